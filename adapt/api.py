@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from adapt.chain.chain_run import ChainPlan, ChainRun, Report
 from adapt.config import Config, flat
-from adapt.config.kinds import Kind
+from adapt.config.job_config import Kind
 from adapt.errors import ConfigError
 from adapt.job.job_run import Job, JobRun, Plan, plan_of, run_stages_of
 from adapt.job.registry import JOBS, job_of
@@ -26,19 +26,18 @@ from adapt.show.blocks import Block
 from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow
 from adapt.stage.context import Context
-from adapt.tuning.command import search_asked
-from adapt.tuning.search_run import SearchRun, run_search
+from adapt.tuning.search_run import SearchRun, run_search, search_asked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from adapt.advise.advice import Advice
-    from adapt.evaluate.results import ModelsCompared, Similar
-    from adapt.stage.domains.sequence import SequenceResult
-    from adapt.stage.export import Adapted
-    from adapt.stage.merge import MadeOf
-    from adapt.stage.scores import Scored
-    from adapt.stage.selecting.selection import SelectionJudged
+    from adapt.evaluate.measurements import ModelsCompared, Similar
+    from adapt.stage.domain_sequence import SequenceResult
+    from adapt.stage.export_model import Adapted
+    from adapt.stage.finetuning import Scored
+    from adapt.stage.judge_selection import SelectionJudged
+    from adapt.stage.merge_stage import MadeOf
 
 R = TypeVar("R")
 Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathLike[str]] | None
@@ -63,7 +62,7 @@ class Run(SelfShown, Generic[R]):
 
     @cached_property
     def result(self) -> R:
-        """The job's result, a dataclass. For `dapt` and `tapt`: `adapt.stage.export.Adapted`."""
+        """The job's result, a dataclass. For `dapt` and `tapt`: `adapt.stage.export_model.Adapted`."""
         result: R = self._run.result
         return result
 

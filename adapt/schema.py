@@ -12,7 +12,7 @@ TOKENS = "tokens"
 
 KEYS = "key"
 """Column of a token shard: what each document is known by, a hash of its normalised text
-(`adapt.corpus.screening.heldout`)."""
+(`adapt.corpus.heldout`)."""
 
 BYTES = "bytes"
 """Column of a token shard: how long each document's text is, as UTF-8. Older shards lack it."""

@@ -73,7 +73,7 @@ def _ran(store: Store) -> float:
 
 def _planned(folder: Path, tasks: int, recipes: int) -> float:
     """Seconds of planning fine-tunings with some learning rates on some tasks."""
-    from adapt.model.demo import demo_checkpoint
+    from adapt.model.demo_checkpoint import demo_checkpoint
 
     model = demo_checkpoint("demo:bert-tiny")
     names = [f"task{number}" for number in range(tasks)]

@@ -68,7 +68,7 @@ def _together(root: int) -> int:
 
 def disk_per_token(root: Path) -> float:
     """Bytes of the shards for each token in them, offsets of documents included."""
-    from adapt.corpus.shards.tokens import TokenStream
+    from adapt.corpus.token_shards import TokenStream
 
     (folder,) = (record.parent for record in (root / "prepare").glob("*/stage.json"))
     size = sum(file.stat().st_size for file in folder.glob("*.arrow"))

@@ -43,9 +43,9 @@ def method_step(case: Case, config: Config, steps: int) -> Work:
 def _loop(case: Case, config: Config, steps: int) -> Loop:
     from adapt.method.base import Setting
     from adapt.method.table import method_of
-    from adapt.objective.build import make
+    from adapt.objective.masking import make
     from adapt.train.loop import Loop
-    from adapt.train.options import apply_options
+    from adapt.train.model_options import apply_options
     from adapt.train.precision import resolve
 
     model, device = _model(case)
@@ -76,7 +76,7 @@ def _model(case: Case) -> tuple[Any, Any]:
     """A model as jobs load it, and the device it is for."""
     import torch
 
-    from adapt.model.apart import keep_documents_apart
+    from adapt.model.packing.isolation import keep_documents_apart
 
     model = build_model(case).eval()
     keep_documents_apart(model)
@@ -88,7 +88,7 @@ def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
     if config.method.kind == "ewc":
         from safetensors.torch import save_file
 
-        from adapt.method.ewc.stage import FISHER_FILE
+        from adapt.method.ewc.method import FISHER_FILE
 
         weights = {name: each.detach().square() for name, each in model.named_parameters()}
         save_file(weights, folder / FISHER_FILE, {"domains": "1"})
@@ -100,8 +100,7 @@ def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
     """Importance that means nothing."""
     import torch
 
-    from adapt.method.das.importance import Importance, save_importance
-    from adapt.method.das.normalize import normalize, random_sizes
+    from adapt.method.das.importance import Importance, normalize, random_sizes, save_importance
 
     units = normalize(random_sizes(model, 0), "paper")
     save_importance(Importance(units, None, torch.zeros(0, dtype=torch.int64)), model, folder)
@@ -115,7 +114,7 @@ def importance_batches(case: Case, most: int) -> dict[str, Work]:
         case: says the model, and what rows are.
         most: of the columns' rows are in the batch.
     """
-    from adapt.model.layers.units import Gates
+    from adapt.model.layers import Gates
     from adapt.model.packing.dropout import use_quick_dropout
 
     model, device = _model(case)
@@ -129,13 +128,12 @@ def importance_batches(case: Case, most: int) -> dict[str, Work]:
 
 
 def _batch(case: Case, gates: Any, model: Any, about: Literal["general", "domain"], most: int) -> Work:
-    from adapt.method.das.gradients import measure_settings
-    from adapt.method.das.measure import gate_sizes
-    from adapt.method.das.stage import Measuring
-    from adapt.method.das.views import Disagreement
+    from adapt.method.das.contrast import Disagreement
+    from adapt.method.das.criteria import gate_sizes
+    from adapt.method.das.stage import Measuring, measure_settings
     from adapt.model.locate import Pretrained
-    from adapt.objective.base import Batch
-    from adapt.objective.build import make
+    from adapt.objective.masking import make
+    from adapt.objective.objective import Batch
     from adapt.train.precision import resolve
 
     config, device = config_of(case, "lean"), next(model.parameters()).device

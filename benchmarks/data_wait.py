@@ -40,14 +40,14 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
 
     from adapt.config import ObjectiveConfig, ResourcesConfig, TrainingConfig
     from adapt.method.base import Method
-    from adapt.model.apart import keep_documents_apart
+    from adapt.model.packing.isolation import keep_documents_apart
     from adapt.model.tokenizer import load_tokenizer
-    from adapt.objective.mlm import MaskedLanguageModelling
+    from adapt.objective.masking import MaskedLanguageModelling
     from adapt.ray.runtime import connect
     from adapt.train.engine import Engine
     from adapt.train.loop import Loop
     from adapt.train.precision import resolve
-    from adapt.train.tracking.progress import Progress
+    from adapt.train.training_run import Progress
     from benchmarks.ours import alone
     from benchmarks.texts import build_model
 
@@ -73,13 +73,12 @@ def batches(
 ) -> AbstractContextManager[Iterator[Any]]:
     """A rank's batches of one feed or the other."""
     from adapt.config import CorpusConfig
-    from adapt.corpus.batches.stream import Feed, streamed
+    from adapt.corpus.corpora import PLAIN
     from adapt.corpus.files.manifest import build_manifest
-    from adapt.corpus.shards.form import PLAIN
-    from adapt.corpus.shards.prepare import prepare
-    from adapt.corpus.streaming.online import Online
-    from adapt.corpus.streaming.serve import serve, served
-    from adapt.corpus.streaming.window import Cut
+    from adapt.corpus.prepare_corpus import prepare
+    from adapt.corpus.shard_batches import Feed, streamed
+    from adapt.corpus.streaming import Online, serve, served
+    from adapt.corpus.token_windows import Cut
     from adapt.model.locate import Pretrained
     from adapt.runner.digest import Digests
 
@@ -95,7 +94,7 @@ def batches(
 
 def _source(models: Path | None) -> Path:
     """Folder of the tokenizer."""
-    from adapt.model.demo import demo_checkpoint
+    from adapt.model.demo_checkpoint import demo_checkpoint
     from benchmarks.texts import SMALL
 
     return models / SMALL if models else demo_checkpoint("demo:bert-tiny")

@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from adapt.corpus.dedup.clusters import clusters
-from adapt.corpus.dedup.deduplicate import Alike, Match, merged, parts_of, sign_chunk
+from adapt.corpus.deduplication import Alike, Match, clusters, merged, parts_of, sign_chunk
 from adapt.corpus.shingles import normalised, shingles, words
 from benchmarks.common import Options, Result, apart, main
 from benchmarks.rounds import alternate

@@ -17,14 +17,20 @@ from torch import Tensor
 
 from adapt.config import Config, MethodConfig
 from adapt.method.base import Method, Setting
-from adapt.method.das.importance import Importance, save_importance
-from adapt.method.das.measure import MeasureSettings, gate_sizes
-from adapt.method.das.normalize import accumulate, normalize, normalize_tokens, random_sizes
+from adapt.method.das.contrast import Disagreement
+from adapt.method.das.criteria import MeasureSettings, gate_sizes
+from adapt.method.das.importance import (
+    Importance,
+    accumulate,
+    normalize,
+    normalize_tokens,
+    random_sizes,
+    save_importance,
+)
 from adapt.method.das.options import DasOptions
-from adapt.method.das.views import Disagreement
 from adapt.method.table import method_of
-from adapt.model.layers.units import Gates, Kind, ones
-from adapt.objective.base import Batch, Objective
+from adapt.model.layers import Gates, Kind, ones
+from adapt.objective.objective import Batch, Objective
 from benchmarks.ours import alone
 from benchmarks.published import EqualNetworks, Unmasked, columns_of_heads, never_zeroed, other_texts
 from benchmarks.two_domains import MEASURED, PRECISION, Domains

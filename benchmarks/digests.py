@@ -19,7 +19,7 @@ def measure(options: Options) -> Result:
     """Writes and seals checkpoints."""
     import torch
 
-    from adapt.runner.hashing import sha256_of, sha256_of_all
+    from adapt.runner.digest import sha256_of, sha256_of_all
     from adapt.runner.secret import Secret
     from adapt.train.checkpoints.seal import Sealing, write_seal
 

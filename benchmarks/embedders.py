@@ -20,7 +20,7 @@ from benchmarks.common import Options, Result, apart, main, workplace
 from benchmarks.texts import SMALL
 
 if TYPE_CHECKING:
-    from adapt.embed.base import Embedder
+    from adapt.embed.embedder import Embedder
 
 TARGETS = {
     "npmi": (">=", 0.1),
@@ -74,7 +74,7 @@ def described(each: Measured) -> str:
 
 def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[Measured]:
     """Some embedders, one after another."""
-    from adapt.train.threads import use_threads
+    from adapt.train.worker_process import use_threads
 
     use_threads()
     known, asked = (split_of(data, name, 30 if quick else 1) for name in ("train", "test"))
@@ -83,7 +83,7 @@ def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[M
 
 def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) -> Measured:
     """Accuracy, what was learnt, and the seconds; of VAMPIRE, also with its vectors as kNN-TAPT's script has them."""
-    from adapt.embed.table import embedder_of
+    from adapt.embed.embedder import embedder_of
     from adapt.model.locate import Pretrained
 
     options: dict[str, Any] = QUICK_VAMPIRE if quick and kind == "vampire" else {}
@@ -102,7 +102,7 @@ def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) ->
 
 def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) -> float:
     """Share of texts that their neighbours tell the group of."""
-    from adapt.evaluate.embed import knn_accuracy
+    from adapt.evaluate.knn_accuracy import knn_accuracy
 
     embedder.load(folder)
     vectors = [embedder.embed([text[:CHARACTERS] for text in split.texts]).vectors for split in (known, asked)]
@@ -113,7 +113,7 @@ def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[st
     """Learns as jobs do, on a Ray of its own, whose start is counted."""
     from adapt.config import ResourcesConfig
     from adapt.embed.learn import learn_embedder
-    from adapt.embed.sources import LinesSource
+    from adapt.embed.text_chunks import LinesSource
     from adapt.ray.runtime import connect
 
     file, resources = folder / "texts.jsonl", ResourcesConfig()

@@ -72,7 +72,7 @@ def _from_scratch(domains: Any, architecture: Any, steps: int, rate: float) -> f
     import torch
     from transformers import AutoModelForMaskedLM
 
-    from adapt.model.apart import keep_documents_apart
+    from adapt.model.packing.isolation import keep_documents_apart
 
     torch.manual_seed(SEED)
     model = AutoModelForMaskedLM.from_config(architecture).eval()

@@ -55,8 +55,8 @@ def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step
-    from adapt.tuning.command import search_asked
-    from adapt.tuning.turns import lengths_of, steps_after
+    from adapt.tuning.search_run import search_asked
+    from adapt.tuning.trial_scheduler import lengths_of, steps_after
 
     search = search_asked(arguments)
     metrics = dict(ensure(search, Store(root_of(search.config))).record.metrics)
@@ -83,7 +83,7 @@ def _timed_stops(waits: list[float]) -> Iterator[None]:
     """Notes how long all cores take to be free, from each stop of a trial on [s]. Ray Tune waits meanwhile."""
     import ray
 
-    from adapt.tuning.dispatch import Board
+    from adapt.tuning.ray_tune import Board
 
     end = Board.end
 

@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adapt.index.build import IndexFacts, index_parts, index_vectors
-from adapt.index.merge import merge_nearest
-from adapt.index.recall import recall_of, width_for
-from adapt.index.rows import unit_rows
-from adapt.index.search import VectorIndex
+from adapt.index.exact_search import merge_nearest
+from adapt.index.index_files import IndexFacts, index_parts, index_vectors
+from adapt.index.parts import unit_rows
+from adapt.index.vector_index import VectorIndex, recall_of, width_for
 from benchmarks.common import Options, Result, apart, main
 from benchmarks.rounds import Ratio, alternate
 

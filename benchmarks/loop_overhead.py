@@ -57,7 +57,7 @@ def _base_model(folder: Path) -> Path:
     """Random weights in RoBERTa-base's dimensions (12 x 768, 50,265 pieces), with the demo's tokenizer."""
     from transformers import BertConfig, BertForMaskedLM
 
-    from adapt.model.demo import demo_checkpoint
+    from adapt.model.demo_checkpoint import demo_checkpoint
     from adapt.model.tokenizer import load_tokenizer
 
     BertForMaskedLM(BertConfig(vocab_size=50_265)).save_pretrained(folder)
@@ -92,12 +92,12 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
     """Seconds of each step."""
     import torch
 
-    from adapt.corpus.batches.stream import Feed
+    from adapt.corpus.shard_batches import Feed
     from adapt.model.load import load_model
     from adapt.model.tokenizer import load_tokenizer
-    from adapt.objective.base import Batch
-    from adapt.objective.mlm import MaskedLanguageModelling
-    from adapt.train.options import apply_options
+    from adapt.objective.masking import MaskedLanguageModelling
+    from adapt.objective.objective import Batch
+    from adapt.train.model_options import apply_options
     from adapt.train.precision import resolve
     from adapt.train.schedule import learning_rate
 

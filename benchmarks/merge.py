@@ -60,9 +60,9 @@ def _copy(folder: Path) -> float:
 
 def _merge(folder: Path, watched: bool) -> tuple[float, float]:
     """Seconds to interpolate two checkpoints, up to where the result is on disk, and the most memory in tensors."""
-    from adapt.merge.base import Merging
-    from adapt.merge.run import merge_models
-    from adapt.merge.stored import stored_weights
+    from adapt.merge.merger import Merging
+    from adapt.merge.streamed_merge import merge_models
+    from adapt.merge.tensor_files import stored_weights
 
     base, model, target = folder / "base", folder / "model", folder / "merged"
     target.mkdir()

@@ -61,10 +61,10 @@ def _loop(case: Case, precision: Precision, steps: int, zero_stage: int) -> Loop
 
     from adapt.config import ObjectiveConfig, TrainingConfig
     from adapt.method.base import Method
-    from adapt.model.apart import keep_documents_apart
-    from adapt.objective.build import make
+    from adapt.model.packing.isolation import keep_documents_apart
+    from adapt.objective.masking import make
     from adapt.train.loop import Loop
-    from adapt.train.options import apply_options
+    from adapt.train.model_options import apply_options
 
     training = TrainingConfig(
         max_steps=steps, global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4

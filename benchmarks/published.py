@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
 from adapt.method.das.contrast import info_nce
-from adapt.method.das.measure import Judged
-from adapt.model.layers.units import Gates, Kind, Values, by_parameter, ones
-from adapt.model.outputs.states import last_hidden_state
-from adapt.objective.base import Batch, Corrupted, Objective
+from adapt.method.das.criteria import Judged
+from adapt.model.layers import Gates, Kind, Values, by_parameter, ones
+from adapt.model.states import last_hidden_state
+from adapt.objective.objective import Batch, Corrupted, Objective
 
 
 class EqualNetworks:
@@ -73,7 +73,7 @@ def columns_of_heads() -> Iterator[None]:
         found = by_parameter(model, values)
         return {name: each.T if name.endswith(names) else each for name, each in found.items()}
 
-    with patch("adapt.method.das.soft_mask.by_parameter", by_columns):
+    with patch("adapt.method.das.importance.by_parameter", by_columns):
         yield
 
 

@@ -14,7 +14,7 @@ from benchmarks.common import Options, Result, apart, main, workplace
 from benchmarks.rounds import alternate
 
 if TYPE_CHECKING:
-    from adapt.corpus.streaming.online import Online
+    from adapt.corpus.streaming import Online
 
 TARGETS = {"growth": ("<=", 1.2), "growth_streaming": ("<=", 1.5)}
 ROWS, LENGTH = 256, 512
@@ -54,7 +54,7 @@ def build_shards(folder: Path, shards: int) -> None:
     """Token shards of random documents."""
     import numpy as np
 
-    from adapt.corpus.shards.tokens import write_shard
+    from adapt.corpus.token_shards import write_shard
 
     draw = np.random.default_rng(0)
     for number in range(shards):
@@ -64,7 +64,7 @@ def build_shards(folder: Path, shards: int) -> None:
 
 def build_texts(folder: Path, files: int) -> int:
     """Files of text, gone through once, so that the index of their items is there. Their number of tokens."""
-    from adapt.corpus.streaming.index import ItemIndex
+    from adapt.corpus.streaming import ItemIndex
     from benchmarks.common import corpus_file
 
     folder.mkdir()
@@ -80,7 +80,7 @@ def build_texts(folder: Path, files: int) -> int:
 
 def first_prepared(folder: str, step: int) -> float:
     """Seconds from nothing to the batch of a step."""
-    from adapt.corpus.batches.stream import Feed
+    from adapt.corpus.shard_batches import Feed
 
     began = time.perf_counter()
     next(Feed.of(folder, LENGTH, ROWS, 0, step, step + 1).read())
@@ -89,8 +89,8 @@ def first_prepared(folder: str, step: int) -> float:
 
 def first_streamed(folder: Path, place: float) -> float:
     """Seconds from nothing to the batch at a place of the epoch; the tokenizer is loaded before."""
-    from adapt.corpus.shards.encode import _tokenizer
-    from adapt.corpus.streaming.index import ItemIndex
+    from adapt.corpus.encode_chunks import _tokenizer
+    from adapt.corpus.streaming import ItemIndex
 
     online = _online(folder)
     _tokenizer(online.encode._source)
@@ -103,11 +103,11 @@ def first_streamed(folder: Path, place: float) -> float:
 def _online(folder: Path) -> "Online":
     """With a window of half a file, so that the file is what bounds the time."""
     from adapt.config import CorpusConfig
+    from adapt.corpus.corpora import PLAIN
     from adapt.corpus.files.manifest import build_manifest
-    from adapt.corpus.shards.form import PLAIN
-    from adapt.corpus.streaming.online import Online
-    from adapt.corpus.streaming.window import Cut
-    from adapt.model.demo import demo_checkpoint
+    from adapt.corpus.streaming import Online
+    from adapt.corpus.token_windows import Cut
+    from adapt.model.demo_checkpoint import demo_checkpoint
     from adapt.model.locate import Pretrained
     from adapt.runner.digest import Digests
 

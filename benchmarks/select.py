@@ -111,12 +111,12 @@ def agreement(folder: Path, texts: list[str]) -> float:
 def cost_of(pool_file: Path, kind: str) -> Cost:
     """Choosing from a pool in this process; without a kind, reading and cleaning it once."""
     from adapt.config import Config, CorpusConfig, SelectConfig
-    from adapt.corpus.dedup.deduplicate import Alike
+    from adapt.corpus.deduplication import Alike
     from adapt.corpus.files.manifest import build_manifest
     from adapt.runner.digest import Digests
-    from adapt.select.base import Given
     from adapt.select.choose import Budget, choose
     from adapt.select.pool import Pool
+    from adapt.select.selection import Given
     from adapt.select.table import steps_of
 
     corpus = CorpusConfig(paths=str(pool_file))

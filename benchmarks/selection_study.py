@@ -19,10 +19,9 @@ from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import NONE, Cell, Section, Table
 from adapt.show.pages import render_markdown
 from adapt.show.report.study import Study
-from adapt.stage.selecting.selection import SelectionJudged
-from adapt.statistics.paired import paired
+from adapt.stage.judge_selection import SelectionJudged
+from adapt.statistics.comparison import p_value, paired, points
 from adapt.statistics.seeds import CONFIDENCE, spread
-from adapt.statistics.words import p_value, points
 
 MEAN = "mean of tasks"
 FIGURES = ("kl_reduction", "auc", "shared_words", "distinct", "distance")

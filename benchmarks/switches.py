@@ -26,16 +26,16 @@ def switched_off(name: str | None) -> Iterator[None]:
 
 def _changes(name: str | None) -> list[tuple[str, Any]]:
     if name == "head":
-        return [("adapt.objective.base.loss_at", _loss_with_the_head_everywhere)]
+        return [("adapt.objective.objective.loss_at", _loss_with_the_head_everywhere)]
     if name == "documents":
-        return [("adapt.objective.base.Packed.of", _rows_as_documents())]
+        return [("adapt.objective.objective.Packed.of", _rows_as_documents())]
     if name == "own attention":
         return [("adapt.model.packing.attention._attend", _torch_attention)]
     if name == "dropout":
         from torch.nn.functional import dropout
 
         return [
-            ("adapt.train.options.use_quick_dropout", lambda model: None),
+            ("adapt.train.model_options.use_quick_dropout", lambda model: None),
             ("adapt.model.packing.attention.quick_dropout", lambda values, p: dropout(values, p)),
         ]
     return []
@@ -44,7 +44,7 @@ def _changes(name: str | None) -> list[tuple[str, Any]]:
 def _loss_with_the_head_everywhere(model: Any, packed: Any, positions: Any, targets: Any) -> Any:
     import torch
 
-    from adapt.model.outputs.head import predict_at
+    from adapt.model.sparse_prediction import predict_at
 
     logits = predict_at(model, packed, torch.arange(packed.tokens, device=positions.device))
     return torch.nn.functional.cross_entropy(logits[positions].float(), targets, reduction="sum")

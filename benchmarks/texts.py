@@ -123,7 +123,7 @@ def _texts(case: Case) -> list[str]:
 
 
 def steps_of(case: Case, steps: int) -> Iterator[dict[str, Any]]:
-    """Global batches in the form of `adapt.corpus.batches.stream.Feed`."""
+    """Global batches in the form of `adapt.corpus.shard_batches.Feed`."""
     if case.padded:
         yield from _padded_steps(case, steps)
         return

@@ -58,8 +58,8 @@ def measured(family: str, megabytes: float, data: Path | None, models: Path | No
     """CPU seconds of both."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from adapt.model.tokenize.quick import QuickTokenizer
     from adapt.model.tokenize.ragged import IDS
+    from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 
     texts = some_texts(megabytes, data)
     backend = backend_of(family, texts, models)

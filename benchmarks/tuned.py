@@ -22,13 +22,11 @@ def ours(case: Case, steps: int) -> dict[str, float]:
 def _trained(case: Case, steps: int) -> tuple[float, float]:
     """CPU and wall time of so many steps [s]."""
     from adapt.config import Config, FinetuneConfig
-    from adapt.finetune.loop import Course, train
-    from adapt.finetune.place import FinetunePlace
-    from adapt.finetune.problem import Problem
-    from adapt.finetune.settings import FinetuneSettings
-    from adapt.finetune.tune import Tuning
-    from adapt.model.apart import keep_documents_apart
-    from adapt.train.options import apply_options
+    from adapt.finetune.examples import Problem
+    from adapt.finetune.finetune_loop import Course, FinetunePlace, FinetuneSettings, train
+    from adapt.finetune.finetune_modes import Tuning
+    from adapt.model.packing.isolation import keep_documents_apart
+    from adapt.train.model_options import apply_options
 
     place = FinetunePlace.here("auto")
     settings = FinetuneSettings(FinetuneConfig(batch_size=BATCH), epochs=1, pooling="first", max_length=MAX_LENGTH)
@@ -46,7 +44,7 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
 
 def prepared(case: Case, folder: Path, most: int | None = None) -> None:
     """The task in the form of stage `task`; dev and test are a few of its train examples."""
-    from adapt.task.data import Facts, Split
+    from adapt.task.dataset import Facts, Split
 
     rows = examples(case)[:most]
     labels = [str(number) for number in range(max(label for _, label in rows) + 1)]
@@ -66,7 +64,7 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, roun
     from concurrent.futures import ThreadPoolExecutor
 
     from adapt.config import Config, FinetuneConfig, ResourcesConfig
-    from adapt.finetune.run import FinetuneRun, run_finetuning
+    from adapt.finetune.ray_task import FinetuneRun, run_finetuning
     from adapt.model.locate import Pretrained
     from adapt.ray.runtime import connect
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from adapt.config import ObjectiveConfig, TrainingConfig
 from adapt.method.base import Method
-from adapt.model.literal import load_text_tokenizer
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.objective.base import Batch, Objective
-from adapt.objective.build import make
+from adapt.model.tokenizer import load_text_tokenizer
+from adapt.objective.masking import make
+from adapt.objective.objective import Batch, Objective
 from adapt.train.loop import Loop
-from adapt.train.options import apply_options
+from adapt.train.model_options import apply_options
 from adapt.train.precision import resolve
 from adapt.train.schedule import learning_rate
 from benchmarks.plain import PlainEngine

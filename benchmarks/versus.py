@@ -9,8 +9,7 @@ from pathlib import Path
 
 from adapt.runner.record import load_record
 from adapt.show.report.task_runs import Predictions, read_predictions
-from adapt.statistics.compare import compare
-from adapt.statistics.words import verdict
+from adapt.statistics.comparison import compare, verdict
 
 
 def runs(pattern: str) -> Predictions:

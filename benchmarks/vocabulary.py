@@ -32,11 +32,11 @@ def measured(megabytes: float, data: Path | None, models: Path | None) -> Result
     """CPU seconds, and rates."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from adapt.model.tokenize.quick import QuickTokenizer
+    from adapt.model.tokenize.text_tokenizer import QuickTokenizer
     from adapt.vocabulary.analysis import analyze_words
     from adapt.vocabulary.candidates import by_saved
-    from adapt.vocabulary.extend import build_reached
-    from adapt.vocabulary.words import WordReader, count_chunks, count_words
+    from adapt.vocabulary.extension import build_reached
+    from adapt.vocabulary.word_reader import WordReader, count_chunks, count_words
 
     texts = some_texts(megabytes, data)
     backend = backend_of("wordpiece", texts, models)

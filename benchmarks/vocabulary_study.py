@@ -16,10 +16,10 @@ from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import NONE, Cell, Section, Table
 from adapt.show.pages import render_markdown
 from adapt.show.report.study import Study
-from adapt.stage.export import Adapted
-from adapt.statistics.paired import paired
+from adapt.stage.export_model import Adapted
+from adapt.statistics.comparison import paired
 from adapt.statistics.seeds import CONFIDENCE
-from adapt.vocabulary.results import Extended
+from adapt.vocabulary.vocabulary_results import Extended
 from benchmarks.selection_study import Found, gains
 
 BASE, DAPT = "base", "DAPT"

@@ -19,7 +19,7 @@ import pytest
 import dontstop
 from adapt.api import arguments_of, configuration
 from adapt.config import Config, TrainingConfig
-from adapt.config.kinds import DAPT
+from adapt.config.job_config import DAPT
 from adapt.console import end_now, log
 from adapt.errors import ConfigError, TrainingError
 from adapt.job.registry import JOBS

@@ -7,11 +7,10 @@ import pytest
 
 from adapt.better import Less, More, ways_of
 from adapt.show.report.sequence_runs import MEASURES, ONE
-from adapt.stage.domains.sequence import SequenceResult
-from adapt.stage.export import Adapted
-from adapt.stage.finetune import Finetuned
-from adapt.stage.scores import Scored
-from adapt.tuning.check import is_lower_better
+from adapt.stage.domain_sequence import SequenceResult
+from adapt.stage.export_model import Adapted
+from adapt.stage.finetuning import Finetuned, Scored
+from adapt.tuning.search_checks import is_lower_better
 from tests.stage.test_values import KINDS
 
 COUNTS = frozenset(

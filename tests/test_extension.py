@@ -11,7 +11,7 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.config import Config
 from adapt.corpus.entities import tagged
-from adapt.embed.table import embedder_of
+from adapt.embed.embedder import embedder_of
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.table import method_of
 from adapt.parse import parse

@@ -35,12 +35,12 @@ from adapt.job.registry import JOBS
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.job.vocabulary_job import ACTIONS, change_vocabulary
 from adapt.method.lora.method import LoraOptions
-from adapt.runner import Stage, packages
+from adapt.runner import Stage, key
 from adapt.runner.digest import Digests
-from adapt.runner.packages import DECIDING, RECORDED
+from adapt.runner.key import DECIDING, RECORDED
 from adapt.stage.context import Context
-from adapt.stage.task import PrepareTask
-from adapt.stage.text.task_texts import TaskSplit, TaskTexts
+from adapt.stage.finetuning import PrepareTask
+from adapt.stage.text_sources import TaskSplit, TaskTexts
 from tests.stage.test_values import KINDS
 from tests.test_layers import ROOT, imports
 
@@ -162,8 +162,8 @@ USED: dict[str, set[str]] = {
 
 
 def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> None:
-    real = packages._version
-    monkeypatch.setattr(packages, "_version", lambda name: version if name == package else real(name))
+    real = key._version
+    monkeypatch.setattr(key, "_version", lambda name: version if name == package else real(name))
 
 
 def naming(config: Config, package: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -204,7 +204,7 @@ def test_only_the_numbers_of_a_version_that_count_change_keys(config: Config, mo
     def keys(rest: list[str]) -> set[str]:
         """With versions of which all is the same that counts."""
         numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
-        monkeypatch.setattr(packages, "_version", lambda name: ".".join(numbers[name]))
+        monkeypatch.setattr(key, "_version", lambda name: ".".join(numbers[name]))
         return {stage.key for stage in stages(config).values()}
 
     assert keys(["3", "4", "5"]) == keys(["6", "7", "8"])
@@ -340,7 +340,7 @@ def test_a_key_changes_when_what_is_read_changes(
     config: Config, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "adapt.task.prepare.check_task", lambda task: None
+        "adapt.task.prepare_task.check_task", lambda task: None
     )  # whether it can be read is not the question
     config = in_folders(config, tmp_path)
     edit, changes = EDITS[name]

@@ -12,11 +12,11 @@ from adapt.api import configuration
 from adapt.chain.chain_file import VERBS as LOCAL_VERBS
 from adapt.cli.main import COMMANDS
 from adapt.config import flat
-from adapt.config.kinds import DAPT
+from adapt.config.job_config import DAPT
 from adapt.job.registry import JOBS
 from adapt.merge.table import MERGERS
 from adapt.method.table import METHODS
-from adapt.model.layers.families import PATTERNS
+from adapt.model.architecture import PATTERNS
 from adapt.select.table import SELECTIONS
 from adapt.shipped import recipes, spaces
 from adapt.submit.submit_order import VERBS

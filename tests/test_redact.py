@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from adapt.config import TaskConfig, TrackingConfig
 from adapt.console import attempt, finish, log
-from adapt.corpus.files.location import matches
+from adapt.corpus.files.filesystem import matches
 from adapt.corpus.files.manifest import Manifest, Part
 from adapt.errors import AdaptError, ConfigError, DataError
 from adapt.redact import redact, redacted
 from adapt.runner.record import Record, load_record
-from adapt.task.check import check_count, no_example
-from adapt.train.tracking.track import check_trackers
+from adapt.task.labelled_examples import check_count, no_example
+from adapt.train.metric_trackers import check_trackers
 
 CASES = {
     "s3://bucket/folder/a.jsonl": "s3://bucket/folder/a.jsonl",

@@ -13,7 +13,7 @@ from adapt.model.load import load_model
 from adapt.runner import Record, Store
 from adapt.runner.record import load_record
 from adapt.show.report.report_page import write_report
-from adapt.stage.running import run_stages
+from adapt.stage.run_stages import run_stages
 from tests.samples import labelled, sentences, write
 
 SELECT = {"kind": "dsir", "tokens": 800}

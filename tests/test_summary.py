@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapt.evaluate.results import Estimate, LossChange
+from adapt.evaluate.measurements import Estimate, LossChange
 from adapt.job.job_run import plan_table
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
@@ -17,7 +17,7 @@ from adapt.runner.lock import locked
 from adapt.runner.store import DIGITS
 from adapt.show.progress.goals import _state
 from adapt.show.terminal import show_blocks
-from adapt.stage.export import Adapted
+from adapt.stage.export_model import Adapted
 from tests.runner.test_record import record
 
 ADAPTED = Adapted(

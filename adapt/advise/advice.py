@@ -4,12 +4,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, CostAhead, is_limited
 from adapt.advise.evidence import Evidence, millions
 from adapt.advise.findings import Case
+from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, CostAhead, is_limited, propose
 from adapt.advise.rules import RULES, VOTES, Checked, Rule, Strength
-from adapt.advise.selecting import propose
-from adapt.config.kinds import TAPT_LENGTH
+from adapt.config.job_config import TAPT_LENGTH
 from adapt.console import duration
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock

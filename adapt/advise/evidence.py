@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from adapt.show.blocks import Block, Table, TextBlock
-from adapt.vocabulary.results import Extension
+from adapt.vocabulary.vocabulary_results import Extension
 
 
 @dataclass(frozen=True)

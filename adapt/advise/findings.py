@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from adapt.advise.costs import BOTH, DAPT, SELECTED, TAPT, Costs
 from adapt.advise.evidence import Evidence, TaskEvidence
-from adapt.advise.selecting import propose
+from adapt.advise.recipe_costs import BOTH, DAPT, SELECTED, TAPT, Costs, propose
 from adapt.config import Config
 
 MUCH_CHEAPER = 0.1

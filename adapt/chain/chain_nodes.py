@@ -8,7 +8,7 @@ from typing import Any
 
 from adapt.chain.chain_file import ChainEntry, ChainFile
 from adapt.config import Config
-from adapt.config.kinds import without_corpus
+from adapt.config.job_config import without_corpus
 from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.parse import parse_values

@@ -16,8 +16,8 @@ from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
 from adapt.show.report.study import Study
 from adapt.show.terminal import render_text
-from adapt.stage.running import run_stages
-from adapt.tuning.ahead import SearchAhead, check_search
+from adapt.stage.run_stages import run_stages
+from adapt.tuning.search_forecast import SearchAhead, check_search
 
 
 @dataclass(frozen=True)

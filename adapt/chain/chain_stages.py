@@ -11,18 +11,18 @@ from adapt.job.job_run import Job
 from adapt.model.start import Start
 from adapt.redact import redact
 from adapt.runner import Finished, Record, Stage, Store
-from adapt.runner.reach import everything
-from adapt.runner.run import check_ahead, unfinished
+from adapt.runner.ensure import check_ahead, unfinished
+from adapt.runner.stage import everything
 from adapt.show.report.study import Entry, Study
 from adapt.stage.context import Context, root_of
-from adapt.stage.merge import Merge
-from adapt.stage.selecting.select import Select
+from adapt.stage.merge_stage import Merge
+from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
-from adapt.tuning.check import check_test_files
-from adapt.tuning.command import search_of
 from adapt.tuning.confirm import Confirm
-from adapt.tuning.search import Search, Searched
-from adapt.tuning.values import named_by_values
+from adapt.tuning.search_checks import check_test_files
+from adapt.tuning.search_run import search_of
+from adapt.tuning.search_stage import Search, Searched
+from adapt.tuning.space import named_by_values
 
 
 def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[Any, ...]) -> Search:
@@ -306,6 +306,6 @@ def check_chain(chain: Chain) -> None:
     """Refuses what is known to fail of a chain, before any of its stages runs.
 
     Raises:
-        AdaptError: as `adapt.runner.run.check_ahead`.
+        AdaptError: as `adapt.runner.ensure.check_ahead`.
     """
     check_ahead(unfinished([goal.stage for goal in chain.goals], chain.store)[0], chain.store)

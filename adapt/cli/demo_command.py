@@ -10,7 +10,7 @@ from adapt.console import duration, log
 from adapt.job.job_run import run_and_show
 from adapt.job.registry import job_of
 from adapt.parse import parse
-from adapt.runner.run import unfinished
+from adapt.runner.ensure import unfinished
 from adapt.shipped import recipe_file
 from adapt.stage.context import Context
 

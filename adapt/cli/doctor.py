@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from adapt.config import Config
-from adapt.config.kinds import DAPT, without_corpus
+from adapt.config.job_config import DAPT, without_corpus
 from adapt.errors import AdaptError, ConfigError
 from adapt.parse import parse
 from adapt.preflight import check_compile, check_writable

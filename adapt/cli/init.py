@@ -18,8 +18,8 @@ from adapt.console import finish, log
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects
 from adapt.errors import ConfigError
-from adapt.model.demo import NAME as DEMO
-from adapt.model.limits import max_sequence_length
+from adapt.model.architecture import max_sequence_length
+from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.locate import CONFIG, locate, read_json
 from adapt.runner.files import storage_errors, write_atomically
 from adapt.train.capacity.device import has_gpu
@@ -171,7 +171,7 @@ def _task(given: Sequence[str], out: Path, force: bool) -> TaskLook:
 
 def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
     """Divides the examples of train among files. Examples with one text go to one split, whatever file they are in."""
-    from adapt.corpus.screening.heldout import key_of
+    from adapt.corpus.heldout import key_of
 
     lines: dict[str, list[str]] = {split: [] for split in files}
     absent = [split for split in files if split != "train"]

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig, TaskConfig
-from adapt.corpus.files.fields import check_field
+from adapt.corpus.files.filesystem import name_of
 from adapt.corpus.files.formats import DELIMITERS, Bad, format_of
-from adapt.corpus.files.location import name_of
 from adapt.corpus.files.manifest import expand_paths
-from adapt.corpus.files.records import Reading, read_objects, read_records, texts
+from adapt.corpus.files.records import Reading, check_field, read_objects, read_records, texts
 from adapt.corpus.files.storage import state
 from adapt.errors import DataError
 
@@ -153,8 +152,7 @@ def look_at_text(paths: Sequence[str]) -> TextLook:
         DataError: a file is missing or not of a known format, no field holds text, or no document is left.
         StorageError: a store cannot be read.
     """
-    from adapt.corpus.screening.clean import clean
-    from adapt.corpus.screening.tally import Tally
+    from adapt.corpus.screening import Tally, clean
 
     files = expand_paths([*paths])
     sampled = _spread(files)
@@ -208,9 +206,9 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
         documents: how many there are in all.
         is_whole: whether `texts` are all of them.
     """
-    from adapt.corpus.screening.heldout import keys_of, share_of_keys
-    from adapt.evaluate.statistics import FEWEST
-    from adapt.stage.measurable import documents_to_measure
+    from adapt.corpus.heldout import keys_of, share_of_keys
+    from adapt.evaluate.intervals import FEWEST
+    from adapt.stage.training_plan import documents_to_measure
 
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
     usual = CorpusConfig().heldout_fraction
@@ -357,7 +355,7 @@ def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
         DataError: a file is missing or broken, no field holds text or labels, or labels are missing or wrong.
         StorageError: a store cannot be read.
     """
-    from adapt.task.check import check_split, classes_of
+    from adapt.task.labelled_examples import check_split, classes_of
 
     files = expand_paths(paths["train"])
     records = [record for file in _spread(files) for record in _first_records(file, _EXAMPLES)]

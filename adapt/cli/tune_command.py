@@ -9,10 +9,9 @@ from adapt.show.blocks import shown_by
 from adapt.show.progress.chain_now import TrialsNow
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
-from adapt.tuning.ahead import SearchAhead
-from adapt.tuning.command import search_asked
-from adapt.tuning.search import Search
-from adapt.tuning.search_run import run_search
+from adapt.tuning.search_forecast import SearchAhead
+from adapt.tuning.search_run import run_search, search_asked
+from adapt.tuning.search_stage import Search
 
 HELP = """\
 dontstop tune --config my.yaml --space tapt [--job NAME] [--section.field VALUE ...]

@@ -3,7 +3,7 @@
 Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code).
 """
 
-from adapt.config.continual import MethodConfig, SequenceConfig, section_of
+from adapt.config.corpus import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
 from adapt.config.fields import (
     Fraction,
     NonNegativeFloat,
@@ -17,13 +17,20 @@ from adapt.config.fields import (
     how_list,
     what,
 )
-from adapt.config.job import Config, flat
+from adapt.config.job_config import Config, flat
 from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, NamedModel, SimilarityConfig
 from adapt.config.merging import MergeConfig
-from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig, Workers, fewest_of, most_of
+from adapt.config.resources import ResourcesConfig, StorageConfig, TrackingConfig, Workers, fewest_of, most_of
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
-from adapt.config.text import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
-from adapt.config.training import OBJECTIVES, ModelConfig, ObjectiveConfig, TrainingConfig
+from adapt.config.training import (
+    OBJECTIVES,
+    MethodConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    SequenceConfig,
+    TrainingConfig,
+    section_of,
+)
 from adapt.config.tuning import TuneConfig
 from adapt.config.vocabulary import VocabularyConfig
 

@@ -1,21 +1,24 @@
 """From files to token streams.
 
-- `roles`: which corpora a configuration has beside the domain's.
-- `identity`: what of their configuration decides which documents are read.
-- `files/`: from files, wherever they lie, to texts.
-- `readable`: a first look at every file.
-- `entities`: what is named in a text.
-- `cleaning/`: the blocks that drop documents or change them.
-- `shingles`: texts as runs of words, for comparing them.
-- `alphabet`: what kind of character each is; `folding`: what each becomes where words are compared.
+- `corpora`: the corpora of a configuration, their identity for keys, and first checks.
+- `files/`: from files, wherever they are, to texts.
+- `entities`: entities in a text, given or found by a tagger.
+- `cleaning/`: the blocks that drop or change documents.
+- `shingles`: texts as runs of words, to compare them.
 - `word_hashes`: the words of many texts as hashes.
-- `normal`: the normalised form of many texts at once.
-- `screening/`: which documents enter, and which are held out.
-- `dedup/`: which documents are duplicates of others.
-- `shards/`: texts become token shards.
-- `batches/`: from shards to the batches of each rank.
-- `streaming/`: the same without shards on disk, while training goes on.
-- `shared`: general text that is trained on too.
-- `spread`: a function called side by side on the cluster.
-- `watch`: shows how far a corpus has been read.
+- `decontamination`: drops documents that contain texts of evaluation sets.
+- `heldout`: which documents are held out and measured.
+- `screening`: which documents enter, with ids and counts.
+- `minhash`: signatures, bands and candidate pairs of duplicates.
+- `deduplication`: stage `dedup`, over all files and sources.
+- `legibility`: how well a tokenizer reads a corpus.
+- `token_shards`: shards of tokens, read as one stream cut into rows.
+- `encode_chunks`: writes the shards of a chunk of texts.
+- `prepare_corpus`: stage `prepare`, over all parts of a manifest.
+- `sample_order`: which row of which source is sample j of a run.
+- `shard_batches`: the batches of each rank, read from shards.
+- `token_windows`: shuffled batches from a stream of unknown length.
+- `streaming`: reads and tokenizes while training goes on, without shards.
+- `cluster_calls`: calls of a function side by side on the cluster.
+- `read_progress`: shows how far a corpus has been read.
 """

@@ -1,8 +1,14 @@
-"""Texts as runs of words, for comparing them: normalised, cut into words, hashed to 64 bits."""
+"""Texts as runs of words, to compare them: normalised, split into words, hashed to 64 bits.
+
+`normalised_texts` normalises many texts at once, and its result equals `normalised` byte for byte, because documents
+are identified by it. Texts with rare characters (invisible ones, spaces beyond ASCII that NFKC keeps) go to
+`normalised`. `table_of_characters` classifies all characters of a text by one table.
+"""
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -97,3 +103,78 @@ def shingles(text: str, n: int) -> np.ndarray:
     """
     own_words = words(text) or [text]
     return ngrams(hashed(own_words), min(n, len(own_words)))
+
+
+_BETWEEN = b"\0"
+"""Stands between texts: a control character, which no normalised text holds."""
+_SPACES = re.compile("[\x85\u1680\u2028\u2029]+")
+"""White space that the form NFKC leaves, beyond ASCII."""
+_ASCII = [chr(number) for number in range(128)]
+_LOWER = bytes(ord(" " if letter.isspace() else letter.lower()) for letter in _ASCII) + bytes(range(128, 256))
+_GONE = bytes(ord(letter) for letter in _ASCII if letter != "\0" and INVISIBLE.match(letter))
+
+
+def normalised_texts(texts: Sequence[str]) -> list[bytes]:
+    """Each text as `normalised` has it, in UTF-8."""
+    prepared = _prepared(texts)
+    data = "\0".join(text for text in prepared if text is not None).encode().translate(_LOWER, _GONE)
+    while b"  " in data:
+        data = data.replace(b"  ", b" ")
+    pieces = iter(data.split(_BETWEEN))
+    return [
+        normalised(text).encode("utf-8", "replace") if easy is None else next(pieces).strip(b" ")
+        for text, easy in zip(texts, prepared, strict=True)
+    ]
+
+
+def _prepared(texts: Sequence[str]) -> list[str | None]:
+    """Texts of which nothing is left to do but to take the control characters and capitals of ASCII and spaces away.
+
+    None stands for those that need more.
+    """
+    prepared = [text if text.isascii() and "\0" not in text else None for text in texts]
+    wide = [number for number, text in enumerate(texts) if not text.isascii()]
+    for number, rare in zip(wide, _have_rare([texts[number] for number in wide]), strict=True):
+        if not rare:
+            prepared[number] = unicodedata.normalize("NFKC", texts[number]).lower()
+    return prepared
+
+
+def _have_rare(texts: Sequence[str]) -> np.ndarray:
+    """Which texts hold characters that nobody sees, or spaces of the rare kind: bool [texts]."""
+    places = np.flatnonzero(_rare().take(characters_of("".join(texts))))
+    rare = np.zeros(len(texts), bool)
+    rare[np.searchsorted(np.cumsum([len(text) for text in texts]), places, "right")] = True
+    return rare
+
+
+@cache
+def _rare() -> np.ndarray:
+    """Not 0 for those characters, by their number."""
+    return table_of_characters({1: INVISIBLE, 2: _SPACES})
+
+
+CHARACTERS = 0x110000
+"""How many there are."""
+
+
+def table_of_characters(kinds: Mapping[int, re.Pattern[str]]) -> np.ndarray:
+    """The kind of each character, by its number: that of the last of some patterns that match it, else 0.
+
+    Args:
+        kinds: patterns of runs of characters.
+
+    Returns:
+        uint8 [CHARACTERS].
+    """
+    everything = np.arange(CHARACTERS, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    table = np.zeros(CHARACTERS, np.uint8)
+    for kind, pattern in kinds.items():
+        for run in pattern.finditer(everything):
+            table[run.start() : run.end()] = kind
+    return table
+
+
+def characters_of(text: str) -> np.ndarray:
+    """The numbers of a text's characters, halves of characters too: uint32 [characters]."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapt.embed.base import EmbeddedTexts
+from adapt.embed.embedder import EmbeddedTexts
 from adapt.errors import ConfigError, ModelError
 from adapt.model.locate import WEIGHTS
 

@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from adapt.config import ResourcesConfig
-from adapt.corpus.screening.heldout import in_share, keys_of
-from adapt.corpus.shards.prepare import WAITING_BYTES
-from adapt.embed.base import Embedder
-from adapt.embed.sources import TextSource, total_of
+from adapt.corpus.heldout import in_share, keys_of
+from adapt.corpus.prepare_corpus import WAITING_BYTES
+from adapt.embed.embedder import Embedder
+from adapt.embed.text_chunks import TextSource, total_of
 from adapt.errors import DataError
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.runner.files import write_atomically
@@ -94,7 +94,7 @@ def learn_embedder(
 
     Raises:
         DataError: there is no text, or too little, or too many records cannot be read.
-        AdaptError: as `adapt.train.ranks.on_all_ranks`, where the embedder trains.
+        AdaptError: as `adapt.train.ray_train.on_all_ranks`, where the embedder trains.
     """
     learnt = folder / LEARNT_FILE
     if not learnt.exists():
@@ -120,7 +120,7 @@ def _learn(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, floa
     hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray gives a task of one CPU one thread
     if "torch" in sys.modules:  # another task has loaded it in this process
-        from adapt.train.threads import use_threads
+        from adapt.train.worker_process import use_threads
 
         use_threads()
     return embedder.learn(texts, folder)

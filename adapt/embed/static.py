@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from adapt.config.fields import PositiveInt, how
-from adapt.embed.base import EmbeddedTexts, Embedder
 from adapt.embed.distilled import DistilledMeans, check_package, is_distilled
-from adapt.embed.tokens import TextTokens
+from adapt.embed.embedder import EmbeddedTexts, Embedder
+from adapt.embed.transformer import TextTokens
 from adapt.model.locate import Pretrained
 
 
@@ -63,7 +63,7 @@ class TokenMeans:
     """
 
     def __init__(self, pretrained: Pretrained) -> None:
-        from adapt.model.base import load_base
+        from adapt.model.load import load_base
 
         self._tokens = TextTokens(pretrained)
         model: Any = load_base(pretrained.model, pretrained.trust_remote_code)

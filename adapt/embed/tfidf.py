@@ -1,7 +1,11 @@
-"""Embedder `tfidf`: counts of words, weighed by how rare they are, in fewer dimensions (latent semantic analysis)."""
+"""Embedder `tfidf`: counts of words, weighted by how rare they are, in fewer dimensions (latent semantic analysis).
 
-from __future__ import annotations  # ranges are read by name
+`Bags` counts the words of a vocabulary in each text, also for `vampire`.
+"""
 
+from __future__ import annotations
+
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from adapt.config import PositiveInt
-from adapt.embed.bags import LEAST_WORDS, Bags
-from adapt.embed.base import EmbeddedTexts, Embedder
+from adapt.embed.embedder import EmbeddedTexts, Embedder
+from adapt.errors import DataError
+from adapt.runner.files import write_atomically
 
 WEIGHTS_FILE = "tfidf.safetensors"
 
@@ -74,3 +79,62 @@ def _weighed(counts: Any, weights: np.ndarray) -> Any:
     lengths = np.sqrt(np.asarray(table.multiply(table).sum(1)).ravel())
     table.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(table.indptr)).astype(np.float32)
     return table
+
+
+VOCABULARY_FILE = "vocabulary.json"
+WORD = r"(?u)\b[^\W\d_]{3,30}\b"
+"""Three letters and more, of any script."""
+LEAST_WORDS = 10
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Counts words."""
+
+    words: tuple[str, ...]
+    """The vocabulary, sorted."""
+
+    @classmethod
+    def learnt(cls, texts: Sequence[str], most: int, least_documents: int) -> tuple[Bags, Any]:
+        """The words that most texts use, without English stop words, and the counts of these texts.
+
+        Args:
+            texts: to learn from.
+            most: words of the vocabulary.
+            least_documents: texts that a word must stand in.
+
+        Raises:
+            DataError: there are hardly any words.
+        """
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        counter = CountVectorizer(
+            token_pattern=WORD, stop_words="english", max_features=most, min_df=least_documents, dtype=np.float32
+        )
+        try:
+            counts = counter.fit_transform(texts)
+        except ValueError:  # nothing is left of the texts
+            counts = None
+        if counts is None or counts.shape[1] < LEAST_WORDS:
+            raise DataError(
+                f"{len(texts)} texts have fewer than {LEAST_WORDS} words that come in {least_documents} of them",
+                "give more text, or choose the embedder `transformer`: this one needs words with blanks between",
+            )
+        return cls(tuple(map(str, counter.get_feature_names_out()))), counts
+
+    def counts(self, texts: Sequence[str]) -> tuple[Any, int]:
+        """Sparse float32 [texts, words], and the number of texts without a known word."""
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        counter = CountVectorizer(token_pattern=WORD, vocabulary=self.words, dtype=np.float32)
+        table = counter.transform(texts)
+        return table, int((np.diff(table.indptr) == 0).sum())
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary."""
+        write_atomically(folder / VOCABULARY_FILE, json.dumps(self.words, ensure_ascii=False))
+
+    @classmethod
+    def load(cls, folder: Path) -> Bags:
+        """Reads what `save` wrote."""
+        return cls(tuple(json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8"))))

@@ -1,15 +1,22 @@
-"""Embedder `transformer`: the states that a model gives to a text's tokens, in one vector."""
+"""Embedder `transformer`: the mean of the states that a model gives to the tokens of a text.
+
+`TextTokens` tokenizes for all embedders that read a model.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from adapt.config.fields import PositiveInt, how
-from adapt.embed.base import EmbeddedTexts, Embedder
-from adapt.embed.tokens import TextTokens
+from adapt.embed.embedder import EmbeddedTexts, Embedder
+from adapt.model.locate import Pretrained
+from adapt.model.tokenize.ragged import IDS
 
 LENGTHS = {"mean": 32, "first": 512}
 """Tokens of a piece, where none are set."""
@@ -50,9 +57,9 @@ class TransformerMean(Embedder):
         """
         import torch
 
-        from adapt.model.base import load_base
-        from adapt.model.limits import max_sequence_length
-        from adapt.model.outputs.features import check_layer
+        from adapt.model.architecture import max_sequence_length
+        from adapt.model.load import load_base
+        from adapt.model.states import check_layer
 
         assert self.pretrained is not None
         self._tokens = TextTokens(self.pretrained)
@@ -66,7 +73,7 @@ class TransformerMean(Embedder):
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
         """Passes the texts."""
-        from adapt.model.outputs.features import text_features
+        from adapt.model.states import text_features
 
         options = self.options
         tokens, seen, unknown = self._tokens.whole(texts)
@@ -74,3 +81,39 @@ class TransformerMean(Embedder):
             self._model, tokens, self._device, self._length, options.texts_at_once, options.pooling, options.layer
         )
         return EmbeddedTexts(vectors, seen, unknown)
+
+
+class TextTokens:
+    """Tokenizes as the corpus is tokenized; kept by the process, since it remembers the pieces of texts.
+
+    Args:
+        pretrained: has the tokenizer.
+
+    Raises:
+        ModelError: there is no tokenizer, or it is not the model's.
+    """
+
+    def __init__(self, pretrained: Pretrained) -> None:
+        os.environ["RAYON_NUM_THREADS"] = "1"  # the tasks are the parallelism
+        from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
+
+        tokenizer = text_tokenizer(pretrained)
+        self._quick = QuickTokenizer(tokenizer.backend)
+        self._unknown = tokenizer.unknown
+        self._special = np.array(tokenizer.backend.encode("").ids, np.int64)
+
+    def whole(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
+        """The ids of each text with its special tokens, the number of all, and of those that are unknown."""
+        found = self._quick(texts)
+        return found.lists(IDS), *self._counted(found.columns[IDS])
+
+    def without_special(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
+        """The same without special tokens, of which a text itself has none."""
+        found = self._quick(texts)
+        ids = found.columns[IDS]
+        kept = ~np.isin(ids, self._special)
+        ends = np.concatenate([[0], np.cumsum(kept)])[found.bounds]
+        return np.split(ids[kept], ends[1:-1]), *self._counted(ids[kept])
+
+    def _counted(self, ids: np.ndarray) -> tuple[int, int]:
+        return len(ids), 0 if self._unknown is None else int(np.count_nonzero(ids == self._unknown))

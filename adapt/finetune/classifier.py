@@ -1,16 +1,32 @@
-"""An encoder or decoder with new layers for a task, over packed examples."""
+"""The classifier of a task: an encoder or decoder with a head, its loss, and how it is saved."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from adapt.config import FinetuneConfig
 from adapt.errors import ModelError
-from adapt.finetune.examples import ExampleBatch
-from adapt.finetune.head import LinearHead, TextHead
-from adapt.model.outputs.states import document_states, hidden_states, last_hidden_state
+from adapt.finetune.examples import ExampleBatch, Examples
+from adapt.finetune.finetune_loop import SAVABLE
+from adapt.model.packing.dropout import QuickDropout
+from adapt.model.safeguards import check_finite, quiet
+from adapt.model.start import MODEL_FOLDER
+from adapt.model.states import document_states, hidden_states, last_hidden_state
+from adapt.model.tokenizer import load_config
+from adapt.runner.files import folder_aside
+from adapt.task.dataset import IGNORED, Facts
 
 
 class Classifier(nn.Module):
@@ -63,3 +79,197 @@ def width(encoder: PreTrainedModel) -> int:
         what = f"the configuration of {type(encoder).__name__} has no hidden_size, the width of its hidden states"
         raise ModelError(what, "choose another model")
     return hidden
+
+
+INITIAL_DEVIATION = 0.02
+"""Standard deviation of new weights, as in BERT. Biases start at 0."""
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """A new layer, its weights drawn as BERT's were."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.normal_(layer.weight, std=INITIAL_DEVIATION)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class TextHead(nn.Module):
+    """What the paper puts on the pooled state: dropout, H x H, tanh, dropout, H x classes."""
+
+    def __init__(self, hidden: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = QuickDropout(dropout)
+        self.dense = linear(hidden, hidden)
+        self.out = linear(hidden, classes)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Turns states, [U, H], into logits, [U, classes]."""
+        logits: Tensor = self.out(self.dropout(torch.tanh(self.dense(self.dropout(states)))))
+        return logits
+
+
+class LinearHead(nn.Module):
+    """Dropout and one linear layer, for tasks of kind `tokens`."""
+
+    def __init__(self, hidden: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = QuickDropout(dropout)
+        self.out = linear(hidden, classes)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Turns states, [U, H], into logits, [U, classes]."""
+        logits: Tensor = self.out(self.dropout(states))
+        return logits
+
+
+class MixedHead(nn.Module):
+    """A learned mix of the layers' states (ELMo, arXiv 1802.05365, equation 1), then dropout and one layer.
+
+    The mix is g sum_l softmax(w)_l h_l, with w = 0 and g = 1 at first.
+    """
+
+    def __init__(self, layers: int, hidden: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+        self.head = LinearHead(hidden, classes, dropout)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Turns the states of all layers, [U, layers, H], into logits, [U, classes]."""
+        mixed = self.scale * torch.einsum("l,ulh->uh", self.weights.softmax(0), states)
+        logits: Tensor = self.head(mixed)
+        return logits
+
+
+class TaskLoss:
+    """Mean loss of the units of a batch [nats].
+
+    Args:
+        kind: `multi_label` takes the binary cross entropy of each class, the others the cross entropy.
+        weights: float32 [classes], see `balanced`; None for none.
+    """
+
+    def __init__(self, kind: str, weights: Tensor | None = None) -> None:
+        self.multi_label = kind == "multi_label"
+        self.weights = weights
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss for logits, [U, classes], and targets as in `ExampleBatch`; 0 if there are no units."""
+        logits = logits.float()
+        if not len(targets):
+            return logits.sum()
+        if self.multi_label:
+            return binary_cross_entropy_with_logits(logits, targets, pos_weight=self.weights)
+        return cross_entropy(logits, targets, self.weights)
+
+    def masses(self, examples: Examples) -> np.ndarray:
+        """How much each example weighs in a mean of losses: its units, each as its class weighs, float64 [E]."""
+        if self.multi_label or self.weights is None:
+            return examples.units.astype(float)
+        counts, weights = examples.targets != IGNORED, self.weights.cpu().double().numpy()
+        of_targets = np.where(counts, weights[np.where(counts, examples.targets, 0)], 0.0)
+        if not examples.by_token:
+            return of_targets
+        before = np.concatenate(([0.0], of_targets.cumsum()))
+        return np.asarray(before[examples.ends[1:]] - before[examples.ends[:-1]])
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Probabilities, float32 [U, classes]. They sum to 1; for `multi_label` each class has its own."""
+        return logits.float().sigmoid() if self.multi_label else logits.float().softmax(-1)
+
+
+def balanced(targets: np.ndarray, classes: int) -> Tensor:
+    """Weights by which every class counts the same, whatever its number of units.
+
+    Args:
+        targets: of the train split, as in `Examples`.
+        classes: their number.
+
+    Returns:
+        float32 [classes]: units / (classes x units of the class), scikit-learn's formula, and 0 for a class without
+        any. For multi-label targets [E, classes], how much a class's positive examples weigh: negatives / positives,
+        and 1 where there are no negatives.
+    """
+    if targets.ndim == 2:
+        positives = targets.sum(0)
+        negatives = len(targets) - positives
+        weights = np.where(negatives > 0, negatives / np.maximum(positives, 1), 1.0)
+    else:
+        counts = np.bincount(targets[targets != IGNORED], minlength=classes)
+        weights = np.where(counts > 0, counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1)), 0.0)
+    return torch.from_numpy(weights.astype(np.float32))
+
+
+_TRIED = 4
+_TOLERANCE = 1e-3
+_PROBLEMS = {"single_label": "single_label_classification", "multi_label": "multi_label_classification", "tokens": None}
+
+
+def save_classifier(
+    classifier: Classifier,
+    start: Path,
+    facts: Facts,
+    examples: Examples,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+) -> None:
+    """Writes `model/` with config.json, model.safetensors and the tokenizer into a folder, whole or not at all.
+
+    Args:
+        classifier: in evaluation mode, of a family in `SAVABLE`.
+        start: folder of the model that was fine-tuned.
+        facts: of the task; its classes become the config's.
+        examples: some, on which transformers' classifier must give our logits.
+        tokenizer: the model's.
+        folder: where.
+
+    Raises:
+        ModelError: transformers' classifier gives other logits, or a weight is not finite.
+    """
+    with quiet():
+        model = _filled(classifier, start, facts)
+        for name, parameter in model.named_parameters():
+            check_finite(parameter, name, "the fine-tuned model", "lower finetune.learning_rate, and run it again")
+        _check(model, classifier, examples)
+        with folder_aside(folder / MODEL_FOLDER) as aside:
+            model.save_pretrained(aside)
+            tokenizer.save_pretrained(aside)
+            for file in aside.glob("*.safetensors"):  # safetensors lets only the owner read them
+                file.chmod(0o644)
+
+
+def _filled(classifier: Classifier, start: Path, facts: Facts) -> Any:
+    """transformers' own classifier, on the CPU, with our weights."""
+    config: Any = load_config(start)
+    head: Any = classifier.head
+    config.id2label = dict(enumerate(facts.labels))
+    config.label2id = {label: number for number, label in enumerate(facts.labels)}
+    config.problem_type = _PROBLEMS[facts.kind]
+    config.classifier_dropout = head.dropout.p
+    factory: Any = AutoModelForTokenClassification if facts.kind == "tokens" else AutoModelForSequenceClassification
+    model = factory.from_config(config, dtype=torch.float32)
+    hidden, outer = SAVABLE[config.model_type]
+    layers = {"out": "classifier"} if facts.kind == "tokens" else {"dense": hidden, "out": outer}
+    state = {f"{model.base_model_prefix}.{name}": tensor for name, tensor in classifier.encoder.state_dict().items()}
+    for ours, theirs in layers.items():
+        layer = head.get_submodule(ours)
+        state |= {f"{theirs}.{name}": tensor for name, tensor in layer.state_dict().items()}
+    model.load_state_dict({name: tensor.cpu() for name, tensor in state.items()})
+    return model.eval()
+
+
+@torch.inference_mode()
+def _check(model: Any, classifier: Classifier, examples: Examples) -> None:
+    device = next(classifier.parameters()).device
+    for number in range(min(_TRIED, len(examples))):
+        batch = examples.batch(np.array([number]), device)
+        ours = classifier(batch).float().cpu()
+        alone = slice(int(examples.ends[number + 1] - examples.ends[number]))  # leaves out the padding
+        options = {"token_type_ids": batch.segments[:, alone].cpu()} if model.config.type_vocab_size > 1 else {}
+        logits: Tensor = model(input_ids=batch.packed.input_ids[:, alone].cpu(), **options).logits
+        theirs = logits if batch.places is None else logits[0, batch.places.cpu()]
+        if not torch.allclose(theirs, ours, rtol=_TOLERANCE, atol=_TOLERANCE):
+            raise ModelError(
+                f"{type(model).__name__} does not give the logits of the model that was fine-tuned",
+                "leave finetune.save_model off, and report this",
+            )

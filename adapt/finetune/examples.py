@@ -1,17 +1,26 @@
-"""A split's examples, cut to a length and laid out so that any of them are quickly joined into one packed sequence."""
+"""A prepared task as fine-tuning uses it: examples cut to a length, packed batches, scores of predictions.
+
+On CPUs, oneDNN compiles a kernel for every new shape of matrices, which takes longer (0.4 to 0.8 ms) than multiplying
+small matrices. Batches of 16 examples have new lengths in every step. So a sequence is padded to a round number of
+tokens, and attention computes groups of a fixed number of examples, padded to a round length.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.finetune.grouped import SEQUENCE, Grouped
-from adapt.model.packing.packed import Packed, sent
-from adapt.task.data import IGNORED, Facts, Split
+from adapt.errors import DataError
+from adapt.finetune.metrics import THRESHOLD, metric_of, predictions
+from adapt.model.packing.packed import Bucket, Documents, Packed, sent
+from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 
 
 @dataclass(frozen=True)
@@ -154,3 +163,175 @@ def _targets(split: Split, facts: Facts, kept: list[np.ndarray]) -> np.ndarray:
             row[holding] = 1.0
         return targets
     return np.array(split.labels, np.int64)
+
+
+DIGITS = 6
+"""Probabilities are written with this many digits."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task as fine-tuning uses it: its facts, its splits, and the splits cut and joined for a model."""
+
+    facts: Facts
+    splits: dict[str, Split]
+    examples: dict[str, Examples]
+
+    @classmethod
+    def load(cls, folder: Path, max_length: int, closing: Collection[int]) -> Problem:
+        """Reads a prepared task.
+
+        Args:
+            folder: of stage `task`.
+            max_length: longest example [tokens].
+            closing: ids of the special tokens that end a text.
+
+        Raises:
+            DataError: a split is empty, or no word of it has a token.
+        """
+        facts = Facts.load(folder)
+        splits = {name: Split.load(folder, name) for name in SPLITS}
+        for name, split in splits.items():
+            if not len(split):
+                raise DataError(f"task {facts.name} has no {name} examples", f"set task.{name} to files with some")
+        examples = {name: Examples.of(split, facts, max_length, closing) for name, split in splits.items()}
+        for name, of_split in examples.items():
+            if not of_split.units.any():
+                raise DataError(
+                    f"task {facts.name}: no word of the {name} examples fits into {max_length} tokens",
+                    "raise finetune.max_length, or check the words of the examples",
+                )
+        return cls(facts, splits, examples)
+
+    @cached_property
+    def majority(self) -> int:
+        """The most frequent class of the train split."""
+        targets = self.examples["train"].targets
+        if self.facts.kind == "multi_label":
+            return int(targets.sum(0).argmax())
+        return int(np.bincount(targets[targets != IGNORED], minlength=len(self.facts.labels)).argmax())
+
+    def majority_score(self) -> float:
+        """The test score of always answering the majority class."""
+        answer = np.zeros((int(self.examples["test"].units.sum()), len(self.facts.labels)), np.float32)
+        answer[:, self.majority] = 1.0
+        return self.score("test", answer)
+
+    def score(self, name: str, probabilities: np.ndarray) -> float:
+        """Scores a split with the task's metric, from the units' probabilities, [U, classes]."""
+        return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, probabilities)))
+
+    def predicted(self, name: str, probabilities: np.ndarray) -> Any:
+        """Turns class indices into the form of the split's labels."""
+        return predictions(self.facts, self.by_example(name, probabilities))
+
+    def by_example(self, name: str, probabilities: np.ndarray) -> Any:
+        """The probabilities of each example: [E, classes], or for `tokens` a list of [tokens, classes].
+
+        What was cut off has the majority class, which is O as a rule: it counts as not found.
+        """
+        if self.facts.kind != "tokens":
+            return probabilities
+        by_label, examples, begin = [], self.examples[name], 0
+        for number, labels in enumerate(self.splits[name].labels):
+            rows = np.zeros((len(labels), len(self.facts.labels)), probabilities.dtype)  # type: ignore[arg-type]
+            rows[:, self.majority] = 1.0
+            kept = examples.kept[number]
+            units = kept[np.array(labels)[kept] != IGNORED]
+            rows[units] = probabilities[begin : begin + len(units)]
+            by_label.append(rows)
+            begin += len(units)
+        return by_label
+
+    def degenerate(self, name: str, probabilities: np.ndarray) -> bool:
+        """Whether every unit got the same answer."""
+        answers = probabilities >= THRESHOLD if self.facts.kind == "multi_label" else probabilities.argmax(-1)[:, None]
+        return len(np.unique(answers, axis=0)) == 1
+
+    def lines(self, name: str, probabilities: np.ndarray) -> list[dict[str, Any]]:
+        """One object for each example: id, label, predicted, probabilities, leaked.
+
+        For `tokens` it lists the example's words.
+        """
+        split, predicted = self.splits[name], self.predicted(name, probabilities)
+        lines = []
+        for number, rows in enumerate(self.by_example(name, probabilities)):
+            label, answer, rounded = split.labels[number], predicted[number], rows.astype(float).round(DIGITS)
+            if self.facts.kind == "tokens":
+                words = np.flatnonzero(np.array(label) != IGNORED)
+                label, answer = np.array(label)[words].tolist(), np.array(answer)[words].tolist()
+                rounded = rounded[words]
+            line = {"id": split.ids[number], "label": label, "predicted": answer}
+            lines.append(line | {"probabilities": rounded.tolist(), "leaked": split.leaked[number]})
+        return lines
+
+
+SEQUENCE = 64
+"""The sequence is filled to a multiple of this [tokens]."""
+GROUP = 4
+"""So many documents are attended to together."""
+LENGTH = 16
+"""The documents of a group are filled to a multiple of this [tokens]."""
+
+
+class Grouped(Documents):
+    """Documents that are attended to in small groups of neighbouring lengths."""
+
+    @cached_property
+    def _layout(self) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
+        ends = self.known.numpy().astype(np.int64)
+        begins, lengths = ends[:-1], np.diff(ends)
+        order = np.argsort(lengths, kind="stable")
+        buckets, taken, real = [], [], []
+        for first in range(0, len(order), GROUP):
+            members = order[first : first + GROUP, None]
+            longest = -(-int(lengths[members[-1, 0]]) // LENGTH) * LENGTH
+            places = np.arange(longest)
+            inside = places < lengths[members]
+            buckets.append(Bucket(len(members), longest, sent(torch.from_numpy(inside), self.device)))
+            taken.append(np.where(inside, begins[members] + places, 0).ravel())
+            real.append(inside.ravel())
+        tokens, occupied = np.concatenate(taken), np.concatenate(real)
+        back = np.empty(ends[-1], np.int64)
+        back[tokens[occupied]] = np.flatnonzero(occupied)
+        filling = np.flatnonzero(~occupied)
+        on_device = [sent(torch.from_numpy(indices), self.device) for indices in (tokens, back, filling)]
+        return buckets, on_device[0], on_device[1], on_device[2]
+
+
+PASS_TOKENS = 8192
+"""At most this many tokens pass a device at once; a longer example passes alone."""
+
+
+@torch.inference_mode()
+def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, device: torch.device) -> Tensor:
+    """What a function gives for each unit, [U, ...], on the CPU, in the examples' order.
+
+    Args:
+        function: a batch to [its units, ...].
+        examples: of a split.
+        device: where to run.
+    """
+    units = examples.units
+    begins = np.cumsum(units) - units
+    parts, places = [], []
+    for chosen in _passes(np.diff(examples.ends)):
+        parts.append(function(examples.batch(chosen, device)).cpu())
+        inside = np.arange(units[chosen].sum()) - (np.cumsum(units[chosen]) - units[chosen]).repeat(units[chosen])
+        places.append(inside + begins[chosen].repeat(units[chosen]))
+    values = torch.cat(parts)
+    ordered = torch.empty_like(values)
+    ordered[torch.from_numpy(np.concatenate(places))] = values
+    return ordered
+
+
+def _passes(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """The indices of the examples of each pass, short examples first."""
+    order = np.argsort(lengths, kind="stable")
+    sums = np.cumsum(lengths[order])
+    begin = 0
+    while begin < len(order):
+        before = sums[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(sums, before + PASS_TOKENS, side="right")))
+        yield order[begin:end]
+        begin = end

@@ -3,14 +3,9 @@
 An index proposes, the vectors decide: whatever finds candidates (a scan of all vectors, inverted lists, a graph), their
 distances are computed from the vectors themselves, exactly, and ties go to the smaller id.
 
-- `rows`: rows of length 1, and exact distances between them.
-- `part`: vectors and ids of a part, as files that are mapped and not read.
-- `merge`: the nearest of several parts.
-- `scan`: the nearest among all, on the CPU or a GPU.
-- `plan`: which kind of index suits so many vectors.
-- `propose`: inverted lists and graphs, by faiss.
-- `build`: the files of an index, from a stream of vectors.
-- `search`: the index as it is asked.
-- `recall`: what share of the nearest it finds, and how widely it must search for that.
-- `shards`: the parts on several processes of a cluster.
+- `parts`: vectors and ids of a part as mapped files, and exact distances.
+- `exact_search`: the nearest among all vectors, on the CPU or a GPU, and of several parts.
+- `index_kinds`: which kind of index to use; inverted lists and graphs by faiss.
+- `index_files`: builds the files of an index from a stream of vectors.
+- `vector_index`: searches an index, on one process or several.
 """

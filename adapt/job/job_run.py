@@ -6,19 +6,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from adapt.config.kinds import Kind
+from adapt.config.job_config import Kind
 from adapt.console import finish
 from adapt.errors import ConfigError
 from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.runner import Finished, Stage, ensure, plan_stages
-from adapt.runner.run import Planned, check_ahead, unfinished
+from adapt.runner.ensure import Planned, check_ahead, unfinished
 from adapt.show.blocks import Block, Table, TextBlock, shown_by
 from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import trainings_table
 from adapt.stage.context import Context
-from adapt.stage.running import run_stages
-from adapt.stage.selecting.select import Select
+from adapt.stage.run_stages import run_stages
+from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
 
 

@@ -5,18 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adapt.config import Config, CorpusConfig
+from adapt.corpus.corpora import general_corpus, replayed_corpus, shared_with, trained_corpora
 from adapt.corpus.files.sources import sources_of
-from adapt.corpus.roles import general_corpus, replayed_corpus, trained_corpora
-from adapt.corpus.shared import shared_with
 from adapt.method.base import Domain
 from adapt.method.table import check_method, method_of
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.text.dedup import Dedup
-from adapt.stage.text.gather import Gather
-from adapt.stage.text.listing import Files, held_out, listed_files
-from adapt.stage.text.prepare import Prepare, Prepared, Streamed
-from adapt.stage.text.task_texts import TaskTexts
+from adapt.stage.prepare_text import Gather, Prepare, Prepared, Streamed
+from adapt.stage.text_sources import Dedup, Files, TaskTexts, held_out, listed_files
 
 GENERAL, REPLAY = "(general)", "(replay)"
 """Names that text beside the domain has among sources."""

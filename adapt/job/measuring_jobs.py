@@ -7,27 +7,22 @@ from typing import TYPE_CHECKING
 
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig
-from adapt.config.kinds import Kind
+from adapt.config.job_config import Kind
+from adapt.corpus.corpora import general_corpus, pooled_corpus, selection_pool
 from adapt.corpus.files.sources import sources_of
-from adapt.corpus.roles import general_corpus, pooled_corpus, selection_pool
 from adapt.errors import ConfigError, ModelError
 from adapt.job.job_run import Job
 from adapt.job.job_text import domain_text, general_text
-from adapt.model.direction import check_architecture
-from adapt.model.limits import check_sequence_length
+from adapt.model.architecture import check_architecture, check_sequence_length
 from adapt.model.locate import tokenizer_files
 from adapt.model.size import model_size
 from adapt.runner import Finished, Stage
-from adapt.stage.compare import Compare, ModelMeasured
+from adapt.stage.advice_evidence import Look
 from adapt.stage.context import Context, located
-from adapt.stage.evaluate import Evaluate
-from adapt.stage.evidence import Look
-from adapt.stage.neighbours import Neighbours
-from adapt.stage.perplexity import Perplexity
-from adapt.stage.task import PrepareTask, task_of
-from adapt.stage.text.listing import Files, listed_files
-from adapt.stage.text.prepare import Prepared
-from adapt.stage.text.similarity import Similarity
+from adapt.stage.finetuning import PrepareTask, task_of
+from adapt.stage.model_evaluation import Compare, Evaluate, ModelMeasured, Neighbours, Perplexity, Similarity
+from adapt.stage.prepare_text import Prepared
+from adapt.stage.text_sources import Files, listed_files
 
 if TYPE_CHECKING:
     from adapt.advise.advice import Advice
@@ -111,7 +106,7 @@ def _same_tokens(one: Context, other: Context) -> bool:
     ours, theirs = (each.digests.of_all(tokenizer_files(each.start.pretrained.tokenizer)) for each in (one, other))
     if ours == theirs:
         return True
-    from adapt.model.alike import are_alike  # loads transformers
+    from adapt.model.tokenizer import are_alike  # loads transformers
 
     return are_alike(one.start.pretrained, other.start.pretrained)
 
@@ -213,8 +208,8 @@ def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[s
         arguments: of the command line, which the recommended commands repeat.
     """
     from adapt.advise.advice import recommend
-    from adapt.advise.costs import costs
     from adapt.advise.findings import Case
+    from adapt.advise.recipe_costs import costs
 
     config, evidence = context.config, finished.result
     ahead = costs(config, evidence, model_size(context.start.pretrained.model), context.store)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from adapt.config import Config, CorpusConfig, SelectConfig, TaskConfig
-from adapt.config.kinds import Kind
-from adapt.corpus.roles import selection_pool, selection_target
+from adapt.config.job_config import Kind
+from adapt.corpus.corpora import selection_pool, selection_target
 from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.job.job_text import DomainText, general_text
@@ -13,19 +13,20 @@ from adapt.job.measuring_jobs import with_model
 from adapt.runner import Stage
 from adapt.select.table import SelectionStep, steps_of, way_of
 from adapt.stage.context import Context
-from adapt.stage.selecting.embed import Embed
-from adapt.stage.selecting.embedding import Embedding, PoolTexts, StageTexts
-from adapt.stage.selecting.enough import CountEnough
-from adapt.stage.selecting.index import BuildIndex
-from adapt.stage.selecting.learn_embedder import LearnEmbedder
-from adapt.stage.selecting.select import Select
-from adapt.stage.selecting.selection import JudgeSelection
-from adapt.stage.selecting.target import Target
-from adapt.stage.selecting.vectors import VectorStages
-from adapt.stage.text.listing import Files, held_out, listed_files
-from adapt.stage.text.prepare import Prepare, Prepared
-from adapt.stage.text.prepare_texts import PrepareTexts
-from adapt.stage.text.task_texts import TaskSplit, TaskTexts
+from adapt.stage.document_vectors import (
+    BuildIndex,
+    CountEnough,
+    Embed,
+    Embedding,
+    LearnEmbedder,
+    PoolTexts,
+    StageTexts,
+    VectorStages,
+)
+from adapt.stage.judge_selection import JudgeSelection
+from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
+from adapt.stage.select_documents import Select, Target
+from adapt.stage.text_sources import Files, TaskSplit, TaskTexts, held_out, listed_files
 
 INDEX_GIB = 8.0
 """Memory that a machine may use for an index of kind `auto` [GiB]."""

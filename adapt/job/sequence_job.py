@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from adapt.config import Config
-from adapt.config.kinds import Kind
+from adapt.config.job_config import Kind
 from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.job.job_text import before_training, general_text, replayed_text
@@ -24,18 +24,17 @@ from adapt.job.sequence_steps import (
     tested,
     with_general_share,
 )
-from adapt.merge.base import Merging
+from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS, merging_of
 from adapt.method.table import method_of
 from adapt.model.start import Start
 from adapt.stage.context import Context, root_of
-from adapt.stage.domains.matrices import Step
-from adapt.stage.domains.noted import Noted
-from adapt.stage.domains.sequence import Sequence as SequenceStage
-from adapt.stage.evaluate import Evaluate
-from adapt.stage.merge import Merge
-from adapt.stage.task import task_of
-from adapt.stage.train import Train
+from adapt.stage.domain_sequence import Sequence as SequenceStage
+from adapt.stage.finetuning import task_of
+from adapt.stage.merge_stage import Merge
+from adapt.stage.model_evaluation import Evaluate
+from adapt.stage.sequence_matrices import Step
+from adapt.stage.train import Noted, Train
 
 
 def merged_domains(setup: Setup) -> Iterator[Step]:

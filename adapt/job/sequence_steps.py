@@ -14,13 +14,12 @@ from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.domains.matrices import Runs, Step
-from adapt.stage.evaluate import Evaluate
-from adapt.stage.export import Export
-from adapt.stage.finetune import Finetune
-from adapt.stage.text.gather import Gather
-from adapt.stage.text.listing import listed_files
-from adapt.stage.text.prepare import Prepare
+from adapt.stage.export_model import Export
+from adapt.stage.finetuning import Finetune
+from adapt.stage.model_evaluation import Evaluate
+from adapt.stage.prepare_text import Gather, Prepare
+from adapt.stage.sequence_matrices import Runs, Step
+from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
 
 RESERVED = {"general", "training"}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from adapt.config import Config, TaskConfig
-from adapt.config.kinds import DAPT, TAPT_LENGTH, Kind
-from adapt.corpus.roles import FILES, pooled_corpus
+from adapt.config.job_config import DAPT, TAPT_LENGTH, Kind
+from adapt.corpus.corpora import FILES, pooled_corpus
 from adapt.job.job_run import Job
 from adapt.job.job_text import before_training, domain_text, general_text, prepared_beside, replayed_text
 from adapt.job.selection_job import (
@@ -18,15 +18,11 @@ from adapt.job.selection_job import (
 )
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.evaluate import Evaluate
-from adapt.stage.export import Export
-from adapt.stage.finetune import Finetune
-from adapt.stage.scores import Scores
-from adapt.stage.task import task_of
-from adapt.stage.text.gather import Gather
-from adapt.stage.text.listing import listed_files
-from adapt.stage.text.prepare import Prepared
-from adapt.stage.text.prepare_texts import PrepareTexts
+from adapt.stage.export_model import Export
+from adapt.stage.finetuning import Finetune, Scores, task_of
+from adapt.stage.model_evaluation import Evaluate
+from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
+from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
 
 

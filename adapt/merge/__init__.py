@@ -1,15 +1,12 @@
 """Models made of others without training, a tensor at a time.
 
-- `base`: what a way of merging is.
-- `table`: the ways by name, and what a configuration asks of them.
-- `interpolate`, `average`, `task_arithmetic`, `ties`, `dare`, `residual`: the ways.
-- `alike`: refuses models of another architecture.
-- `new_tokens`: compares tokens; some models may have more than their base.
-- `new_rows`: the rows of those.
-- `stored`: weights on disk, read one at a time.
-- `names`: which tensors of two checkpoints are the same.
-- `write`: writes weights one at a time.
-- `run`: merges.
-- `dress`: adds settings, tokenizer and card.
-- `merge_card`: the README.md of what was made.
+- `table`: the ways of merging by name, and the options of a configuration.
+- `merger`: the interface, `average` and `interpolate`.
+- `task_vectors`: `task_arithmetic`, `residual` and `dare`.
+- `ties`: `ties`.
+- `compatibility`: refuses models of another architecture or with other tokens.
+- `tensor_matching`: which tensors and rows of two checkpoints correspond.
+- `tensor_files`: reads and writes weights one tensor at a time.
+- `streamed_merge`: merges all tensors, one at a time.
+- `companion_files`: settings, tokenizer and model card of the result.
 """

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 
 from adapt.config import Config, MergeConfig
 from adapt.errors import ConfigError
-from adapt.merge.average import Average, decay_weights
-from adapt.merge.base import Merger, Merging
-from adapt.merge.dare import Dare
-from adapt.merge.interpolate import Interpolate
-from adapt.merge.residual import Residual
-from adapt.merge.task_arithmetic import TaskArithmetic
+from adapt.merge.merger import Average, Interpolate, Merger, Merging, decay_weights
+from adapt.merge.task_vectors import Dare, Residual, TaskArithmetic
 from adapt.merge.ties import Ties
 
 MERGERS: dict[str, type[Merger]] = {

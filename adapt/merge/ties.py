@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from adapt.merge.base import Merger, Merging, Pass, Route, along
+from adapt.merge.merger import Merger, Merging, Pass, Route, along
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,7 +1,15 @@
 """How forgetting is fought: what a method adds to plain training.
 
-`base` has the hooks, `setting` what they are told, `table` says which methods there are; each is a file or a folder of
-its own. `sets` is what those share whose models get parts for each domain, `notes` what reports show of a method;
-`gather` is for losses that look beyond a rank's own documents, `pull` for penalties on weights, `measuring` for stages
-that measure a model.
+- `base`: the class `Method` with its hooks, and what they get and return.
+- `table`: which methods there are.
+- `l2sp`, `ewc/`: weights are held near where they were; `quadratic_penalty` has the arithmetic of both.
+- `das/`: units that matter to past domains move less.
+- `hat/`, `cpt`: masks of units for each domain.
+- `adapters`, `prompt_tuning`, `demix`: a set of parameters for each domain; `domain_parameters` is what they share.
+- `lora/`, `freeze`, `block_expansion`, `elle/`: a part of the model trains, or the model grows.
+- `replay`, `derpp/`, `distill`: past text, or what an earlier model makes of text.
+- `interpolate`, `average`: the model that is handed on is a mean.
+- `sequence_modes`: one model per domain, one for all, and merging.
+- `measurement`: for stages that measure a model on a text.
+- `collectives`: sums and rows over all ranks, for losses that look beyond a rank's own documents.
 """

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
 from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.sets import check_trained_sets, enter_sets, take_set
-from adapt.model.layers.families import check_units
+from adapt.method.domain_parameters import check_trained_sets, enter_sets, take_set
+from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Adapters(Method):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes the model and puts the domain's adapters in, by the run's seed. It computes what it did."""
-        from adapt.model.additions.adapters import attach_adapters
+        from adapt.model.additions.bottlenecks import attach_adapters
 
         self._names = take_set(model, setting, self.by_domain, lambda: attach_adapters(model, 1, **self._made))
         return model

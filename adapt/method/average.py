@@ -1,7 +1,7 @@
 """Averaging over the last part of a training: the model that is handed on is the mean of checkpoints of a window.
 
 The weights of the mean stand for a decay of the learning rate that the training has not taken (WSM, arXiv 2507.17634;
-see `adapt.merge.average`). Merge kind `average` makes such a mean of checkpoints that were kept; here the sum is taken
+see `adapt.merge.merger`). Merge kind `average` makes such a mean of checkpoints that were kept; here the sum is taken
 on the way, so that none need be kept, and the next domain goes on from the mean.
 """
 
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, OpenFraction, PositiveInt
 from adapt.console import log
-from adapt.merge.average import decay_weights
-from adapt.method.base import Method, Setting
-from adapt.method.setting import TrainingEngine
+from adapt.merge.merger import decay_weights
+from adapt.method.base import Method, Setting, TrainingEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,4 +1,4 @@
-"""The seam for methods against forgetting. Plain continued pre-training is the method that adds nothing.
+"""The base class of methods against forgetting, and what its hooks get and return. Plain training adds nothing to it.
 
 A method is a subclass of `Method` that overrides the hooks it needs. docs/design.md shows on which hooks known
 methods sit, docs/extension.md how to add one. Hooks of the driver run where torch may not be loaded yet, so neither
@@ -7,24 +7,22 @@ this module nor any that `adapt.method.table` names imports it when it is loaded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from adapt.config import Config, what
-from adapt.method.notes import Notes
-from adapt.method.setting import Setting as Setting
-from adapt.method.setting import TrainingEngine as TrainingEngine
+from adapt.errors import ConfigError
 from adapt.plugin import source_digest
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor, device, nn
     from transformers import PreTrainedModel
 
     from adapt.model.size import ModelSize
     from adapt.model.start import Start
-    from adapt.objective.base import Corrupted, Objective
+    from adapt.objective.objective import Corrupted, Objective
     from adapt.runner import Finished, Stage
 
 
@@ -217,7 +215,7 @@ class Method:
 
         A method that computes both losses in one pass, or looks beyond a micro-batch, overrides this instead of
         `extra_loss`. In a trial of how much memory it takes, a rank calls it alone (see
-        `adapt.method.gather.without_others`).
+        `adapt.method.collectives.without_others`).
 
         Args:
             model: the engine, or in a trial the model itself.
@@ -254,7 +252,7 @@ class Method:
     def resize(self, config: Any) -> None:
         """Changes what config.json of the exported model says, where `prepare_model` gave it another size or additions.
 
-        Additions that stay in the state that `merge` gives are entered by `adapt.model.additions.config.with_addition`.
+        Additions that stay in the state that `merge` gives are entered by `adapt.model.additions.table.with_addition`.
         """
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -284,3 +282,113 @@ class Method:
         Args:
             folder: empty, and there on the first rank alone, which is the only one to call this.
         """
+
+
+class WeightPart(Protocol):
+    """What a rank holds of a trained parameter (`adapt.train.engine.ParameterPart`)."""
+
+    @property
+    def name(self) -> str:
+        """The parameter's name."""
+
+    @property
+    def begin(self) -> int:
+        """Its first element in the flattened parameter."""
+
+    @property
+    def value(self) -> Tensor:
+        """The weights that the optimizer changes: fp32, flat."""
+
+    def of(self, whole: Tensor) -> Tensor:
+        """The same part of another tensor of the parameter's shape, flat."""
+
+
+class TrainingEngine(Protocol):
+    """The engine as a method sees it (`adapt.train.engine.Engine`)."""
+
+    @property
+    def device(self) -> device:
+        """The device of the model."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The module to call in forward passes."""
+
+    def parts(self) -> Iterator[WeightPart]:
+        """What this rank holds of each trained parameter; all of it at ZeRO stage 0."""
+
+    def change_gradients(self, change: Callable[[Any, Tensor], Tensor]) -> None:
+        """Replaces the gradients of a step, before they are clipped. All ranks call it, in `Method.before_step`.
+
+        Args:
+            change: gets a `WeightPart` and its gradient, flat fp32; returns the gradient to take.
+        """
+
+    def full_state(self) -> dict[str, Tensor]:
+        """All weights and buffers, whole and on the CPU; empty on ranks other than 0. All ranks call it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is told of the training that it is part of."""
+
+    seed: int = 0
+    length: int | None = None
+    """Number of steps of the training; None for a method that does not declare `Method.depends_on_length`."""
+    past: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of the method's stages so far, by name."""
+    anchor: Path = Path()
+    """Folder of the model that the training began with."""
+    base: Path = Path()
+    """Folder of the model that the first of all domains began with."""
+    carried: Path | None = None
+    """What `carry` left of the domain before."""
+    number: int | None = None
+    """Number of the domain, from 1; None where it is not known."""
+    domain: str = ""
+    """Name of the domain."""
+    texts: tuple[Path, ...] = ()
+    """Folders of its prepared text; empty where that is streamed."""
+    first_general: int | None = None
+    """From this number on (`Corrupted.rows`) rows are of replayed general text; None where none is."""
+    device: Any = "cpu"
+    """The device that the model will be on."""
+    zero_stage: int = 0
+    world: int = 1
+    """Ranks."""
+    precision: str = "fp32"
+    """Arithmetic of the passes: fp32, bf16 or fp16."""
+    load: Callable[[Path], PreTrainedModel] | None = None
+    """Loads another model, such as a teacher, as the trained one was loaded: on the CPU, in evaluation mode."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the training.
+
+        Raises:
+            ConfigError: the method does not declare that its steps depend on the length.
+        """
+        if self.length is None:
+            raise ConfigError(
+                "method.kind: the method asks for the length of the training, and does not declare that it does",
+                "set `depends_on_length = True` in its class (docs/extension.md)",
+            )
+        return self.length
+
+
+@dataclass(frozen=True)
+class NoteTable:
+    """Figures for people."""
+
+    title: str
+    columns: list[str]
+    rows: dict[str, list[str]]
+    """Cells by the row's name."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a method has to say of a sequence of domains."""
+
+    tables: list[NoteTable] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)

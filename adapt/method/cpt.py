@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
-from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.base import AddedMemory, Method, Setting, TrainingEngine
+from adapt.method.domain_parameters import check_domain_sets, enter_sets, take_set
 from adapt.method.hat.method import plugin_elements, plugins_memory
-from adapt.method.sets import check_domain_sets, enter_sets, take_set
-from adapt.method.setting import TrainingEngine
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -74,10 +73,9 @@ class Cpt(Method):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts plugins in, and frees them and the norms."""
-        from adapt.method.hat.blocked import used_in_plugins
-        from adapt.method.hat.learning import MaskLearning
+        from adapt.method.hat.mask_learning import MaskLearning, used_in_plugins
         from adapt.model.additions.masks import attach_plugins
-        from adapt.model.layers.pattern import layers_of
+        from adapt.model.layers import layers_of
 
         self._names = take_set(model, setting, True, lambda: attach_plugins(model, 1, **self._made))
         self._learning = MaskLearning(model, used_in_plugins, setting.steps, self.options.steepest, sparsity=0.0)

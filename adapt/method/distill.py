@@ -83,9 +83,8 @@ class Distill(Method):
         """The loss, and the summed divergence from the teacher, of one pass."""
         import torch
 
-        from adapt.model.outputs.cross_entropy import linear_cross_entropy
-        from adapt.model.outputs.divergence import LinearScores, linear_divergence
-        from adapt.model.outputs.head import compared_at
+        from adapt.model.linear_losses import LinearScores, linear_cross_entropy, linear_divergence
+        from adapt.model.sparse_prediction import compared_at
 
         packed, positions, targets = part.packed(), part.asked(), part.answers()
         wanted: list[LinearScores] = []
@@ -106,7 +105,7 @@ class Distill(Method):
 
     def _of_states(self, model: Any, part: Any) -> tuple[Tensor, Tensor]:
         """The loss, and the summed mean squares of what states of the two models differ by, of one pass."""
-        from adapt.model.outputs.head import loss_and_states, states_of
+        from adapt.model.sparse_prediction import loss_and_states, states_of
 
         packed, positions = part.packed(), part.asked()
         with self._as_trained(part.device):
@@ -130,7 +129,7 @@ class Distill(Method):
             return {}
         import torch
 
-        from adapt.method.gather import summed
+        from adapt.method.collectives import summed
 
         own = torch.zeros(()) if self._total is None else self._total
         total, predictions = summed(torch.stack((own.double(), own.new_tensor(self._predictions).double()))).tolist()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adapt.config import Config, NonNegativeInt
 from adapt.errors import ConfigError
 from adapt.method.base import AddedMemory, Method, Setting
-from adapt.model.layers.families import check_units
+from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Freeze(Method):
             ModelError: the module is to train, and the model has none.
         """
         from adapt.model.additions.exbert import train_exbert_alone
-        from adapt.model.layers.pattern import layers_of
+        from adapt.model.layers import layers_of
 
         if self.options.all_but_module:
             train_exbert_alone(model)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import NonNegativeFloat
-from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.setting import TrainingEngine
+from adapt.method.base import AddedMemory, Method, Setting, TrainingEngine
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class L2sp(Method):
 
     def begin(self, engine: TrainingEngine) -> None:
         """Keeps what the weights are now."""
-        from adapt.method.pull import Pull, Pulls, own_parts, parts_now
+        from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
         start = parts_now(engine)

@@ -1,4 +1,9 @@
-"""Load a model, and refuse a checkpoint that would train without being what it claims to be."""
+"""Loads models, and refuses checkpoints that would train without being what they claim to be.
+
+`load_model` loads a language model with its head. `load_base` loads any encoder or decoder without its head, for its
+hidden states. For a model with additions, the architecture is built, the additions are attached, and every weight gets
+its value.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +13,21 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from adapt.errors import ModelError
-from adapt.model.additions.config import additions_of
-from adapt.model.additions.domains import choose_domain
-from adapt.model.additions.weights import read_with_additions
-from adapt.model.alone import one_at_a_time
-from adapt.model.apart import keep_documents_apart, try_architecture
-from adapt.model.direction import not_a_decoder, not_an_encoder
-from adapt.model.finite import check_finite
+from adapt.model.additions.domain_modules import choose_domain, without_sets
+from adapt.model.additions.table import additions_of, attach_additions
+from adapt.model.architecture import not_a_decoder, not_an_encoder
 from adapt.model.locate import listed, no_head, weight_files
-from adapt.model.quiet import quiet
+from adapt.model.packing import attention
+from adapt.model.packing.isolation import keep_documents_apart, try_architecture
+from adapt.model.packing.packed import Packed
+from adapt.model.safeguards import check_finite, one_at_a_time, quiet
 from adapt.model.size import ALIASES
+from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, is_encoder, load_config, unloadable
 
 
@@ -39,7 +46,7 @@ def load_model(
         trust_remote_code: run code that comes with the checkpoint.
         attention_dropout: of the attention weights; None keeps the model's own.
         domain: whose parts are to be used, where the model has some for each domain; None takes the domain that it
-            learnt last. See `adapt.model.additions.domains`.
+            learnt last. See `adapt.model.additions.domain_modules`.
 
     Returns:
         The model in evaluation mode, on the CPU, its weights in fp32 whatever they are stored as, with the additions
@@ -165,3 +172,103 @@ def check_complete(
             f"{folder} has weights of another shape than its config.json says: {listed(wrong)}",
             "use the config.json that was saved with these weights",
         )
+
+
+UNUSED = "pooler."
+"""Weights that some architectures have for a task of their pre-training; no state depends on them."""
+_LENGTHS = 3, 5
+_TOLERANCE = 1e-4
+
+
+def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
+    """A model in evaluation mode on the CPU, in fp32, whose attention keeps packed documents apart.
+
+    Args:
+        folder: of the model.
+        trust_remote_code: run code that comes with the checkpoint.
+
+    Raises:
+        ModelError: it cannot be read, lacks weights, or its attention cannot be kept inside documents.
+    """
+    config = load_config(folder, trust_remote_code)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{folder} has an encoder and a decoder", "choose a model that is one of the two")
+    loaded, report = read_weights(AutoModel, folder, config, trust_remote_code)
+    missing = [name for name in report["missing_keys"] if UNUSED not in name]
+    check_complete(missing, report["mismatched_keys"], folder)
+    model: PreTrainedModel = loaded.eval()
+    with without_sets(model):  # some change attention, which transformers' own does not know
+        _keep_apart(model)
+    return model
+
+
+@torch.no_grad()
+def _keep_apart(model: Any) -> None:
+    """Switches attention, and compares the states of two documents, together and alone."""
+    middle = int(model.config.vocab_size) // 2
+    documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
+    expected = torch.cat([model(input_ids=each[None]).last_hidden_state[0] for each in documents])
+    try:
+        with quiet(), attention.noting_calls() as callers:
+            model.set_attn_implementation(attention.NAME)
+            found = last_hidden_state(model, Packed.joined(*map(Packed.single, documents)))
+    except (TypeError, ValueError, NotImplementedError) as error:  # what it asks for is not there
+        raise _not_apart(model) from error
+    is_close = torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max()))
+    if not callers or not is_close:
+        raise _not_apart(model)
+
+
+def _not_apart(model: PreTrainedModel) -> ModelError:
+    return ModelError(
+        f"{type(model).__name__} cannot keep documents apart that share a sequence",
+        "choose a model whose attention goes through transformers' interface, such as BERT, RoBERTa or Llama",
+    )
+
+
+def read_with_additions(
+    kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A model in fp32 in evaluation mode, and what was missing or of another shape.
+
+    Args:
+        kind: the class, or one of transformers' auto classes. One without a head leaves out the head's weights.
+        folder: of the model, its files checked.
+        config: the model's.
+        trust_remote_code: run code that comes with the checkpoint.
+
+    Raises:
+        ModelError: an addition is not known, or there are weights that belong to nothing.
+    """
+    model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    attach_additions(model, config)
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    stored = _named_as(model, _stored(folder))
+    if unknown := sorted(stored.keys() - shapes.keys()):
+        raise ModelError(
+            f"{folder} has weights that belong to none of its additions: {unknown[0]}", "copy or make the model again"
+        )
+    report = {
+        "missing_keys": shapes.keys() - stored.keys() - model.all_tied_weights_keys.keys(),
+        "mismatched_keys": [
+            (name, tensor.shape, shapes[name]) for name, tensor in stored.items() if tensor.shape != shapes[name]
+        ],
+    }
+    if not report["mismatched_keys"]:
+        model.load_state_dict(stored, strict=False)
+        model.tie_weights()
+    return model.eval(), report
+
+
+def _stored(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder."""
+    files = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def _named_as(model: PreTrainedModel, stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The names that a model without its head has for its weights, where it has none."""
+    prefix = f"{model.base_model_prefix}."
+    if model.base_model is not model:
+        return stored
+    return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}

@@ -1,12 +1,24 @@
-"""Load a tokenizer and see that it is the model's own, without transformers' models, whose import takes seconds."""
+"""Loads tokenizers, and checks that a tokenizer belongs to its model.
+
+With another model's tokenizer every id means another word, and training goes on regardless. Transformers' model classes
+are not imported here, because their import takes seconds.
+
+`load_text_tokenizer` reads special tokens in a text as ordinary text. Web pages and papers about language models
+contain `[MASK]` and `<s>`. Read as special ids, a mask token would appear that no objective drew, and a text would end
+in its middle.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -17,9 +29,8 @@ from transformers import (
 )
 
 from adapt.errors import ModelError
-from adapt.model.locate import has_tokenizer
-from adapt.model.match import check_match, check_same
-from adapt.model.quiet import quiet
+from adapt.model.locate import Pretrained, has_tokenizer
+from adapt.model.safeguards import quiet
 
 TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 
@@ -135,3 +146,111 @@ def unloadable(part: str, folder: Path, error: Exception) -> ModelError:
     return ModelError(
         f"the {part} of {folder} cannot be loaded: {lines[0]}", "check that the folder is a complete Hugging Face model"
     )
+
+
+SMALLEST_SHARE = 0.5
+"""Embeddings are often padded by some rows. A tokenizer that fills less than this share of them is another model's."""
+
+FIX = "use the tokenizer that came with the model"
+
+
+def check_match(
+    tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig, source: Path, model: Path, causal: bool = False
+) -> None:
+    """Check a tokenizer against a model's configuration.
+
+    Args:
+        tokenizer: the tokenizer.
+        config: the model's configuration.
+        source: the folder the tokenizer came from, for the messages.
+        model: the folder of the model, for the messages.
+        causal: the model predicts next tokens: it needs an end-of-text token, and neither mask nor padding.
+
+    Raises:
+        ModelError: it has no mask token (if causal, no end-of-text token), ids without an embedding, another padding
+            id, or far too few tokens.
+    """
+    if causal and tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"the tokenizer in {source} has no end-of-text token", "set eos_token in the tokenizer's files"
+        )
+    if not causal and tokenizer.mask_token_id is None:
+        raise ModelError(f"the tokenizer in {source} has no mask token", "choose a model made for masked prediction")
+    size = max(len(tokenizer), 1 + max([*tokenizer.get_vocab().values(), *tokenizer.all_special_ids]))
+    rows = config.vocab_size
+    sizes = f"the tokenizer in {source} has {size:,} tokens, but the model in {model} has embeddings for {rows:,}"
+    if size > rows:
+        raise ModelError(sizes, f"{FIX}; if you added tokens to it, resize the model's embeddings as well")
+    if size < SMALLEST_SHARE * rows:
+        raise ModelError(f"{sizes}, more than padding explains", FIX)
+    ours, theirs = tokenizer.pad_token_id, config.pad_token_id
+    if ours is not None and theirs is not None and ours != theirs:
+        raise ModelError(f"the padding token is id {ours} in the tokenizer of {source} and {theirs} in {model}", FIX)
+
+
+def check_same(tokenizer: PreTrainedTokenizerFast, own: PreTrainedTokenizerFast, source: Path, model: Path) -> None:
+    """Check that a tokenizer given apart has the vocabulary of the one in the model's folder, id for id."""
+    given, known = tokenizer.get_vocab(), own.get_vocab()
+    differing = sorted(token for token in given.keys() | known.keys() if given.get(token) != known.get(token))
+    if differing:
+        token = differing[0]
+        raise ModelError(
+            f"the tokenizer in {source} is not the model's own: {len(differing):,} tokens differ, for example {token!r}"
+            f" is {place(given.get(token))} there and {place(known.get(token))} in {model}",
+            "leave model.tokenizer unset: the model's folder has its tokenizer",
+        )
+
+
+def place(number: int | None) -> str:
+    """A token's id in words."""
+    return "absent" if number is None else f"id {number}"
+
+
+def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model, to make tokens of texts. It adds special tokens, and finds none in a text.
+
+    It is not to be saved: users of a model write `[MASK]` into a text and mean it.
+
+    Raises:
+        ModelError: as `adapt.model.tokenizer.load_tokenizer`.
+    """
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    tokenizer.split_special_tokens = True  # holds for every call; transformers then sets it in the backend too
+    tokenizer.backend_tokenizer.encode_special_tokens = True
+    _divide(tokenizer.backend_tokenizer, _whole(tokenizer.backend_tokenizer, tokenizer.all_special_tokens))
+    return tokenizer
+
+
+def _whole(backend: Tokenizer, special: Iterable[str]) -> list[str]:
+    """Special tokens that are still found in a text: those that are pieces of the model, as Unigram's are."""
+    added = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    return [
+        token
+        for token in sorted({*added, *special})
+        if len(token) > 1 and backend.token_to_id(token) in backend.encode(token, add_special_tokens=False).ids
+    ]
+
+
+def _divide(backend: Tokenizer, tokens: list[str]) -> None:
+    """Splits these tokens after their first character, before the tokenizer's model looks for its pieces."""
+    if not tokens:
+        return
+    pattern = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in tokens)
+    division = pre_tokenizers.Split(Regex(pattern), "isolated")
+    own = backend.pre_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.Sequence([own, division]) if own else division
+
+
+@cache
+def are_alike(one: Pretrained, other: Pretrained) -> bool:
+    """Whether two tokenizers make the same ids of every text, with the same special tokens.
+
+    Raises:
+        ModelError: one cannot be loaded, or does not belong to its model.
+    """
+    return _identity(one) == _identity(other)
+
+
+def _identity(pretrained: Pretrained) -> dict[str, Any]:
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    return {**json.loads(tokenizer.backend_tokenizer.to_str()), "special": tokenizer.special_tokens_map}

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from adapt.config import Config, section_of
-from adapt.config.kinds import DAPT, Kind
+from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of, read_fields
 from adapt.errors import ConfigError
 from adapt.method.table import option_sections

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from adapt.config import Config
-from adapt.config.kinds import DAPT, Kind
+from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of
 from adapt.console import log
 from adapt.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Unknown keys are refused, naming the nearest known one."""
+"""Keys of the configuration and options of the command line. Unknown ones are refused; the nearest is named."""
 
 import difflib
 import re

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from adapt.config import Config
-from adapt.config.kinds import Kind
+from adapt.config.job_config import Kind
 from adapt.config.reading import hints_of, type_words
 from adapt.parse.keys import OPTIONS
 

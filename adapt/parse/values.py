@@ -13,7 +13,7 @@ from adapt.config import (
     most_of,
     section_of,
 )
-from adapt.config.kinds import DAPT, Kind
+from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import check_dataclass, hints_of, read_fields
 from adapt.errors import ConfigError
 from adapt.parse.keys import OPTIONS

@@ -32,10 +32,10 @@ PROCESS_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "PASSIVE", "G
 
 Ray Train's workers train in a thread other than their first. By default glibc gives such a thread memory of its own in
 pieces of at most 64 MiB. Larger blocks, such as the gradient of an embedding, become mappings, returned when they are
-freed, whatever `adapt.train.allocator.keep_freed_memory` asks for. And OpenMP's threads wait for each other by turning
-in circles, on a core that whoever they wait for, a reader, or Ray may need. They do so some tenths of a millisecond and
-then sleep: to sleep at once, and be woken thousands of times a step, took a quarter of it on an Intel machine. All are
-read once, when a process starts.
+freed, whatever `adapt.train.model_options.keep_freed_memory` asks for. And OpenMP's threads wait for each other by
+turning in circles, on a core that whoever they wait for, a reader, or Ray may need. They do so some tenths of a
+millisecond and then sleep: to sleep at once, and be woken thousands of times a step, took a quarter of it on an Intel
+machine. All are read once, when a process starts.
 """
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from adapt.console import log
 from adapt.errors import StageError
-from adapt.runner.digest import stamp_of
-from adapt.runner.hashing import changed_files, sha256_of_all
+from adapt.runner.digest import changed_files, sha256_of_all, stamp_of
 from adapt.runner.record import RECORD_FILE, Record
 
 SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")

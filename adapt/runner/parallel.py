@@ -7,8 +7,8 @@ from typing import Any
 
 from adapt.console import log
 from adapt.errors import AdaptError, StageError
+from adapt.runner.ensure import inputs_done, run, unfinished
 from adapt.runner.record import Record
-from adapt.runner.run import inputs_done, run, unfinished
 from adapt.runner.stage import Stage
 from adapt.runner.store import Store
 
@@ -62,7 +62,7 @@ def add_stages(work: Work, stages: Sequence[Stage[Any]], store: Store) -> None:
     """Adds what has to run so that some stages are finished, but for what is known already.
 
     Raises:
-        StageError: as `adapt.runner.run.unfinished`.
+        StageError: as `adapt.runner.ensure.unfinished`.
     """
     waiting, done = unfinished(stages, store)
     with work.changed:

@@ -1,7 +1,7 @@
-"""A stage as a value: what determines its result, what it reads, and how it runs."""
+"""A stage as a value: what determines its result, what it reads, how it runs, and which stages it leads to."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from adapt.config import Config
 from adapt.errors import StageError
 from adapt.runner.key import stage_key
-from adapt.runner.record import Record
-from adapt.runner.result import check_record, read_result
+from adapt.runner.record import Record, check_record, read_result
 
 R = TypeVar("R")
 _WITHOUT = (str, bool, int, float, Path, Config)
@@ -176,3 +175,14 @@ class Done:
 
     def __contains__(self, stage: Stage[Any]) -> bool:
         return stage.key in self.records
+
+
+def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
+    """Some stages and all stages that they read, directly or not, each once."""
+    reached: dict[str, Stage[Any]] = {}
+    waiting = list(stages)
+    for stage in waiting:
+        if stage.key not in reached:
+            reached[stage.key] = stage
+            waiting += stage.inputs.values()  # the loop goes on to these
+    return list(reached.values())

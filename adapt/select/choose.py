@@ -1,4 +1,9 @@
-"""From a pool to what is taken of it: each selection in turn narrows the pool, the last fills the budget."""
+"""From a pool to the documents that are taken: each selection narrows the pool, the last one fills the budget.
+
+No two near copies of a text are taken: each text is compared with those that were taken before it, by the rules of
+stage `dedup`: the same normalised text, or shingles whose estimated Jaccard similarity reaches the threshold, found by
+bands of MinHash signatures. The best text comes first, so the best of several copies stays.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,16 +12,57 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from xxhash import xxh3_128_intdigest
 
 from adapt.console import log
-from adapt.corpus.dedup.deduplicate import Alike
-from adapt.select.base import Given, Room, Selection
-from adapt.select.chunks import chunks
+from adapt.corpus.deduplication import Alike
+from adapt.corpus.minhash import band_hashes, estimated_jaccard, signatures
+from adapt.corpus.shingles import normalised
+from adapt.model.locate import Pretrained
+from adapt.select.grams import chunks
 from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
-from adapt.select.near import Distinct
+from adapt.select.selection import Given, Room, Selection
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document
+
+
+class Distinct:
+    """Remembers what was taken.
+
+    Args:
+        alike: what counts as a copy.
+    """
+
+    def __init__(self, alike: Alike) -> None:
+        self._alike = alike
+        self._texts: set[int] = set()
+        self._signatures: list[np.ndarray] = []
+        self._buckets: dict[int, list[int]] = {}
+        """For each hash of a band the signatures that have it."""
+
+    def are_new(self, texts: Sequence[str]) -> list[bool]:
+        """Which of some texts are no copies of one before, also among themselves; these count as taken."""
+        plain = [normalised(text) for text in texts]
+        signed = signatures(plain, self._alike.n, self._alike.permutations)
+        bands = band_hashes(signed, *self._alike.bands).tolist()
+        return [self._is_new(*known) for known in zip(plain, signed, bands, strict=True)]
+
+    def _is_new(self, text: str, signature: np.ndarray, bands: list[int]) -> bool:
+        digest = xxh3_128_intdigest(text.encode("utf-8", "replace"))
+        near = sorted({number for band in bands for number in self._buckets.get(band, ())})
+        if digest in self._texts:
+            return False
+        if near:
+            known = np.stack([self._signatures[number] for number in near])
+            if (estimated_jaccard(known, signature[None]) >= self._alike.threshold).any():
+                return False
+        self._texts.add(digest)
+        for band in bands:
+            self._buckets.setdefault(band, []).append(len(self._signatures))
+        self._signatures.append(signature)
+        return True
+
 
 SPARE = 1.2
 """So many times the budget is held of the best texts, since near copies among them are not taken."""
@@ -166,3 +212,27 @@ def _looked_at(ranked: Sequence[Ranked], distinct: Distinct, count: CountTokens)
     for some in chunks(ranked, attrgetter("characters")):
         texts = [str(entry.held) for entry in some]
         yield from zip(some, distinct.are_new(texts), count(texts), strict=True)
+
+
+class TokenCounter:
+    """Counts tokens, the special tokens of each text included.
+
+    Args:
+        pretrained: has the tokenizer.
+        ends: whether documents end with the end-of-text token.
+    """
+
+    def __init__(self, pretrained: Pretrained, ends: bool) -> None:
+        from adapt.model.tokenize.text_tokenizer import QuickTokenizer
+        from adapt.model.tokenizer import load_text_tokenizer
+
+        tokenizer = load_text_tokenizer(pretrained)
+        self._quick = QuickTokenizer(tokenizer.backend_tokenizer)
+        self._end = tokenizer.eos_token_id if ends else None
+
+    def __call__(self, texts: Sequence[str]) -> list[int]:
+        """The number of tokens of each text."""
+        from adapt.model.tokenize.ragged import IDS
+
+        found = self._quick(texts).lists(IDS)
+        return [len(ids) + (self._end is not None and ids[-1:].tolist() != [self._end]) for ids in found]

@@ -29,18 +29,18 @@ import numpy as np
 
 from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.errors import DataError
-from adapt.select.base import Given, Selection
-from adapt.select.chunks import chunks
 from adapt.select.grams import (
     Buckets,
+    KnownGrams,
+    chunks,
     equal_shares,
     gram_chunks,
+    gram_hashes,
     gram_shares,
     in_buckets,
     window_grams,
 )
-from adapt.select.known_grams import KnownGrams, gram_hashes
-from adapt.select.random import draws_at
+from adapt.select.selection import Given, Selection, draws_at
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document

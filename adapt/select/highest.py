@@ -11,7 +11,7 @@ from itertools import tee, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adapt.errors import DataError
-from adapt.select.base import NEVER, DocumentPool, Room, Selection
+from adapt.select.selection import NEVER, DocumentPool, Room, Selection
 
 if TYPE_CHECKING:
     import numpy as np

@@ -23,13 +23,12 @@ import numpy as np
 
 from adapt.config import Fraction, PositiveInt
 from adapt.errors import ConfigError, DataError
-from adapt.select.base import NEVER, Given, Selection
-from adapt.select.random import draws_at, sampled
+from adapt.select.selection import NEVER, Given, Selection, draws_at, sampled
 from adapt.splitmix import mix
 
 if TYPE_CHECKING:
     from adapt.config import Config
-    from adapt.evaluate.ready import Ready
+    from adapt.evaluate.measure_model import Ready
     from adapt.model.locate import Pretrained
     from adapt.select.pool import Document
 
@@ -135,8 +134,8 @@ class Losses:
     """
 
     def __init__(self, pretrained: "Pretrained", config: "Config", most: int) -> None:
-        from adapt.model.literal import load_text_tokenizer
-        from adapt.model.tokenize.quick import QuickTokenizer
+        from adapt.model.tokenize.text_tokenizer import QuickTokenizer
+        from adapt.model.tokenizer import load_text_tokenizer
 
         self._ready = _loaded(pretrained, config.objective.kind == "causal")
         self._config, self._most = config, most
@@ -151,7 +150,7 @@ class Losses:
         Args:
             documents: texts; their ids decide their masks.
         """
-        from adapt.evaluate.texts_loss import losses_on
+        from adapt.evaluate.losses import losses_on
         from adapt.model.tokenize.ragged import IDS
 
         tokens = [
@@ -169,7 +168,7 @@ class Losses:
 @lru_cache(maxsize=2)
 def _loaded(pretrained: "Pretrained", causal: bool) -> "Ready":
     """A model, which a process keeps for the next pass."""
-    from adapt.evaluate.ready import ready
+    from adapt.evaluate.measure_model import ready
 
     return ready(pretrained, causal)
 

@@ -1,22 +1,28 @@
-"""The documents to choose from: cleaned, without those that must not be seen, each with the id that finds it again."""
+"""The pool: the documents to choose from, and what is removed before any is scored.
 
-from collections.abc import Callable, Iterator
+Documents with evaluation text or measured text are removed. Measured text is recognised twice: by a hash of each
+document, as everywhere, and by its runs of words, as evaluation text is, so that near copies and large parts of it are
+removed too. This takes about 30 bytes of memory per word of measured text.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from adapt.config import CorpusConfig
+from adapt.corpus.cluster_calls import Cluster
+from adapt.corpus.decontamination import evaluation_index
 from adapt.corpus.files.formats import MIB
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import ItemPlace, items_of, places_of
-from adapt.corpus.screening.clean import OPEN, Sieve
-from adapt.corpus.screening.item import id_at, item_texts, place_of
-from adapt.corpus.screening.tally import Tally
-from adapt.corpus.spread import Cluster
-from adapt.corpus.watch import Pace, Piece, reading
-from adapt.select.base import Inspection
+from adapt.corpus.heldout import Measured
+from adapt.corpus.read_progress import Pace, Piece, reading
+from adapt.corpus.screening import OPEN, Sieve, Tally, id_at, item_texts, place_of
+from adapt.select.selection import Inspection
 
 T = TypeVar("T")
 SMALL_BYTES = 16 * MIB
@@ -28,7 +34,7 @@ class Document(str):
 
     __slots__ = ("id",)
     id: int
-    """Its address; see `adapt.corpus.screening.item`."""
+    """Its address; see `adapt.corpus.screening`."""
 
     def __new__(cls, text: str, id: int) -> "Document":
         """Joins a text and its id."""
@@ -224,3 +230,50 @@ class _Read:
         read = Piece(self._item.number, self._documents, self._bytes, is_last)
         self._documents = self._bytes = 0
         return read
+
+
+GENERAL = "(general)"
+"""What measured text is called among the evaluation sets."""
+
+
+@dataclass(frozen=True)
+class MeasuredText:
+    """A prepared corpus that is measured."""
+
+    folder: Path
+    """The folder of stage `prepare`."""
+    manifest: Manifest
+    corpus: CorpusConfig
+
+    def texts(self) -> Iterator[str]:
+        """The documents that are measured; the others may be trained on."""
+        measured = Measured.of([self.folder])
+        return (str(text) for text in Pool(self.manifest, self.corpus) if measured(text))
+
+
+@dataclass(frozen=True)
+class Guards:
+    """What documents of a pool must pass."""
+
+    sieve: Sieve
+    evaluation_texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Texts of evaluation sets, by set and file."""
+
+
+def guards(corpus: CorpusConfig, folders: Sequence[Path], texts: Sequence[MeasuredText]) -> Guards:
+    """The guards of a pool.
+
+    Args:
+        corpus: has the evaluation sets.
+        folders: prepared corpora whose measured documents leave.
+        texts: those of them whose near copies leave too.
+
+    Raises:
+        DataError: a file of an evaluation set or a shard cannot be read.
+    """
+    measured = Measured.of(folders) if folders else None
+    known = {GENERAL: [text for each in texts for text in each.texts()]} if texts else {}
+    if not corpus.decontaminate and not known:
+        return Guards(Sieve(measured=measured.many if measured else None))
+    index = evaluation_index(corpus, known)
+    return Guards(Sieve(index.many, measured.many if measured else None), index.counts)

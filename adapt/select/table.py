@@ -7,16 +7,16 @@ from typing import Any
 from adapt.config import SelectConfig
 from adapt.errors import ConfigError
 from adapt.plugin import plugged, read_options, source_digest
-from adapt.runner.packages import deciding
-from adapt.select.base import Selection
+from adapt.runner.key import deciding
+from adapt.select.selection import Selection
 
 SELECTIONS = {
-    "random": "adapt.select.random:Random",
+    "random": "adapt.select.selection:Random",
     "dsir": "adapt.select.dsir:Dsir",
-    "classifier": "adapt.select.classifier:ByClassifier",
-    "knn": "adapt.select.vectors.knn:NearestNeighbours",
-    "tsds": "adapt.select.vectors.tsds:TransportMass",
-    "semdedup": "adapt.select.vectors.semdedup:WithoutCopies",
+    "classifier": "adapt.select.ngram_classifier:ByClassifier",
+    "knn": "adapt.select.knn:NearestNeighbours",
+    "tsds": "adapt.select.tsds:TransportMass",
+    "semdedup": "adapt.select.semdedup:WithoutCopies",
     "perplexity": "adapt.select.perplexity:ByPerplexity",
 }
 """The class of each selection, as `module:Class`. A further one is its file, its test and a line here."""

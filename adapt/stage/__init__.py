@@ -1,18 +1,22 @@
-"""Kinds of stages, one a file. Each is a frozen dataclass: its fields are its settings and the stages that it reads.
+"""Kinds of stages. Each is a frozen dataclass: its fields are its settings and the stages that it reads.
 
 - `context`: what the stages of a job are made from.
-- `text/`: from files to token shards.
-- `selecting/`: the part of a pool that is worth training on.
-- `dimensions`: how large the model is that a stage begins with; `length`: how long a training is.
-- `measurable`: whether enough text is held out to measure a training.
-- `train`: a training; `export`: its model.
-- `domains/`: what comes after each domain of a sequence.
-- `merge`: models made of others.
-- `task`, `finetune`: a labelled task, and a model that is taught it.
-- `evaluate`: a model's loss on held-out text; `compare`: those of several models.
-- `perplexity`: of a text, predicted word by word.
-- `neighbours`: how often nearest neighbours have one label; `scores`: what a model scores on a task, over all seeds.
-- `vocabulary/`: how words are broken into tokens.
-- `evidence`: what is seen in samples of texts and in tasks, for advice.
-- `running`: runs the stages of a chain.
+- `text_sources`: files, texts of tasks, duplicates.
+- `prepare_text`: text as token shards.
+- `document_vectors`: vectors of documents.
+- `select_documents`: documents of a pool that are worth training on.
+- `judge_selection`: selected documents next to random ones.
+- `training_plan`: length, mixture and dimensions of a training.
+- `train`: a training.
+- `export_model`: the model of a training, with its losses before and after.
+- `merge_stage`: models made of others.
+- `finetuning`: a labelled task, a model fine-tuned on it, scores over all seeds.
+- `model_evaluation`: losses, perplexity and neighbours of models, comparisons of models and domains.
+- `sequence_matrices`: what each model of a sequence scores on each domain.
+- `domain_sequence`: the stage of a whole sequence.
+- `vocabulary_analysis`: how words are split into tokens.
+- `extend_vocabulary`, `trim_vocabulary`: a model with more or fewer tokens.
+- `model_from_scratch`: a tokenizer and a model of random weights.
+- `advice_evidence`: measurements for advice.
+- `run_stages`: runs the stages of a chain.
 """

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
+from adapt.corpus.corpora import Form
 from adapt.corpus.entities import tagger_class
 from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.shards.form import Form
-from adapt.model.direction import check_architecture
-from adapt.model.limits import check_sequence_length
+from adapt.model.architecture import check_architecture, check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.model.start import Start
-from adapt.objective.known import check_objective
+from adapt.objective.table import check_objective
 from adapt.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group
-from adapt.runner.packages import deciding
+from adapt.runner.key import deciding
+from adapt.train.metric_trackers import check_trackers
 from adapt.train.schedule import micro_batch
-from adapt.train.tracking.track import check_trackers
 
 if TYPE_CHECKING:
-    from adapt.stage.selecting.select import Select
+    from adapt.stage.select_documents import Select
 
 CHECKS: tuple[Callable[[Config], object], ...] = (
     check_objective,

@@ -1,5 +1,10 @@
-"""Stage `train`: a training run over prepared or streamed text."""
+"""Stage `train`: a training run over prepared or streamed text.
 
+A training of a sequence writes down which domains the sequence has begun to learn, so that a changed sequence does not
+silently start again.
+"""
+
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,31 +14,93 @@ from typing import TYPE_CHECKING, Any
 from adapt.better import Less, More
 from adapt.config import Config, what
 from adapt.console import log
+from adapt.errors import ConfigError
 from adapt.method.table import method_of, past_fraction
-from adapt.model.instruct import warn_of_instruct
+from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
-from adapt.objective.known import objective_what
+from adapt.objective.table import objective_what
 from adapt.preflight import check_memory, check_model, check_precision, check_space, space_needed
 from adapt.runner import Done, Outcome, Record, Stage, Store
-from adapt.runner.cost import cost_of
+from adapt.runner.files import write_atomically
+from adapt.runner.record import cost_of
 from adapt.stage.context import Context, root_of
-from adapt.stage.dimensions import first_size
-from adapt.stage.domains.noted import Noted
-from adapt.stage.length import SourceShare, length_matters, length_over, mixed, shares_of, sized, weights_of
-from adapt.stage.measurable import warn_of_unmeasured
-from adapt.stage.text.prepare import Prepared, Streamed
-from adapt.train.capacity.compute import with_flops_as_steps
-from adapt.train.capacity.fit import size_of_training
-from adapt.train.capacity.flops import mean_length, summed_sizes
-from adapt.train.capacity.needs import training_needs
+from adapt.stage.prepare_text import Prepared, Streamed
+from adapt.stage.training_plan import (
+    SourceShare,
+    first_size,
+    length_matters,
+    length_over,
+    mixed,
+    shares_of,
+    sized,
+    warn_of_unmeasured,
+    weights_of,
+)
+from adapt.train.capacity.device import training_needs
+from adapt.train.capacity.flops import mean_length, summed_sizes, with_flops_as_steps
+from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch
-from adapt.train.job import CHECKPOINTS, TrainingRun
+from adapt.train.metric_trackers import anchored
 from adapt.train.schedule import branch_step, check_warmup, length_of
-from adapt.train.tracking.track import anchored
+from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
 if TYPE_CHECKING:
     from adapt.train.capacity.forecast import Forecast
+
+
+@dataclass(frozen=True)
+class Noted:
+    """The domains of a sequence.
+
+    Args:
+        file: where they are noted.
+        domains: name of each and key of its prepared text, in the order of now.
+    """
+
+    file: Path
+    domains: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, root: Path, name: str, domains: tuple[tuple[str, str], ...]) -> "Noted":
+        """The note of the sequence with this name, below a storage root."""
+        return cls(root / "sequence" / f"{name}.order.json", domains)
+
+    def check(self) -> None:
+        """Refuses a sequence that is changed before its end.
+
+        Raises:
+            ConfigError: says where, and what to do.
+        """
+        for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
+            if new[1] == old[1]:
+                continue
+            change, fix = f"domain {number} was {old[0]} and is now {new[0]}", "put new domains at the end"
+            if new[0] == old[0]:
+                change = f"the text of domain {number}, {new[0]}, or how it is read or decontaminated, has changed"
+                fix = "undo that (evaluation sets of a new domain belong into its source's own `decontaminate`)"
+            raise ConfigError(
+                f"sequence {self.file.name.removesuffix('.order.json')}: {change}; this domain and all after it would"
+                " be learnt again",
+                f"{fix}, or give the sequence another name (--name; in a chain file, the chain's `name`): domains that"
+                " both share are not learnt again",
+            )
+
+    def first(self, number: int) -> "Noted":
+        """The note cut to its first domains."""
+        return replace(self, domains=self.domains[:number])
+
+    def save(self) -> None:
+        """Writes the note, unless the file lists more domains already."""
+        if len(self._known()) < len(self.domains):
+            write_atomically(self.file, json.dumps(self.domains))
+
+    def _known(self) -> list[tuple[str, str]]:
+        try:
+            return [(name, key) for name, key in json.loads(self.file.read_text())]
+        except (OSError, ValueError, TypeError):
+            return []  # nothing was begun; a broken note is no note
+
 
 RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
@@ -185,7 +252,7 @@ class Train(Stage[Trained]):
         branch = None if self.length_matters else branch_step(config.training, steps)
         check_space(folder, start.model, config.training.keep_checkpoints + (branch is not None))
         from adapt.ray.runtime import connect
-        from adapt.train.launch import launch
+        from adapt.train.ray_train import launch
 
         connect(config.resources)
         sources = self.sources
@@ -274,7 +341,7 @@ def outcome_of(
     """What a training came to, as its workers counted.
 
     Args:
-        reported: what `adapt.train.launch.launch` hands back.
+        reported: what `adapt.train.ray_train.launch` hands back.
         price_per_hour: of a device.
         knows: whether the model has been trained on the text of dev and test.
         sources: what each gave.

@@ -1,17 +1,18 @@
 """Test predictions as counts that add up: a score is a function of the sum over examples.
 
-That makes scores of resampled test sets cheap: resampling only weighs the examples' counts.
+Scores of resampled test sets are cheap this way, because resampling only changes the weights of the examples' counts.
+Entities in labelled words are read as by conlleval (CoNLL-2000) and seqeval.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from adapt.statistics.counts import metric_from_counts
-from adapt.statistics.spans import spans
+from adapt.errors import ConfigError
 
 Counts: TypeAlias = csr_array
 """For each example, K numbers that add up over examples: [examples, K]."""
@@ -122,3 +123,54 @@ def _indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
 def _f1(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """F1 = 2 hits / (guessed + true); 0 if there is neither."""
     return np.asarray(2 * hits / np.where(sizes > 0, sizes, 1))
+
+
+METRICS = ("macro_f1", "micro_f1", "accuracy")
+
+
+def metric_from_counts(confusion: np.ndarray, metric: str) -> np.ndarray:
+    """Macro-F1, micro-F1 or accuracy of single-label predictions.
+
+    F1 of class c is 2 n_cc / (n_c. + n_.c). Macro-F1 is its mean over the classes that occur in the truth or in the
+    predictions, as scikit-learn's `f1_score` has it by default. Micro-F1 over all classes is accuracy: a wrong example
+    is one false positive and one false negative.
+
+    Args:
+        confusion: counts or sums of weights [..., C, C]: true class in rows, predicted class in columns.
+        metric: one of `METRICS`.
+
+    Returns:
+        float64 [...]; 0 where there is no example.
+
+    Raises:
+        ConfigError: another metric.
+    """
+    if metric not in METRICS:
+        raise ConfigError(f"{metric} does not follow from a confusion matrix", f"use one of {', '.join(METRICS)}")
+    hits = np.diagonal(confusion, axis1=-2, axis2=-1)
+    if metric != "macro_f1":
+        return _share(hits.sum(-1), confusion.sum((-2, -1)))
+    occurrences = confusion.sum(-1) + confusion.sum(-2)
+    return _share(_share(2 * hits, occurrences).sum(-1), (occurrences > 0).sum(-1))
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """part / whole; 0 if whole is 0."""
+    return np.asarray(np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) > 0))
+
+
+def spans(labels: Sequence[str]) -> set[tuple[str, int, int]]:
+    """The entities of a text: type, first word, word after the last.
+
+    An entity of type X is B-X or I-X and all I-X that follow. So I-X begins one after O and after another type.
+
+    Args:
+        labels: O, B-X or I-X of each word.
+    """
+    entities, start = set(), 0
+    for number, (label, following) in enumerate(pairwise([*labels, "O"])):
+        if following != f"I-{label[2:]}":  # the entity ends here, if there is one
+            if label != "O":
+                entities.add((label[2:], start, number + 1))
+            start = number + 1
+    return entities

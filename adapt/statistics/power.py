@@ -3,7 +3,7 @@
 Standard errors alone cannot say it. 2.8 of them would do if their size were known and any p could come out; with five
 seeds a side, whose permutation test knows 252 arrangements, such a difference is found in 68% of studies, with four in
 less than half. So scores of seeds are drawn from normal distributions, with the variances that were seen, and go
-through the tests of `adapt.statistics.compare`.
+through the tests of `adapt.statistics.comparison`.
 """
 
 from collections.abc import Sequence

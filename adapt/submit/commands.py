@@ -10,11 +10,11 @@ from adapt.console import duration, finish, log
 from adapt.errors import ConfigError
 from adapt.preflight import check_absolute, check_memory
 from adapt.ray.runtime import connect
-from adapt.runner.reach import everything
+from adapt.runner.stage import everything
 from adapt.show.blocks import Table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
-from adapt.stage.running import ON_A_CLUSTER
+from adapt.stage.run_stages import ON_A_CLUSTER
 from adapt.stage.train import Train
 from adapt.submit.cluster_check import check_driver, check_environment, check_places, check_storage, cluster_findings
 from adapt.submit.cluster_jobs import Follower, JobCluster, Unread, address_from, connected, show_while_read, stop

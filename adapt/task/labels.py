@@ -14,7 +14,7 @@ from adapt.corpus.shingles import normalised
 from adapt.errors import DataError
 
 if TYPE_CHECKING:
-    from adapt.task.read import Example
+    from adapt.task.labelled_examples import Example
 
 Splits: TypeAlias = "Mapping[str, Sequence[Example]]"
 """Examples of `train`, `dev` and `test`."""

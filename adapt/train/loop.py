@@ -14,13 +14,13 @@ import torch.distributed as dist
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
 from adapt.method.base import Method
-from adapt.method.gather import among_hosts
-from adapt.objective.base import Batch, Objective
+from adapt.method.collectives import among_hosts
+from adapt.objective.objective import Batch, Objective
 from adapt.splitmix import mix
 from adapt.train.elastic.wish import Wishes
+from adapt.train.meter import Meter
 from adapt.train.schedule import learning_rate
-from adapt.train.tracking.meter import Meter
-from adapt.train.tracking.progress import Progress
+from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
     from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from adapt.config import TrainingConfig
-from adapt.model.layers.held import has_held_rows
+from adapt.model.masked_updates import has_held_rows
 
 
 def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = False) -> torch.optim.AdamW:

@@ -10,8 +10,8 @@ import numpy as np
 
 from adapt.config import Config, most_of
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
-from adapt.train.capacity.less import takes_less
-from adapt.train.threads import use_threads
+from adapt.train.capacity.out_of_memory import takes_less
+from adapt.train.worker_process import use_threads
 
 if TYPE_CHECKING:
     import torch

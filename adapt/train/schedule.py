@@ -30,7 +30,7 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
     A corpus smaller than a batch fills it with further epochs of its rows.
 
     Args:
-        training: has the limits; `max_flops` is one in steps by now (`adapt.train.capacity.compute`).
+        training: has the limits; `max_flops` is one in steps by now (`adapt.train.capacity.flops`).
         epoch: rows of an epoch.
         most: rows after which the run ends in any case (rounded up to whole steps).
 
@@ -77,7 +77,7 @@ def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = N
         training: settings.
         workers: training processes. Passes are counted for the fewest.
         most: sequences that a pass may have; None takes the configured number, or for `auto` all of a worker's share
-            (see `adapt.train.capacity.fit`).
+            (see `adapt.train.capacity.memory`).
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.

@@ -13,51 +13,45 @@ import torch
 import torch.distributed as dist
 
 from adapt.console import telling
-from adapt.corpus.batches.stream import Feed, streamed
-from adapt.corpus.streaming.online import Online
-from adapt.corpus.streaming.serve import serve, served
-from adapt.corpus.streaming.window import Columns
+from adapt.corpus.shard_batches import Feed, streamed
+from adapt.corpus.streaming import Online, serve, served
+from adapt.corpus.token_windows import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
-from adapt.model.export import save_model
 from adapt.model.load import load_model
+from adapt.model.save_model import save_model
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
-from adapt.objective.base import Objective
-from adapt.objective.build import make
+from adapt.objective.masking import make
+from adapt.objective.objective import Objective
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
-from adapt.train.capacity.exhausted import memory_errors
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
-from adapt.train.capacity.killed import note_pass, noting_passes
-from adapt.train.capacity.passes import RankPlace, passes
-from adapt.train.capacity.utilization import Utilization
+from adapt.train.capacity.micro_batch import RankPlace, passes
+from adapt.train.capacity.out_of_memory import memory_errors, note_pass, noting_passes
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.checkpoints.seal import Sealing
 from adapt.train.elastic.wish import Wishes
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
-from adapt.train.guard import die_with_parent, only_run
-from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun
 from adapt.train.loop import Loop
-from adapt.train.options import apply_options
+from adapt.train.meter import Utilization, peak_memory
+from adapt.train.metric_trackers import Trackers
+from adapt.train.model_options import apply_options
 from adapt.train.precision import agreed_precision
 from adapt.train.schedule import worlds
-from adapt.train.threads import rank_device
-from adapt.train.tracking.cores import StarvationNotice
-from adapt.train.tracking.meter import peak_memory
-from adapt.train.tracking.progress import Progress
-from adapt.train.tracking.track import Trackers
+from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun
+from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, rank_device
 
 
 def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     """The whole life of a rank.
 
     Whatever goes wrong on any rank is raised, for the others may wait for it: Ray Train sees it at once and ends all of
-    them. `adapt.train.verdict` says which errors end the run, too; after others it goes on from the last checkpoint.
+    them. `adapt.train.callbacks` says which errors end the run, too; after others it goes on from the last checkpoint.
     """
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()

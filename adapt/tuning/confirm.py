@@ -11,14 +11,14 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.console import log
-from adapt.evaluate.results import Estimate
+from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Finished, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.statistics.seeds import spread
-from adapt.tuning.search import Search, Searched
-from adapt.tuning.trial import DEV_SCORE, TEST_SCORE, Trial, TrialMeasured
-from adapt.tuning.values import named_by_values
+from adapt.tuning.job_trial import DEV_SCORE, TEST_SCORE, Trial, TrialMeasured
+from adapt.tuning.search_stage import Search, Searched
+from adapt.tuning.space import named_by_values
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,33 @@
-"""Runs a search: the trials, then the best one with fresh seeds, and the report."""
+"""A search from the command line of `dontstop tune` to the report: trials, then the best one with fresh seeds."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.job.job_run import Job
+from adapt.job.registry import JOBS, job_of
+from adapt.nearest import nearest
+from adapt.parse import parse
+from adapt.parse.command_line import read_given
 from adapt.runner import Finished, Store, ensure
+from adapt.runner.digest import Digests
+from adapt.runner.key import canonical
 from adapt.runner.record import RECORD_FILE
+from adapt.shipped import space_file, spaces
 from adapt.show.blocks import Block, TextBlock
 from adapt.show.pages import SelfShown
 from adapt.show.report.study import HTML, Entry, Study
-from adapt.stage.context import root_of
-from adapt.stage.running import run_stages
-from adapt.tuning.ahead import check_search
+from adapt.stage.context import Context, root_of
+from adapt.stage.run_stages import run_stages
 from adapt.tuning.confirm import Confirm, Confirmed
-from adapt.tuning.search import BEST_FILE, Search, Searched
+from adapt.tuning.job_trial import on_dev, trial_of
+from adapt.tuning.search_checks import Configure
+from adapt.tuning.search_forecast import check_search
+from adapt.tuning.search_stage import BEST_FILE, Search, Searched
 
 
 @dataclass(frozen=True)
@@ -64,3 +79,80 @@ def _report(search: Search, entries: list[Entry], store: Store) -> Path:
 
         write_report(Study(search.name, "base", entries), folder)
     return page
+
+
+PROGRAM = "dontstop tune"
+SHORT = {"--space": "--tune.space", "--job": "--tune.job"}
+"""Options with a shorter name here."""
+
+
+def search_asked(arguments: Sequence[str]) -> Search:
+    """The search that a command line asks for.
+
+    Raises:
+        AdaptError: it names no space, or a job that cannot be searched, or the configuration cannot work.
+    """
+    arguments = [_long(argument) for argument in arguments]
+    tune = read_given(arguments).get("tune")
+    job = job_searched(tune if isinstance(tune, Mapping) else {})
+    configure: Configure = partial(_configured, arguments, job)
+    return search_of(job, configure({}), configure)
+
+
+def _long(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return f"{SHORT.get(name, name)}{equals}{value}"
+
+
+def job_searched(tune: Mapping[str, Any]) -> Job:
+    """The job that fields of `tune` name, by its name or by that of the file of the space.
+
+    Raises:
+        ConfigError: there is no such job.
+    """
+    space = str(tune.get("space") or "")
+    if name := tune.get("job"):
+        return job_of(str(name))
+    if Path(space).stem in JOBS:
+        return JOBS[Path(space).stem]
+    raise ConfigError(
+        f"no job is named whose fields are to be searched{f', and {space} is named after none' if space else ''}",
+        "name it: --job tapt",
+    )
+
+
+def _configured(arguments: Sequence[str], job: Job, values: Mapping[str, Any]) -> Config:
+    given = [f"--{name}={value if isinstance(value, str) else canonical(value)}" for name, value in values.items()]
+    return parse([*arguments, *given], PROGRAM, job.kind)
+
+
+def search_of(
+    job: Job,
+    config: Config,
+    configure: Configure,
+    context_of: Callable[[Config], Context] = Context.of,
+    given: tuple[Any, ...] = (),
+) -> Search:
+    """The search of a configuration; where it has not finished, all that can be checked is checked.
+
+    Args:
+        job: whose fields are searched.
+        config: as it is.
+        configure: gives the configuration of a trial.
+        context_of: gives what the stages of a trial are made from.
+        given: what all trials read and others make: models to start from, selections, or None.
+
+    Raises:
+        AdaptError: the configuration, the space or an objective cannot work.
+    """
+    if not config.tune.space:
+        raise ConfigError("tune.space is empty", "name a space or its file: --space tapt (dontstop recipes lists them)")
+    space = space_file(config.tune.space)
+    if not Path(space).is_file():
+        raise ConfigError(
+            f"tune.space: there is no file {config.tune.space}", nearest(config.tune.space, spaces(), "check the path")
+        )
+    digests = Digests.below(root_of(config))
+    digest = digests.of(Path(space))
+    as_it_is = trial_of(job, on_dev(config), context_of).key
+    return Search(config.name, job, config, configure, space, digest, as_it_is, context_of, given)

@@ -8,8 +8,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from adapt.errors import ConfigError, DataError
-from adapt.vocabulary.curve import broken_words
-from adapt.vocabulary.words import CountedWord, WordReader
+from adapt.vocabulary.analysis import broken_words
+from adapt.vocabulary.word_reader import CountedWord, WordReader
 
 LONGEST = 10
 """Pieces of the longest beginning of a word that may become a token, as in arXiv 2109.07460."""

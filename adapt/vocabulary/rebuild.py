@@ -1,19 +1,19 @@
-"""A tokenizer with more tokens, built anew: the model itself knows them, and ids that there were keep their meaning.
+"""Builds a tokenizer anew with more tokens: its model knows the new tokens, and old ids keep their meaning.
 
-Tokens that are merely added are cut out of a text before the model looks at it, wherever they stand in a word, and take
-the longer the more there are.
+Tokens that are merely added would be cut out of a text before the tokenizer's model reads it, wherever they are in a
+word, and would take longer the more there are. Instead, BPE gets merges that lead from the old pieces of a word to one
+token. Unigram gets pieces that score a little more than the best path over other pieces.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from adapt.errors import ModelError
-from adapt.vocabulary.merges import new_merges
-from adapt.vocabulary.unigram import new_scores
 
 Described = dict[str, Any]
 """A tokenizer's model as tokenizer.json has it."""
@@ -135,3 +135,68 @@ WRITE: dict[str, Callable[[Described, Mapping[str, int]], None]] = {
     "Unigram": _by_place,
 }
 """How each has its vocabulary."""
+
+
+def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Merges from left to right: `hep at itis` takes (hep, at) and then (hepat, itis).
+
+    They come after all old merges, so a text first falls into its old pieces, and is left at that where no new merge
+    applies. What stands on the way (`hepat`) becomes a token too, shared by all words that begin so. A word on whose
+    way there is an old token is left out: a merge to that would change texts without a new word.
+
+    Args:
+        words: each as its old pieces, at least two.
+        known: old tokens.
+
+    Returns:
+        The merges in their order, and the words that are left out.
+    """
+    merges: dict[tuple[str, str], None] = {}
+    left_out = []
+    for pieces in words:
+        prefix, steps = pieces[0], []
+        for piece in pieces[1:]:
+            steps.append((prefix, piece))
+            prefix += piece
+        if any(left + right in known for left, right in steps):
+            left_out.append(prefix)
+        else:
+            merges.update(dict.fromkeys(steps))
+    return list(merges), left_out
+
+
+MARGIN = 0.01
+"""By how much a new piece scores above the best path of old ones [nats]: it is taken, and little else changes."""
+UNKNOWN = 10.0
+"""How far below the worst piece a character scores that no piece has, as in the library."""
+
+
+def new_scores(scores: Mapping[str, float], pieces: Sequence[str]) -> dict[str, float]:
+    """The scores of new pieces.
+
+    Shorter ones come first, so that the best path of a longer one may go over them, and the longer one is taken still.
+
+    Args:
+        scores: of the pieces that there are [nats].
+        pieces: the new ones.
+    """
+    known, lowest, found = dict(scores), min(scores.values(), default=0.0) - UNKNOWN, {}
+    for piece in sorted(pieces, key=lambda each: (len(each), each)):
+        found[piece] = known[piece] = best_path(piece, known, lowest) + MARGIN
+    return found
+
+
+def best_path(text: str, scores: Mapping[str, float], unknown: float) -> float:
+    """The highest sum of scores of pieces that make up a text (Viterbi; Kudo 2018, arXiv 1804.10959).
+
+    Args:
+        text: to be put together.
+        scores: by piece.
+        unknown: of a character that is no piece.
+    """
+    best = [0.0] + [-inf] * len(text)
+    for end in range(1, len(text) + 1):
+        for start in range(end):
+            score = scores.get(text[start:end], unknown if end == start + 1 else -inf)
+            best[end] = max(best[end], best[start] + score)
+    return best[-1]

@@ -8,7 +8,7 @@ from typing import Any
 
 from adapt.console import finish, run_job
 from adapt.errors import Interrupted
-from adapt.model.demo import NAME, demo_checkpoint
+from adapt.model.demo_checkpoint import NAME, demo_checkpoint
 from cluster.here.demonstrations import grow_and_shrink, lose_a_node, restart_the_head
 from cluster.here.submission import Story
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, CostAhead, Costs
 from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.advise.findings import Case
+from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, TAPT, CostAhead, Costs
 from adapt.config import Config, FinetuneConfig, MixtureConfig
 
 CORPUS = TextEvidence(20_000, 20_000_000, 5_000_000, True, 2000, fertility=1.1, loss=2.0)

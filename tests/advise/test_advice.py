@@ -6,7 +6,7 @@ import pytest
 
 from adapt.advise import rules
 from adapt.advise.advice import recommend
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT
+from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT
 from adapt.config import AdviceConfig, Config, SelectConfig, TrainingConfig
 from tests.advise.cases import RECIPES, case, cost, task, text
 

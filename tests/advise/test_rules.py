@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.advise.costs import BOTH, DAPT, SELECTED, TAPT
 from adapt.advise.findings import Case
+from adapt.advise.recipe_costs import BOTH, DAPT, SELECTED, TAPT
 from adapt.advise.rules import RULES, VOTES
 from adapt.config import Config, FinetuneConfig, MethodConfig
 from adapt.shipped import recipe_file

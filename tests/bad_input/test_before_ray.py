@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from adapt.corpus.files import retry
+from adapt.corpus.files import filesystem
 from adapt.errors import ConfigError
 from adapt.train.precision import resolve
 from tests.bad_input.given import Run, check, write
@@ -52,14 +52,14 @@ def test_files_that_do_not_agree(run_early: Run, tmp_path: Path) -> None:
 
 
 def test_a_store_that_needs_a_package(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapt.corpus.files.location.find_spec", lambda _: None)
+    monkeypatch.setattr("adapt.corpus.files.filesystem.find_spec", lambda _: None)
     check(
         run_early(corpus__paths="s3://bucket/a.jsonl"), 2, "s3://bucket/a.jsonl needs the package s3fs", "dontstop[s3]"
     )
 
 
 def test_a_server_that_is_not_there(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "WAITS_S", (0.01, 0.01))
+    monkeypatch.setattr(filesystem, "WAITS_S", (0.01, 0.01))
     ran = run_early(corpus__paths="http://user:secret@127.0.0.1:9/a.jsonl?key=secret")
     check(ran, 6, "StorageError: cannot read http://127.0.0.1:9/a.jsonl: ", "3 times in a row")
     assert "secret" not in ran.err

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapt.corpus.shards.prepare import numbered_items
+from adapt.corpus.prepare_corpus import numbered_items
 from tests.bad_input.given import LATER, TEXTS, Run, check, line, record, write
 from tests.model.checkpoints import write_tokenizer
 from tests.samples import sentences
@@ -56,7 +56,7 @@ def test_a_file_that_changes_while_it_is_read(run_late: Run, tmp_path: Path, mon
             file.write(line("another text, written by somebody else"))
         return items
 
-    monkeypatch.setattr("adapt.corpus.shards.prepare.numbered_items", listed)
+    monkeypatch.setattr("adapt.corpus.prepare_corpus.numbered_items", listed)
     check(run_late(), 3, f"DataError: {tmp_path}/corpus.jsonl has changed since", "run the same command again")
 
 

@@ -132,7 +132,7 @@ def test_what_follows_a_merge_has_the_tokens_of_the_extended_model(tmp_path: Pat
 
 def pretended(stage: Any, folder: Path, result: Any = None) -> Any:
     from adapt.runner import Record
-    from adapt.runner.result import plain_values
+    from adapt.runner.record import plain_values
 
     metrics = (
         plain_values(result)

@@ -11,14 +11,14 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, ahead, build_chain, study, trainings_ahead
 from adapt.errors import ConfigError, DataError
-from adapt.evaluate.results import Estimate
+from adapt.evaluate.measurements import Estimate
 from adapt.runner import Record
 from adapt.show.blocks import Table, TextBlock
-from adapt.stage.finetune import Finetune
+from adapt.stage.finetuning import Finetune
 from adapt.stage.train import Train
-from adapt.tuning.ahead import SearchAhead, check_search
 from adapt.tuning.confirm import Confirm
-from adapt.tuning.search import Search, Searched, TrialRow
+from adapt.tuning.search_forecast import SearchAhead, check_search
+from adapt.tuning.search_stage import Search, Searched, TrialRow
 from tests.job.worlds import SPLITS, enter
 
 TASK = {split: f"data/{split}.jsonl" for split in SPLITS}

@@ -7,8 +7,8 @@ import pytest
 
 from adapt.cli import demo_command
 from adapt.config import Config
-from adapt.corpus.files.docstrings import package_sources
 from adapt.corpus.files.manifest import package_records
+from adapt.corpus.files.sources import package_sources
 from adapt.job.registry import job_of
 from adapt.parse import parse
 from adapt.shipped import recipe_file
@@ -61,7 +61,7 @@ def test_it_says_so_before_it_runs_and_not_again_when_it_is_finished(
     arguments = ["--corpus.source=files", "--corpus.packages=[]", f"--corpus.paths={corpus}", "--name=mine"]
     arguments.append(f"--storage.root={tmp_path / 'runs'}")
     monkeypatch.setattr(demo_command, "yardstick_s", lambda: (0.1, 0.1))
-    monkeypatch.setattr("adapt.model.demo.demo_checkpoint", lambda name: tmp_path)
+    monkeypatch.setattr("adapt.model.demo_checkpoint.demo_checkpoint", lambda name: tmp_path)
     demo_command.main(arguments)
     assert "the demo takes about " in capsys.readouterr().err
     monkeypatch.setattr(demo_command, "unfinished", lambda stages, store: ([], {}))

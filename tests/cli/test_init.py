@@ -14,9 +14,9 @@ from adapt.cli.init import DraftLength, ModelSeen
 from adapt.cli.inspect_files import heldout_share, look_at_text
 from adapt.cli.main import run_command
 from adapt.config import Config
-from adapt.config.kinds import DAPT, Kind
+from adapt.config.job_config import DAPT, Kind
 from adapt.errors import ConfigError, DataError, ModelError
-from adapt.evaluate.statistics import FEWEST
+from adapt.evaluate.intervals import FEWEST
 from adapt.job.registry import JOBS
 from adapt.parse import parse
 from tests.drive import Job

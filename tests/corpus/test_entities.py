@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
 from adapt.corpus.entities import Tagged, Tagger, apart, parse_entities, tagged
-from adapt.corpus.files.fields import check_field
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.files.records import Reading, read_records
-from adapt.corpus.screening.clean import clean
-from adapt.corpus.screening.tally import Tally
+from adapt.corpus.files.records import Reading, check_field, read_records
+from adapt.corpus.screening import Tally, clean
 from adapt.errors import ConfigError, DataError
 
 ANYTHING = CorpusConfig(cleaning=[])

@@ -1,5 +1,7 @@
 """The words of texts by arithmetic are those of a loop, and so are their hashes."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from adapt.corpus.shingles import normalised, words
-from adapt.corpus.word_hashes import LONGEST, word_hashes
+from adapt.corpus.word_hashes import APART, CLOSER, GONE, LONGEST, folded_characters, settled_characters, word_hashes
 from adapt.splitmix import mix
 
 TEXTS = [
@@ -61,3 +63,38 @@ def test_so_it_is_of_any_texts(texts: list[str]) -> None:
 def test_different_words_have_different_hashes() -> None:
     hashes, _ = word_hashes([" ".join(f"word{number} {number:x}" for number in range(200_000))])
     assert len(np.unique(hashes)) == len({word for n in range(200_000) for word in (f"word{n}", f"{n:x}")})
+
+
+CHARACTERS = [*range(0x33000), *range(0xE0000, 0xE1000)]
+"""All that have a name, and some that have none."""
+
+
+def between(found: int) -> list[str]:
+    """The words of one between two letters."""
+    if found == GONE:
+        return ["ab"]
+    if found & APART:
+        return ["a", chr(found - APART), "b"]
+    return [f"a{chr(found)}b"] if found else ["a", "b"]
+
+
+def test_each_character_that_needs_no_closer_look_becomes_what_it_becomes_in_a_text() -> None:
+    folded = folded_characters().tolist()
+    wrong = [c for c in CHARACTERS if folded[c] != CLOSER and words(normalised(f"a{chr(c)}b")) != between(folded[c])]
+    assert wrong == []
+    assert sum(folded[c] == CLOSER for c in CHARACTERS) < 0.05 * len(CHARACTERS)
+
+
+def test_each_character_of_a_text_in_lower_case_and_one_form_is_settled() -> None:
+    settled = settled_characters().tolist()
+    formed = {form for c in CHARACTERS for form in normalised(chr(c)) if form != " "}
+    assert [form for form in formed if words(f"a{form}b") != between(settled[ord(form)])] == []
+
+
+def test_characters_that_join_the_one_before_them_need_a_closer_look() -> None:
+    folded = folded_characters().tolist()
+    forms = (unicodedata.decomposition(chr(c)).split() for c in range(0x110000))
+    seconds = {int(form[1], 16) for form in forms if len(form) == 2 and not form[0].startswith("<")}
+    korean = {ord(end) for c in range(0xAC00, 0xD7A4) for end in unicodedata.normalize("NFD", chr(c))[1:]}
+    assert len(seconds) > 50
+    assert {folded[c] for c in seconds | korean} == {CLOSER}

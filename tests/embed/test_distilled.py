@@ -12,7 +12,7 @@ from adapt.config import Config, ModelConfig
 from adapt.embed import distilled
 from adapt.errors import ConfigError, ModelError
 from adapt.stage.context import Context
-from adapt.stage.selecting.embedding import Embedding
+from adapt.stage.document_vectors import Embedding
 from tests.embed.toys import loaded
 
 WORDS = ["[PAD]", "[UNK]", "ship", "harbour", "court", "judge", "the"]

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from adapt.embed.base import EmbeddedTexts, Embedder
-from adapt.embed.table import embedder_of
+from adapt.embed.embedder import EmbeddedTexts, Embedder, embedder_of
 from adapt.model.locate import Pretrained
 
 SEA = "ship harbour sailor wave anchor captain island storm vessel cargo deck voyage"
@@ -47,10 +46,9 @@ def train_here(embedder: Any, folder: Path) -> None:
     import torch
     from scipy.sparse import load_npz
 
-    from adapt.embed.topic_ranks import COUNTS_FILE, TopicRun, write_best
-    from adapt.embed.topics import TopicTraining
-    from adapt.embed.vampire import WEIGHTS_FILE
-    from adapt.train.tracking.progress import Progress
+    from adapt.embed.vae import TopicTraining
+    from adapt.embed.vampire import COUNTS_FILE, WEIGHTS_FILE, TopicRun, write_best
+    from adapt.train.training_run import Progress
 
     run, progress = TopicRun(str(folder), WEIGHTS_FILE, embedder.options, embedder.seed), Progress()
     training = TopicTraining(load_npz(folder / COUNTS_FILE), run.options, run.seed, torch.device("cpu"))

@@ -16,18 +16,18 @@ from transformers import (
 )
 
 from adapt.config import EvaluationConfig, ObjectiveConfig
-from adapt.corpus.batches.stream import Feed
-from adapt.corpus.shards.encode import Encode
-from adapt.corpus.shards.form import Form
-from adapt.corpus.shards.prepare import _row
-from adapt.evaluate.fill import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
-from adapt.evaluate.mlm_loss import Heldout, heldout_losses
-from adapt.model.export import save_model
+from adapt.corpus.corpora import Form
+from adapt.corpus.encode_chunks import Encode
+from adapt.corpus.prepare_corpus import _row
+from adapt.corpus.shard_batches import Feed
+from adapt.evaluate.losses import Heldout, heldout_losses
+from adapt.evaluate.masked_predictions import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
-from adapt.objective.base import Batch
-from adapt.objective.build import make
+from adapt.objective.masking import make
+from adapt.objective.objective import Batch
 from tests.samples import sentences
 from tests.tokenizers import byte_level, wordless
 

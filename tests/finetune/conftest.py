@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, FinetuneConfig, TrainingConfig
-from adapt.finetune.found import RunFound
-from adapt.finetune.work import finetune_work
+from adapt.finetune.ray_task import RunFound
+from adapt.finetune.seed_run import finetune_work
 from adapt.model.locate import Pretrained
 from tests.finetune.toy import toy
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.corpus.batches.stream import Feed, _stream
+from adapt.corpus.shard_batches import Feed, _stream
 from adapt.job.registry import JOBS
 from adapt.method.das.stage import ImportanceMeasured, MeasureImportance
 from adapt.model.start import MODEL_FOLDER
@@ -28,7 +28,7 @@ from adapt.runner import Outcome, Record, Stage, Store, ensure
 from adapt.schema import TOKENS, marks_of
 from adapt.stage.context import Context
 from adapt.stage.train import RAN_ON
-from adapt.train.job import TrainingRun
+from adapt.train.training_run import TrainingRun
 from tests.fuzz.grammar import World
 from tests.fuzz.here import from_items
 from tests.fuzz.here import range as range_here
@@ -124,7 +124,7 @@ def cheap(model: Path) -> Iterator[None]:
 def reading(model: Path) -> Iterator[None]:
     """A training that only reads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("adapt.train.launch.launch", lambda job: _read(job, model))
+        patch.setattr("adapt.train.ray_train.launch", lambda job: _read(job, model))
         patch.setattr(MeasureImportance, "run", lambda *_: Outcome(ImportanceMeasured(0, 0, 0, 0.0, {}, {}, 1.0)))
         yield
 

@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapt.corpus.shards.tokens import TokenStream
+from adapt.corpus.token_shards import TokenStream
 from adapt.errors import AdaptError
 from adapt.runner import Record
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
-from adapt.stage.evaluate import Evaluate
+from adapt.stage.model_evaluation import Evaluate
 from tests.fuzz.driver import SEEN, Ran
 from tests.tokenizers import SPECIAL, roberta
 

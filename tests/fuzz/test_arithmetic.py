@@ -8,9 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from adapt.config import MixtureConfig, TrainingConfig
-from adapt.corpus.batches.mixture import Mixture
-from adapt.corpus.batches.order import permute, samples
-from adapt.corpus.streaming.window import Columns, Cut
+from adapt.corpus.sample_order import Mixture, permute, samples
+from adapt.corpus.token_windows import Columns, Cut
 from adapt.errors import AdaptError
 from adapt.schema import STARTS, TOKENS
 from adapt.train.schedule import RunLength, branch_step, learning_rate, length_of, micro_batch

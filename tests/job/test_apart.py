@@ -19,9 +19,9 @@ from adapt.config import (
     TaptConfig,
     TaskConfig,
 )
-from adapt.corpus.dedup.minhash import estimated_jaccard, signatures
-from adapt.corpus.screening.heldout import Measured
-from adapt.corpus.shards.tokens import TokenStream
+from adapt.corpus.heldout import Measured
+from adapt.corpus.minhash import estimated_jaccard, signatures
+from adapt.corpus.token_shards import TokenStream
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.runner import Stage, Store, ensure

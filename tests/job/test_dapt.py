@@ -16,8 +16,8 @@ from adapt.job.training_jobs import dapt_stages
 from adapt.runner import ensure, plan_stages
 from adapt.runner.store import DIGITS
 from adapt.stage.context import Context
-from adapt.stage.export import Export
-from adapt.stage.text.prepare import Prepare
+from adapt.stage.export_model import Export
+from adapt.stage.prepare_text import Prepare
 from tests.job.worlds import changed, dapt_world
 from tests.runner.made import pretend
 

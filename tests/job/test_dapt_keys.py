@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, EvaluationSet, flat
-from adapt.config.kinds import DAPT
+from adapt.config.job_config import DAPT
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context
-from adapt.stage.text.prepare import Prepare
+from adapt.stage.prepare_text import Prepare
 from tests.job.worlds import changed, dapt_world, differing
 
 # The stages, by the way to them from the last.

@@ -23,8 +23,8 @@ from adapt.errors import ConfigError
 from adapt.job.measuring_jobs import evaluate_stages, similarity_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner import ensure
-from adapt.stage.compare import Compare
 from adapt.stage.context import Context
+from adapt.stage.model_evaluation import Compare
 from tests.model.checkpoints import exchange_tokens
 from tests.samples import sentences, with_labels, write
 from tests.show.shown import show_result

@@ -11,7 +11,7 @@ from adapt.errors import ConfigError
 from adapt.job.training_jobs import FINETUNE_JOB, finetune_stages, runs, tapt_stages
 from adapt.parse import check_config
 from adapt.stage.context import Context
-from adapt.stage.finetune import Finetune
+from adapt.stage.finetuning import Finetune
 from tests.job.worlds import SPLITS, differing, task_world
 
 # The stages whose keys another value changes.
@@ -77,7 +77,7 @@ def test_a_field_of_a_task_changes_these_keys(config: Config, name: str) -> None
 
 @pytest.mark.parametrize("name", FINETUNE)
 def test_a_field_of_fine_tuning_changes_these_keys(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapt.stage.finetune.check_parts", lambda folder, domain: None)  # as if the model had some
+    monkeypatch.setattr("adapt.stage.finetuning.check_parts", lambda folder, domain: None)  # as if the model had some
     value, expected = FINETUNE[name]
     other = replace(config, finetune=replace(config.finetune, **{name: value}))
     assert differing(keys(config), keys(other)) == expected

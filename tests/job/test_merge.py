@@ -14,7 +14,7 @@ from adapt.config.measuring import EvaluationConfig
 from adapt.errors import ConfigError, ModelError
 from adapt.job.job_run import carry_out
 from adapt.job.merge_job import MERGE_JOB, merge_stages
-from adapt.model.instruct import warn_of_instruct
+from adapt.model.architecture import warn_of_instruct
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure

@@ -11,8 +11,8 @@ from adapt.errors import ConfigError
 from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.stage.context import Context
-from adapt.stage.domains.sequence import Sequence
-from adapt.stage.merge import Merge
+from adapt.stage.domain_sequence import Sequence
+from adapt.stage.merge_stage import Merge
 from tests.job.worlds import DOMAINS, sequence_world
 
 

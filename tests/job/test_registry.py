@@ -17,7 +17,7 @@ from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain
 from adapt.cli.chain_command import main
 from adapt.config import Config, flat
-from adapt.config.kinds import DAPT, Kind
+from adapt.config.job_config import DAPT, Kind
 from adapt.console import attempt
 from adapt.errors import ConfigError
 from adapt.job import job_run
@@ -28,7 +28,7 @@ from adapt.runner import Finished, Stage, ensure
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Context
-from adapt.stage.text.listing import Listing, listed_files
+from adapt.stage.text_sources import Listing, listed_files
 from tests.samples import labelled, sentences, write
 
 pytestmark = pytest.mark.heavy

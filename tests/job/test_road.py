@@ -209,10 +209,10 @@ def test_a_call_that_does_not_stand_there_is_noticed() -> None:
 def test_another_value_than_can_be_called_is_noticed() -> None:
     running, building = roads()
     for road, number in ((running, 5), (building, 0)):
-        hop = replace(road[number], here=Place("adapt/train/launch.py", "launch"))
+        hop = replace(road[number], here=Place("adapt/train/ray_train.py", "launch"))
         assert "is no " in faults([*road[:number], hop])[0]
 
 
 def test_a_way_upwards_is_noticed() -> None:
-    hop = Hop(Place("adapt/stage/running.py", "run_stages"), "ensure_all", None)
+    hop = Hop(Place("adapt/stage/run_stages.py", "run_stages"), "ensure_all", None)
     assert "goes upwards" in faults([hop])[0]

@@ -17,10 +17,9 @@ from adapt.job.selection_job import SELECT_JOB, select_stages
 from adapt.job.training_jobs import SELECTION, dapt_stages, tapt_stages
 from adapt.parse import parse
 from adapt.stage.context import Context
-from adapt.stage.selecting.select import Select
-from adapt.stage.text.listing import Files
-from adapt.stage.text.prepare_texts import PrepareTexts
-from adapt.stage.text.task_texts import TaskTexts
+from adapt.stage.prepare_text import PrepareTexts
+from adapt.stage.select_documents import Select
+from adapt.stage.text_sources import Files, TaskTexts
 from tests.job.worlds import keyed_model, splits, task_world
 
 POOL: dict[str, Any] = {"pool_paths": "data/pool.jsonl"}

@@ -12,11 +12,11 @@ from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.adapters import AdaptersOptions
 from adapt.runner import Stage
-from adapt.runner.reach import everything
+from adapt.runner.stage import everything
 from adapt.stage import train
 from adapt.stage.context import Context
-from adapt.stage.domains.sequence import Sequence
-from adapt.stage.text.prepare import Prepare
+from adapt.stage.domain_sequence import Sequence
+from adapt.stage.prepare_text import Prepare
 from adapt.stage.train import Train
 from adapt.train.schedule import RunLength
 from tests.job.worlds import DOMAINS, sequence_world, source

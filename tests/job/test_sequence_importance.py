@@ -15,7 +15,7 @@ from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.domains.sequence import Sequence
+from adapt.stage.domain_sequence import Sequence
 from adapt.stage.train import Train
 from tests.job.worlds import DOMAINS, sequence_world
 

@@ -14,8 +14,8 @@ from adapt.parse import check_config
 from adapt.runner import Done
 from adapt.stage import train
 from adapt.stage.context import Context
-from adapt.stage.domains.noted import Noted
-from adapt.stage.domains.sequence import Sequence
+from adapt.stage.domain_sequence import Sequence
+from adapt.stage.train import Noted
 from tests.job.worlds import DOMAINS, sequence_world, source
 from tests.stage.done import done_of, record_of
 

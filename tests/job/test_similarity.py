@@ -19,7 +19,7 @@ from adapt.config import (
 from adapt.errors import ConfigError, ModelError
 from adapt.job.measuring_jobs import similarity_stages
 from adapt.stage.context import Context
-from adapt.stage.text.similarity import Similarity
+from adapt.stage.model_evaluation import Similarity
 from tests.model.checkpoints import exchange_tokens
 from tests.samples import write
 

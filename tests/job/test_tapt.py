@@ -9,13 +9,12 @@ import pytest
 from adapt.config import Config, EvaluationSet, SelectConfig, SourceConfig, TaptConfig
 from adapt.job.training_jobs import POOL, SELECTION, tapt_stages
 from adapt.runner import Stage
-from adapt.runner.run import plan_stages
+from adapt.runner.ensure import plan_stages
 from adapt.stage.context import Context
-from adapt.stage.export import Export
-from adapt.stage.selecting.select import Select
-from adapt.stage.text.prepare import Prepare
-from adapt.stage.text.prepare_texts import PrepareTexts
-from adapt.stage.text.task_texts import TaskTexts
+from adapt.stage.export_model import Export
+from adapt.stage.prepare_text import Prepare, PrepareTexts
+from adapt.stage.select_documents import Select
+from adapt.stage.text_sources import TaskTexts
 from tests.job.worlds import SPLITS, changed, differing, task_world
 
 TRAINED = {"text", "training", "after", "export"}
@@ -29,7 +28,7 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "pool_paths": ("data/more.jsonl", TRAINED),
     "pool_text_field": ("body", TRAINED),
     "target_paths": ("data/more.jsonl", TRAINED),
-    "kind": ("tests.select.longest:Longest", TRAINED),
+    "kind": ("tests.select.pools:Longest", TRAINED),
     "target_text_field": ("body", set()),  # without target_paths
     "keep": (3.0, set()),  # without a list
     "measure_loss": (False, set()),  # by jobs/select.py

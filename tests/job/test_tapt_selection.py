@@ -14,15 +14,15 @@ from adapt.parse import parse
 from adapt.runner import ensure
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context
-from adapt.stage.export import Export
-from adapt.stage.selecting.select import Select
-from adapt.stage.text.prepare_texts import PrepareTexts
+from adapt.stage.export_model import Export
+from adapt.stage.prepare_text import PrepareTexts
+from adapt.stage.select_documents import Select
 from tests.job.worlds import task_world
 from tests.samples import with_labels, write
 
 OWN = """
 from dataclasses import dataclass
-from adapt.select.base import Selection
+from adapt.select.selection import Selection
 
 @dataclass(frozen=True)
 class Options:

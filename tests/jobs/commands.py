@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adapt.evaluate.results import Estimate, LossChange
+from adapt.evaluate.measurements import Estimate, LossChange
 from adapt.job.training_jobs import dapt_stages
 from adapt.parse import parse
 from adapt.runner import ensure

@@ -31,7 +31,7 @@ from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
 from adapt.preflight import check_model, check_precision
-from adapt.runner.run import check_ahead, unfinished
+from adapt.runner.ensure import check_ahead, unfinished
 from adapt.stage.context import Context
 from tests.jobs.commands import Run, check_refused, replaced
 from tests.model.families import FAMILIES, plain

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.runner.record import load_record
-from adapt.runner.result import plain_values
-from adapt.stage.export import Adapted
+from adapt.runner.record import load_record, plain_values
+from adapt.stage.export_model import Adapted
 from tests.jobs.commands import HEAVY, METRICS, Run, finish, last_line
 from tests.runner.made import made_up
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from adapt.evaluate.results import Estimate
+from adapt.evaluate.measurements import Estimate
 from adapt.runner import Record, Store
 from adapt.stage.context import root_of
-from adapt.tuning.command import search_asked
-from adapt.tuning.search import Searched, TrialRow
+from adapt.tuning.search_run import search_asked
+from adapt.tuning.search_stage import Searched, TrialRow
 from tests.jobs.commands import Run, last_line
 
 SEARCHED = Searched(

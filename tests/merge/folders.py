@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from adapt.merge.base import Merging
-from adapt.merge.new_tokens import NewTokens
-from adapt.merge.run import merge_models
-from adapt.merge.stored import stored_weights
+from adapt.merge.compatibility import NewTokens
+from adapt.merge.merger import Merging
+from adapt.merge.streamed_merge import merge_models
+from adapt.merge.tensor_files import stored_weights
 
 
 def folder_of(path: Path, *shards: Mapping[str, Tensor], like: Path | None = None) -> Path:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from adapt.merge.average import DECAYS, decay_weights
-from adapt.merge.base import Merger, Merging
+from adapt.merge.merger import DECAYS, Merger, Merging, decay_weights
 from adapt.merge.table import MERGERS
 from adapt.merge.ties import Ties, smallest_kept
 

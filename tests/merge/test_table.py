@@ -7,8 +7,7 @@ import pytest
 
 from adapt.config import Config, MergeConfig
 from adapt.errors import ConfigError
-from adapt.merge.average import decay_weights
-from adapt.merge.base import Merging
+from adapt.merge.merger import Merging, decay_weights
 from adapt.merge.table import MERGERS, merging_of
 
 

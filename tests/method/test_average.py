@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adapt.config import Config, TrainingConfig
-from adapt.merge.average import DECAYS
+from adapt.merge.merger import DECAYS
 from adapt.method.average import AverageOptions, WindowAverage, _warn_of_decay, window_weights
 from adapt.method.base import Setting
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from adapt.method.base import Added, Setting
 from adapt.method.distill import Distill, DistillOptions
-from adapt.objective.base import Batch, Corrupted
+from adapt.objective.objective import Batch, Corrupted
 from tests.method.trained import BEFORE, loaded
 from tests.train import toy
 from tests.train.capacity.test_memory import ROBERTA

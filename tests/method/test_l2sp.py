@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from adapt.config import Config, ResourcesConfig
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.l2sp import L2sp, L2spOptions
-from adapt.objective.base import Batch
+from adapt.objective.objective import Batch
 from adapt.train.capacity.memory import Demand, estimate
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, MethodConfig, MixtureConfig, SequenceConfig
-from adapt.config.kinds import DAPT
-from adapt.corpus.batches.mixture import Mixture
+from adapt.config.job_config import DAPT
+from adapt.corpus.sample_order import Mixture
 from adapt.errors import ConfigError
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_class
-from adapt.model.additions.config import with_addition
 from adapt.model.additions.exbert import EXBERT, attach_exbert, draw_exbert
+from adapt.model.additions.table import with_addition
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
 from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, rate, settings, with_room

@@ -17,7 +17,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from adapt.model.apart import keep_documents_apart
+from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.packing.packed import Packed
 
 VOCABULARY, WIDTH = 50, 16

@@ -1,6 +1,7 @@
 """Loading refuses what would train without being what it claims to be."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from transformers import (
     BertForMaskedLM,
     BertLMHeadModel,
     BertModel,
+    ConvBertConfig,
+    ConvBertModel,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedTokenizerFast,
@@ -21,7 +24,9 @@ from transformers import (
 )
 
 from adapt.errors import ModelError
-from adapt.model.load import load_model
+from adapt.model.load import load_base, load_model
+from adapt.model.packing.packed import Packed
+from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import load_tokenizer
 from tests.model.checkpoints import WORDS, bert_config, write_tokenizer
 
@@ -250,3 +255,35 @@ def test_attention_dropout_can_be_set(bert: Path, tmp_path: Path) -> None:
     assert none.bert.encoder.layer[0].attention.output.dropout.p == 0.1
     GPT2LMHeadModel(gpt2_config()).save_pretrained(tmp_path / "gpt2")
     assert load_model(tmp_path / "gpt2", causal=True, attention_dropout=0.3).transformer.h[0].attn.attn_dropout.p == 0.3
+
+
+def test_a_model_that_never_had_a_head_for_words_gives_its_states(tiny_bert: Path, tmp_path: Path) -> None:
+    original = BertModel.from_pretrained(tiny_bert, add_pooling_layer=False).eval()
+    original.save_pretrained(tmp_path)
+    texts = [torch.arange(20, 27), torch.arange(40, 43)]
+    with torch.inference_mode():
+        expected = torch.cat([original(input_ids=text[None]).last_hidden_state[0] for text in texts])
+        for folder in (tmp_path, tiny_bert):
+            found = last_hidden_state(load_base(folder), Packed.joined(*map(Packed.single, texts)))
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_model_that_is_not_all_there_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "deep")
+    config = json.loads((tmp_path / "deep" / "config.json").read_text())
+    (tmp_path / "deep" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(ModelError, match="lacks weights"):
+        load_base(tmp_path / "deep")
+
+
+def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
+    with pytest.raises(ModelError, match="has an encoder and a decoder"):
+        load_base(tmp_path)
+
+
+def test_a_model_whose_attention_is_its_own_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    ConvBertModel(ConvBertConfig(vocab_size=50, embedding_size=16, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="ConvBertModel cannot keep documents apart"):
+        load_base(tmp_path)

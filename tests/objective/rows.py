@@ -5,9 +5,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from adapt.corpus.encode_chunks import Marker
 from adapt.corpus.entities import Span
-from adapt.corpus.shards.marks import Marker
-from adapt.objective.base import Batch
+from adapt.objective.objective import Batch
 
 NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 

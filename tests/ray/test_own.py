@@ -70,7 +70,7 @@ def listening_addresses(driver: int) -> list[str]:
 
 
 def train_two_ranks(folder: str) -> None:
-    from adapt.train.ranks import RankedRun, on_all_ranks
+    from adapt.train.ray_train import RankedRun, on_all_ranks
 
     told = {"driver": os.getpid(), "file": f"{folder}/found"}
     connect(ResourcesConfig())

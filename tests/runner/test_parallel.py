@@ -12,7 +12,7 @@ import pytest
 
 from adapt.errors import DataError, StageError
 from adapt.runner import Done, Outcome, Stage, Store, ensure_all
-from adapt.runner.run import unfinished
+from adapt.runner.ensure import unfinished
 
 PATIENCE_S = 600
 

@@ -10,7 +10,8 @@ import pytest
 from adapt.errors import StageError
 from adapt.runner import Done, Outcome, Stage, Store, ensure
 from adapt.runner.key import stage_key
-from adapt.runner.stage import Finished
+from adapt.runner.stage import Finished, everything
+from tests.runner.test_parallel import Waiting
 
 
 @dataclass(frozen=True)
@@ -216,3 +217,16 @@ def test_a_stage_without_what_or_run_cannot_be_made() -> None:
 
 def test_a_stage_takes_all_of_the_cluster_unless_it_says_less() -> None:
     assert A.needs() is None
+
+
+def toy(name: str, *reads: Waiting) -> Waiting:
+    return Waiting(name, lambda done: None, reads)
+
+
+def test_everything_that_stages_lead_to_comes_once_the_stages_first() -> None:
+    text = toy("text")
+    one, two = toy("one", text), toy("two", text)
+    last = toy("last", one, two, text)
+    assert [stage.name for stage in everything([last])] == ["last", "one", "two", "text"]
+    assert [stage.name for stage in everything([two, one])] == ["two", "one", "text"]
+    assert everything([]) == []

@@ -1,4 +1,4 @@
-"""Pools in memory, for the tests."""
+"""Pools in memory and a selection by length, for the tests."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from adapt.config import Config
-from adapt.embed.written import chunk_file, write_vectors
-from adapt.index.build import index_vectors
-from adapt.select.base import Given, Selection, Vectors
+from adapt.embed.vector_files import chunk_file, write_vectors
+from adapt.index.index_files import index_vectors
 from adapt.select.highest import highest
 from adapt.select.pool import Document
+from adapt.select.selection import Given, Selection, Vectors
 
 T = TypeVar("T")
 
@@ -61,3 +61,10 @@ def ranked(selection: Selection, pool: Any, target: Sequence[str], **more: Any) 
     """Ids and scores of all documents that may be taken, the best first."""
     selection.learn(given(pool, target, **more))
     return [(id, score) for id, _, score in highest(selection, pool, target, 10**9)]
+
+
+class Longest(Selection):
+    """A document's score is its number of characters."""
+
+    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+        return (float(len(text)) for text in pool)

@@ -1,17 +1,16 @@
-"""From a pool to what is taken: budgets, near copies, ties, and selections that follow each other."""
+"""From a pool to the documents that are taken, without near copies."""
 
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from adapt.corpus.dedup.deduplicate import Alike
-from adapt.select.base import NEVER, Given, NoOptions, Selection
-from adapt.select.choose import HELD, Budget, Choice, choose
-from adapt.select.random import Random
+from adapt.corpus.deduplication import Alike
+from adapt.select.choose import HELD, Budget, Choice, Distinct, choose
+from adapt.select.selection import NEVER, Given, NoOptions, Random, Selection
 from tests.samples import sentences
-from tests.select.longest import Longest
-from tests.select.pools import Listed, given, numbered
+from tests.select.pools import Listed, Longest, given, numbered
 
 TEXTS = sentences(60, shortest=3, longest=40)
 
@@ -131,3 +130,40 @@ def test_the_same_is_taken_of_a_smaller_and_a_larger_budget() -> None:
 
     assert taken(documents=20)[:10] == taken(documents=10)
     assert taken(tokens=200)[: len(taken(tokens=100))] == taken(tokens=100)
+
+
+ALIKE = Alike(near=True)
+
+
+def jaccard(one: str, other: str) -> float:
+    sets = [{tuple(words[n : n + 5]) for n in range(max(1, len(words) - 4))} for words in (one.split(), other.split())]
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+def test_copies_up_to_case_and_spaces_are_passed_over_also_in_one_call() -> None:
+    distinct = Distinct(ALIKE)
+    assert distinct.are_new(["a text", "A  Text", "another"]) == [True, False, True]
+    assert distinct.are_new(["another", "a third one"]) == [False, True]
+    assert distinct.are_new([]) == []
+
+
+def test_near_copies_are_those_of_a_comparison_of_all_pairs() -> None:
+    draw = random.Random(0)
+    base = [text.rstrip(".") for text in sentences(40, shortest=60, longest=80)]
+    texts = []
+    for text in base:
+        words = text.split()
+        light = [*words[:-1], "changed"]  # of some 70 shingles one is another
+        heavy = [word if n % 6 else "changed" for n, word in enumerate(words)]  # hardly any is left
+        texts += [text, " ".join(light), " ".join(heavy)]
+    draw.shuffle(texts)
+    kept: list[str] = []
+    expected = []
+    for text in texts:
+        similar = [jaccard(text, other) for other in kept]
+        assert not any(0.7 < value < 0.9 for value in similar)  # no case is left to chance
+        expected.append(all(value < 0.8 for value in similar))
+        kept += [text] if expected[-1] else []
+    distinct = Distinct(ALIKE)
+    assert [new for start in range(0, len(texts), 7) for new in distinct.are_new(texts[start : start + 7])] == expected
+    assert sum(expected) == 80

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from adapt.errors import DataError
 from adapt.select.dsir import GUMBEL, Dsir, DsirOptions
-from adapt.select.random import draws_at
+from adapt.select.selection import draws_at
 from tests.samples import sentences
 from tests.select.pools import given, numbered, ranked
 

@@ -9,12 +9,10 @@ import pytest
 from scipy.stats import chisquare
 
 from adapt.errors import DataError
-from adapt.select.base import NEVER, NoOptions, Room, Selection
 from adapt.select.highest import best, highest
 from adapt.select.pool import Document
-from adapt.select.random import AT_ONCE, Random
-from tests.select.longest import Longest
-from tests.select.pools import Listed, numbered
+from adapt.select.selection import AT_ONCE, NEVER, NoOptions, Random, Room, Selection
+from tests.select.pools import Listed, Longest, numbered
 
 
 def chosen(texts: Iterable[str], count: int, seed: int = 0, kind: type[Selection] = Random) -> list[tuple[int, str]]:

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, CorpusConfig, ResourcesConfig, SelectConfig
-from adapt.corpus.dedup.deduplicate import Alike
+from adapt.corpus.cluster_calls import Cluster
+from adapt.corpus.deduplication import Alike
 from adapt.corpus.files import sources
 from adapt.corpus.files.manifest import build_manifest
-from adapt.corpus.spread import Cluster
 from adapt.errors import DataError
 from adapt.runner.digest import Digests
 from adapt.select import pool as pools
-from adapt.select.base import Given
 from adapt.select.choose import Budget, Choice, choose
 from adapt.select.pool import Document, Pool
+from adapt.select.selection import Given
 from adapt.select.table import steps_of
 from tests.samples import sentences, write
 

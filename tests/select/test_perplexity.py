@@ -9,7 +9,7 @@ import torch
 
 from adapt.config import Config, EvaluationConfig
 from adapt.errors import ConfigError, DataError
-from adapt.evaluate.texts_loss import losses_on
+from adapt.evaluate.losses import losses_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -25,7 +25,7 @@ POOL = sentences(40, shortest=2, longest=45)
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which GPU a Ray task has reserved is not the question."""
-    monkeypatch.setattr("adapt.evaluate.ready.hide_unreserved_gpus", lambda: None)
+    monkeypatch.setattr("adapt.evaluate.measure_model.hide_unreserved_gpus", lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,25 +1,29 @@
-"""The documents of a pool: the id and the place of each, whatever is dropped, and the way back to its text."""
+"""The documents of a pool, and what is removed from it."""
 
 import json
 import pickle
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from adapt.config import CorpusConfig
+from adapt.config import CorpusConfig, EvaluationSet
+from adapt.corpus.deduplication import Alike
 from adapt.corpus.files import sources
 from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.screening.item import ITEM_IDS, id_at, place_of
-from adapt.corpus.shards.prepare import numbered_items
-from adapt.embed import sources as embedded
-from adapt.embed.sources import ReadPool
-from adapt.embed.written import read_vectors, write_vectors
+from adapt.corpus.prepare_corpus import numbered_items
+from adapt.corpus.screening import ITEM_IDS, id_at, place_of
+from adapt.corpus.shingles import normalised, words
+from adapt.embed import text_chunks as embedded
+from adapt.embed.text_chunks import ReadPool
+from adapt.embed.vector_files import read_vectors, write_vectors
 from adapt.errors import AdaptError
 from adapt.runner.digest import Digests
 from adapt.select.choose import Taken
-from adapt.select.pool import Document, Pool
+from adapt.select.pool import GENERAL, Document, MeasuredText, Pool, guards
+from tests.corpus.test_heldout import shards
 from tests.samples import write
 
 TEXTS = [f"document number {number} of the pool" for number in range(12)]
@@ -147,3 +151,71 @@ def test_ids_survive_files_arrays_and_other_processes(id: int, tmp_path: Path) -
     assert read_vectors(tmp_path / "v.parquet")[0].tolist() == [id - 1, id]
     assert Pool(Manifest([]), CorpusConfig()).narrowed(np.array([id, id - 1])).ids == pytest.approx([id - 1, id], abs=0)
     assert id_at(*place_of(id)) == id
+
+
+WORDS = [f"w{number}" for number in range(300)]
+PLAIN = CorpusConfig(cleaning=[])
+
+
+def texts(count: int, seed: int, length: int = 60) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=length)) for _ in range(count)]
+
+
+def changed(text: str, number: int, seed: int) -> str:
+    """So many words replaced, anywhere."""
+    rng, parts = random.Random(seed), text.split()
+    for place in rng.sample(range(len(parts)), number):
+        parts[place] = "changed"
+    return " ".join(parts)
+
+
+def jaccard(one: str, other: str) -> float:
+    sides = [words(normalised(text)) for text in (one, other)]
+    runs = [{tuple(side[n : n + 5]) for n in range(len(side) - 4)} for side in sides]
+    return len(runs[0] & runs[1]) / len(runs[0] | runs[1])
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> MeasuredText:
+    """Eight texts, of which the first five are measured."""
+    file = write(tmp_path / "general.jsonl", [{"text": text} for text in texts(8, 1)])
+    shards(tmp_path / "general", texts(8, 1)[5:], texts(8, 1)[:5])
+    corpus = replace(PLAIN, paths=file)
+    return MeasuredText(tmp_path / "general", build_manifest(corpus, Digests()), corpus)
+
+
+@pytest.mark.parametrize("length", [14, 20, 30, 60, 200])
+def test_whatever_is_a_near_copy_of_a_test_text_leaves(length: int, tmp_path: Path) -> None:
+    """As `corpus.near_*` has it: .8 of the runs of five words of both."""
+    known = texts(20, 2, length)
+    file = write(tmp_path / "test.jsonl", [{"text": text} for text in known])
+    check = guards(replace(PLAIN, decontaminate=[EvaluationSet("test", file)]), [], []).sieve.contaminated
+    assert check
+    copies = [changed(text, number, seed) for seed, text in enumerate(known) for number in (0, 1, 2, 4)]
+    copies += [variant for text in known for variant in (f"{text} more", text.upper(), f"more {text}", text[3:])]
+    near = [
+        copy for place, copy in enumerate(copies) if max(jaccard(copy, text) for text in known) >= Alike(True).threshold
+    ]
+    assert len(near) >= 60
+    assert all(check(near))
+    assert not any(check(texts(50, 3, length)))
+
+
+def test_near_copies_and_parts_of_measured_text_leave_and_other_text_stays(measured: MeasuredText) -> None:
+    found = guards(PLAIN, [measured.folder], [measured])
+    assert list(measured.texts()) == texts(8, 1)[:5]
+    assert found.sieve.contaminated
+    assert found.sieve.measured
+    first, second, *_ = texts(8, 1)
+    leaving = [first, changed(second, 1, 0), " ".join(second.split()[10:50]), f"{first} and so on"]
+    assert all(reason == f"in evaluation set {GENERAL}" for reason in found.sieve.contaminated(leaving))
+    staying = [*texts(8, 1)[5:], *texts(5, 4), " ".join([*first.split()[:14], *texts(1, 5)[0].split()])]
+    assert not any(found.sieve.contaminated(staying))
+    assert [bool(reason) for reason in found.sieve.measured([first.upper(), staying[0]])] == [True, False]
+
+
+def test_nothing_to_guard_lets_all_pass() -> None:
+    found = guards(PLAIN, [], [])
+    assert found.sieve.contaminated is found.sieve.measured is None
+    assert found.evaluation_texts == {}

@@ -8,13 +8,13 @@ import pytest
 from adapt.config import SelectConfig
 from adapt.errors import ConfigError
 from adapt.select.highest import highest
-from adapt.select.random import Random
+from adapt.select.selection import Random
 from adapt.select.table import SELECTIONS, selection_of, steps_of, way_of
 from tests.select.pools import numbered
 
 OWN = """
 from dataclasses import dataclass
-from adapt.select.base import Selection
+from adapt.select.selection import Selection
 
 @dataclass(frozen=True)
 class Options:
@@ -103,7 +103,7 @@ def test_a_users_own_is_taken_with_its_options() -> None:
         ("my_selections:Holds", {"wrod": "a"}, "unknown key wrod in my_selections:Holds", "did you mean word?"),
         ("my_selections:Holds", {"times": "often"}, "my_selections:Holds.times takes int, not often", "correct"),
         ("my_selections:Silent", {}, "my_selections:Silent lacks scores", "docs/extension.md"),
-        ("my_selections:Stranger", {}, "my_selections:Stranger is no Selection", "adapt.select.base.Selection"),
+        ("my_selections:Stranger", {}, "my_selections:Stranger is no Selection", "adapt.select.selection.Selection"),
         ("my_selections:Hold", {}, "my_selections has no Hold", "did you mean Holds?"),
         ("my_selectons:Holds", {}, "my_selectons cannot be imported", "PYTHONPATH"),
     ],

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.runner import Done, Record, Stage
-from adapt.runner.result import plain_values
+from adapt.runner.record import plain_values
 from tests.runner.made import made_up
 
 

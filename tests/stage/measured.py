@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from adapt.config import Config
-from adapt.evaluate.results import TextLoss
+from adapt.evaluate.measurements import TextLoss
 from adapt.job.sequence_job import sequence_stages
 from adapt.runner import Done, Record, Stage
 from adapt.stage.context import Context
-from adapt.stage.domains.sequence import Sequence
+from adapt.stage.domain_sequence import Sequence
 from tests.job.worlds import sequence_world
 from tests.show.report.fake_studies import loss_change
 from tests.stage.done import done_of, record_of

@@ -13,9 +13,9 @@ from adapt.job.vocabulary_job import change_vocabulary
 from adapt.model.size import model_size
 from adapt.runner import Done, ensure
 from adapt.stage.context import Context
-from adapt.stage.dimensions import first_size
 from adapt.stage.train import Train
-from adapt.train.capacity.compute import with_flops_as_steps
+from adapt.stage.training_plan import first_size
+from adapt.train.capacity.flops import with_flops_as_steps
 from tests.samples import sentences, write
 
 WORDS = ("hepatitis", "nephritis", "hepatomegaly")

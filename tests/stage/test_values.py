@@ -98,11 +98,6 @@ def test_no_field_can_be_set_once_it_is_made(kind: type[Stage[Any]]) -> None:
             delattr(stage, name)
 
 
-@pytest.mark.parametrize("module", modules("adapt/stage"))
-def test_a_file_has_one_kind_at_most(module: str) -> None:
-    assert len(kinds_in(module)) <= 1
-
-
 SETTING = {"setattr", "delattr", "copy", "copy.copy"}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adapt.statistics.compare import Comparison, average_over_tasks, compare
+from adapt.statistics.comparison import Comparison, average_over_tasks, compare
 from adapt.statistics.outcomes import Tested, single_label
 from adapt.statistics.power import Chance, Side, detectable
 

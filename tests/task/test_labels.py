@@ -8,8 +8,8 @@ import pytest
 
 from adapt.config import TaskConfig
 from adapt.errors import DataError
-from adapt.task.check import check_split, classes_of
-from adapt.task.data import SPLITS
+from adapt.task.dataset import SPLITS
+from adapt.task.labelled_examples import check_split, classes_of
 from adapt.task.labels import label_warnings
 from tests.task.tasks import write
 
@@ -178,7 +178,7 @@ def test_nothing_is_said_of_good_labels(tmp_path: Path, case: str) -> None:
 
 def test_vectors_are_seen_at_the_first_look(tmp_path: Path) -> None:
     """Before anything is computed."""
-    from adapt.task.prepare import check_task
+    from adapt.task.prepare_task import check_task
 
     with pytest.raises(DataError, match="is a vector with a number for each label"):
         check_task(task_with(tmp_path, "multi_label", train=[[0, 1, 0]]))

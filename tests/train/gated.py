@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from adapt.model.layers.units import Gates, Kind, ones
-from adapt.objective.base import Batch, Corrupted
+from adapt.model.layers import Gates, Kind, ones
+from adapt.objective.objective import Batch, Corrupted
 from adapt.train.engine import Engine
 from tests.train.toy import GLOBAL_BATCH, Objective, columns, model, settings
 

@@ -20,11 +20,11 @@ from ray import cloudpickle
 from adapt.config import Config, ResourcesConfig, TrainingConfig
 from adapt.errors import AdaptError, DataError, StorageError, TrainingError
 from adapt.model.locate import Pretrained
-from adapt.train import launch
+from adapt.train import ray_train
+from adapt.train.callbacks import EndAtOnce
 from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of
 from adapt.train.failure import as_ours, portable_errors
-from adapt.train.job import NOTICE_FILE, PROGRESS_FILE, TrainingRun
-from adapt.train.verdict import EndAtOnce
+from adapt.train.training_run import NOTICE_FILE, PROGRESS_FILE, TrainingRun
 from tests.train.checkpoints.sealed import SEALING
 from tests.train.ranks import Ranks
 
@@ -183,17 +183,17 @@ def test_ours_ends_the_training_and_others_are_tried_again(
     """While rank 0 waits for rank 1 in a collective. Another training can start in the same process then."""
     import ray
 
-    monkeypatch.setattr(launch, "train_loop_per_worker", lambda config, toy=_toy: toy(config))
+    monkeypatch.setattr(ray_train, "train_loop_per_worker", lambda config, toy=_toy: toy(config))
     job = a_job(tmp_path, tiny_bert)
     with pytest.raises(DataError, match="the shard is broken") as caught:
-        launch.launch(job)
+        ray_train.launch(job)
     assert time.time() - float((tmp_path / "failed-at").read_text()) < 20
     assert caught.value.fix == "mend it"
     assert len(list(tmp_path.glob("start-0-*"))) == 1
     assert "again" not in capsys.readouterr().err
     _eventually(lambda: ray.available_resources().get("CPU") == 2)
 
-    assert launch.launch(job) == {"step": 4}
+    assert ray_train.launch(job) == {"step": 4}
     assert len(list(tmp_path.glob("start-0-*"))) == 3  # one that failed with a KeyError, and one that did not
     assert "train: rank 1: KeyError: 'no such thing'; all ranks begin again" in capsys.readouterr().err
 

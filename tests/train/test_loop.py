@@ -9,7 +9,7 @@ import torch.distributed as dist
 from adapt.method.base import Method
 from adapt.train.loop import _dropout_seed
 from adapt.train.schedule import learning_rate
-from adapt.train.tracking.progress import Progress
+from adapt.train.training_run import Progress
 from tests.train.toy import GLOBAL_BATCH, LENGTH, Case, build, columns, feed, model, reference, settings
 
 STEPS = 7

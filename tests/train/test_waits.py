@@ -16,23 +16,22 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from adapt.config import ObjectiveConfig
 from adapt.method.base import Method, Setting
-from adapt.method.das.measure import MeasureSettings, gate_sizes
+from adapt.method.das.contrast import Disagreement
+from adapt.method.das.criteria import MeasureSettings, gate_sizes
 from adapt.method.das.options import DasOptions
-from adapt.method.das.views import Disagreement
-from adapt.method.demix.method import DemixOptions
+from adapt.method.demix import DemixOptions
 from adapt.method.derpp.options import DerppOptions
 from adapt.method.distill import DistillOptions
+from adapt.method.ewc.method import FISHER_FILE
 from adapt.method.ewc.options import EwcOptions
-from adapt.method.ewc.stage import FISHER_FILE
 from adapt.method.l2sp import L2spOptions
-from adapt.method.prompts.prefix import PrefixOptions
-from adapt.method.prompts.prompt import PromptOptions
+from adapt.method.prompt_tuning import PrefixOptions, PromptOptions
 from adapt.method.table import method_class
-from adapt.model.apart import keep_documents_apart
-from adapt.model.layers.units import KINDS as UNITS
-from adapt.model.layers.units import Gates
-from adapt.objective.base import Batch
-from adapt.objective.build import make
+from adapt.model.layers import KINDS as UNITS
+from adapt.model.layers import Gates
+from adapt.model.packing.isolation import keep_documents_apart
+from adapt.objective.masking import make
+from adapt.objective.objective import Batch
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
 from tests.method.das.test_training import saved

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from adapt.config import Config
-from adapt.corpus.batches.mixture import Mixture
+from adapt.corpus.sample_order import Mixture
 from adapt.method.average import AverageOptions, WindowAverage
 from adapt.method.base import Method
 from adapt.model.locate import Pretrained
-from adapt.train.job import TrainingRun
+from adapt.train.training_run import TrainingRun
 from adapt.train.worker import _cut_short, _setting
 
 

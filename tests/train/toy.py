@@ -12,14 +12,14 @@ from transformers import BertConfig, BertForMaskedLM
 
 from adapt.config import ObjectiveConfig, TrainingConfig
 from adapt.method.base import Method
-from adapt.model.apart import keep_documents_apart
-from adapt.objective.base import Batch
-from adapt.objective.mlm import MaskedLanguageModelling
+from adapt.model.packing.isolation import keep_documents_apart
+from adapt.objective.masking import MaskedLanguageModelling
+from adapt.objective.objective import Batch
 from adapt.train.engine import Engine, Offload
 from adapt.train.loop import Loop
 from adapt.train.precision import Precision
 from adapt.train.schedule import branch_step
-from adapt.train.tracking.progress import Progress
+from adapt.train.training_run import Progress
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 61, 12, 8
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from adapt.config import Config, TrainingConfig, TuneConfig
 from adapt.errors import DeviceMemoryError
-from adapt.evaluate.results import Estimate
+from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Outcome, Stage
-from adapt.tuning.trial import TrialMeasured
+from adapt.tuning.job_trial import TrialMeasured
 
 Objective = Callable[[Mapping[str, Any]], float]
 
@@ -47,7 +47,7 @@ class Scripted(Stage[TrialMeasured]):
 
 @dataclass
 class ScriptedSearch:
-    """What `adapt.tuning.trials` asks of a search."""
+    """What `adapt.tuning.run_trials` asks of a search."""
 
     objective: Objective
     notes: Path

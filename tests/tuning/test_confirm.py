@@ -9,14 +9,14 @@ import pytest
 
 from adapt.config import Config, TuneConfig
 from adapt.errors import ConfigError, DataError
-from adapt.evaluate.results import Estimate
+from adapt.evaluate.measurements import Estimate
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.runner import Done, Record, Stage
-from adapt.tuning.check import check_fresh_seeds
-from adapt.tuning.command import search_of
 from adapt.tuning.confirm import Confirm, Confirmed
-from adapt.tuning.search import Search, Searched, TrialRow
+from adapt.tuning.search_checks import check_fresh_seeds
+from adapt.tuning.search_run import search_of
+from adapt.tuning.search_stage import Search, Searched, TrialRow
 from tests.job.worlds import SPLITS, enter
 
 VALUES = {"finetune.learning_rate": 1e-3}

@@ -7,7 +7,7 @@ import pytest
 
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
-from adapt.tuning.trial import figures_of, on_dev, trial_of
+from adapt.tuning.job_trial import figures_of, on_dev, trial_of
 from tests.job.worlds import SPLITS, enter
 
 SOURCES = [{"name": name, "paths": f"data/{name}.jsonl"} for name in ("one", "two")]

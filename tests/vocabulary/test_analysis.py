@@ -4,9 +4,8 @@ import pytest
 
 from adapt.model.size import ModelSize
 from adapt.train.capacity.flops import Workload, forward_flops
-from adapt.vocabulary.analysis import analyze_words
-from adapt.vocabulary.curve import broken_words, elbow, sizes
-from adapt.vocabulary.words import WordReader, count_words
+from adapt.vocabulary.analysis import analyze_words, broken_words, elbow, sizes
+from adapt.vocabulary.word_reader import WordReader, count_words
 from tests.tokenizers import byte_level, wordpiece
 
 SIZE = ModelSize(1, 1000, 64 * 100, 2, 64, 64, 2, 128, 100, False, "gelu", False, 0.1, 6400)

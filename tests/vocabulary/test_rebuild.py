@@ -7,12 +7,10 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from adapt.errors import ModelError
-from adapt.vocabulary.merges import new_merges
-from adapt.vocabulary.rebuild import Rebuilt, rebuild
-from adapt.vocabulary.unigram import MARGIN, best_path, new_scores
-from adapt.vocabulary.words import WordReader
+from adapt.vocabulary.rebuild import MARGIN, Rebuilt, best_path, new_merges, new_scores, rebuild
+from adapt.vocabulary.word_reader import WordReader
 from tests.tokenizers import FAMILIES, TEXTS, byte_level
-from tests.vocabulary.test_words import SENTENCES
+from tests.vocabulary.test_word_reader import SENTENCES
 
 WORDS = ["hepatitis", "hepatic", "Arzneimittelzulassungsbehörde", "dinitrophenylhydrazine", "치료하는", "read"]
 NEW = "chronic hepatitis and hepatic failure; 세균 감염을 치료하는 dinitrophenylhydrazine (read)"

@@ -1,9 +1,7 @@
-"""The blocks of `corpus.cleaning`, one a file: each drops documents for a named reason, or changes them.
+"""The blocks of `corpus.cleaning`: each drops documents for a named reason, or changes them.
 
-- `block`: what a block is.
-- `catalogue`: from the configuration to blocks; their list.
-- `unicode`, `pii`, `boilerplate`: blocks that change documents.
-- `length`, `letters`, `symbols`, `language`, `repetition`: blocks that drop them.
-- `characters`: how many of a text's are letters, for `letters`.
-- `runs`: how much of a text is runs of words that it repeats, for `repetition`.
+- `block`: the base class of blocks, and edits that keep entities.
+- `filters`: blocks that drop documents.
+- `formatters`: blocks that change documents.
+- `catalogue`: the list of blocks, and their options from a configuration.
 """

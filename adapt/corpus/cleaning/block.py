@@ -22,7 +22,7 @@ class Block:
     name: ClassVar[str]
     """In the configuration."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Packages whose rules decide what the block does; see `adapt.runner.packages`."""
+    """Packages whose rules decide what the block does; see `adapt.runner.key`."""
     keeps_entities: ClassVar[bool] = True
     """Whether entities that come with the text can be moved along with what the block changes."""
 

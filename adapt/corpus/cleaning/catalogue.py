@@ -7,18 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from adapt.corpus.cleaning.block import Block
-from adapt.corpus.cleaning.boilerplate import Boilerplate
-from adapt.corpus.cleaning.language import Language
-from adapt.corpus.cleaning.length import Length
-from adapt.corpus.cleaning.letters import Letters
-from adapt.corpus.cleaning.pii import Pii
-from adapt.corpus.cleaning.repetition import Repetition
-from adapt.corpus.cleaning.symbols import Symbols
-from adapt.corpus.cleaning.unicode import FixUnicode
+from adapt.corpus.cleaning.filters import Language, Length, Letters, Repetition, Symbols
+from adapt.corpus.cleaning.formatters import Boilerplate, FixUnicode, Pii
 from adapt.errors import ConfigError
 from adapt.nearest import nearest
 from adapt.plugin import plugged, read_options, source_digest
-from adapt.runner.packages import deciding
+from adapt.runner.key import deciding
 
 BLOCKS: dict[str, type[Block]] = {
     block.name: block for block in (FixUnicode, Language, Length, Letters, Symbols, Repetition, Boilerplate, Pii)

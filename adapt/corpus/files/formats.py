@@ -1,9 +1,14 @@
-"""The file formats that a corpus may have, told by the file's name."""
+"""The formats of corpus files, recognised by name, and checks that the first bytes of a file agree with its name."""
 
+import codecs
+import json
+import re
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from adapt.corpus.files.location import name_of
+from adapt.corpus.files.filesystem import name_of
 from adapt.errors import DataError
 
 Format = Literal["jsonl", "csv", "tsv", "text", "parquet", "arrow"]
@@ -76,3 +81,243 @@ def is_divisible(path: str | Path) -> bool:
     """
     kind, compression = format_of(path)
     return compression is None and kind not in DELIMITERS
+
+
+HEAD_BYTES = 1 << 16
+"""How much of a file's beginning is looked at."""
+NOT_UTF8 = "invalid UTF-8"
+"""Why a record cannot be read whose bytes are not UTF-8."""
+_ENCODING_FIX = "iconv -f {name} -t UTF-8 OLD > NEW"
+_FIXES = {
+    NOT_UTF8: "if the text is Latin-1 (Windows-1252), convert it: " + _ENCODING_FIX.format(name="WINDOWS-1252"),
+    "a comma follows the object": "write one object on each line, without commas between them",
+    "names in single quotes": "write JSON, with json.dumps in place of str or repr",
+    "zero bytes": "copy or download the file again: zeros stand where a part of it was not written",
+    "text follows a closing quote": 'double the quotes inside of cells (programs that write \\" have an option for it)',
+    "another number of columns": "put values with the mark between columns into quotes, without a blank before these",
+    "malformed JSON": "write one JSON object on each line, or give it a name that says its format",
+    "text is not a string": "name the field that holds the text as a string (text_field)",
+    "no text": "name the field that holds the text (text_field)",
+}
+"""What to do about records that cannot be read, by a part of the reason; the first that fits holds."""
+_BOMS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+COMPRESSED = {
+    "gzip": (b"\x1f\x8b", ".gz"),
+    "zstd": (b"\x28\xb5\x2f\xfd", ".zst"),
+    "xz": (b"\xfd7zXZ\0", ".xz"),
+    "bz2": (b"BZh", ".bz2"),
+}
+"""What compressed files begin with, and how their names end."""
+_BINARY = (
+    (b"%PDF-", "a PDF document", "take its text out, for example with pdftotext, and save that as .txt or .jsonl"),
+    (b"{\\rtf", "an RTF document", "save it as plain text (.txt)"),
+    (b"PAR1", "a Parquet file", "give it a name that ends in .parquet"),
+    (b"ARROW1", "an Arrow file", "give it a name that ends in .arrow"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Word or Excel file", "save it as .txt or .csv (UTF-8)"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it and name the files in it"),
+    (b"Rar!", "a RAR archive", "unpack it and name the files in it"),
+    (b"SQLite format 3\0", "an SQLite database", "write the table that holds the texts as .csv or .jsonl"),
+    (b"\x89HDF\r\n", "an HDF5 file", "write the texts as .jsonl or .parquet"),
+    (b"\x89PNG", "an image", "leave it out"),
+    (b"\xff\xd8\xff", "an image", "leave it out"),
+    (b"\x80\x04\x95", "a Python pickle", "write the texts as .jsonl or .parquet"),
+)
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_PAGE = re.compile(
+    rb"\s*(?:<!--.*?-->\s*)*(?:<!doctype\s+html|<html[\s>]|<\?xml[^>]*\?>\s*<(?:Error|html)\b)", re.I | re.S
+)
+_ARRAY = re.compile(rb"\s*\[\s*(?:[{\]\n]|$)")
+_SPREAD = re.compile(rb'\s*\{\s*\n\s*"')
+_OLD_TO_NEW = "OLD.json > NEW.jsonl"
+_FIRST_LINES = 3
+"""How many lines show whether a file holds JSON."""
+
+
+def check_contents(head: bytes, path: str | Path, kind: str, compression: str | None) -> None:
+    """Refuses a file that is something else than its name says.
+
+    Args:
+        head: its first bytes, decompressed; some tens of KiB where it is as long.
+        path: of the file, for messages.
+        kind: the format that its name says.
+        compression: the compression that its name says.
+
+    Raises:
+        DataError: says what the file is, and what to do.
+    """
+    head = head[:HEAD_BYTES]
+    refuse_substitutes(head, path)
+    for name, (magic, suffix) in COMPRESSED.items():
+        if head.startswith(magic) and (name != "bz2" or head[4:10] == b"1AY&SY"):
+            if compression:
+                raise DataError(f"{path} is compressed twice, inside with {name}", "decompress it once")
+            raise DataError(
+                f"{path} is compressed with {name}, which its name does not say",
+                f"give it a name that ends in {suffix}, such as {Path(str(path)).name}{suffix}",
+            )
+    if kind in TABLES:
+        return
+    if head and not head.strip(b"\0"):
+        raise DataError(f"{path} has nothing but zero bytes at its beginning", "copy or download the file again")
+    _refuse_archive(head, path)
+    for magic, name, fix in _BINARY:
+        if head.startswith(magic):
+            raise DataError(f"{path} is {name}, not text", fix)
+    _refuse_encoding(head, path)
+    head = head.removeprefix(codecs.BOM_UTF8)
+    if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
+        raise DataError(
+            f"{path} ends its lines with carriage returns alone, as old Mac files do",
+            "convert it: tr '\\r' '\\n' < OLD > NEW",
+        )
+    if kind == "jsonl":
+        _refuse_whole_json(head, path)
+    elif _are_all(head, dict):
+        raise DataError(f"{path} has JSON objects on its lines", "give it a name that ends in .jsonl")
+
+
+def fix_of(reasons: str) -> str:
+    """What to do about records that cannot be read, beyond mending them; empty where nothing better is known.
+
+    Args:
+        reasons: text that contains the reasons why they cannot be read.
+    """
+    return next((fix for reason, fix in _FIXES.items() if reason in reasons), "")
+
+
+def no_readable(path: str | Path, count: int, first: str) -> DataError:
+    """The error for a file of which no record can be read: it is not what its name says.
+
+    Args:
+        path: of the file.
+        count: number of its records.
+        first: why the first of them cannot be read.
+    """
+    return DataError(
+        f"{path} has no readable record; of {count}, the first is unreadable: {first}",
+        f"{fix_of(first) or 'fetch or write the file again'}; or leave it out of corpus.paths",
+    )
+
+
+def _refuse_archive(head: bytes, path: str | Path) -> None:
+    if head.startswith(b"PK\x03\x04"):
+        for part, name, fix in (
+            (b"xl/", "an Excel file", "save it as .csv (UTF-8)"),
+            (b"word/", "a Word document", "save it as plain text (.txt, UTF-8)"),
+            (b"mimetypeapplication/epub", "an e-book", "take its text out and save that as .txt"),
+        ):
+            if part in head:
+                raise DataError(f"{path} is {name}, not text", fix)
+        raise DataError(f"{path} is a zip archive", "unpack it and name the files in it")
+    if head[257:262] == b"ustar":
+        raise DataError(f"{path} is a tar archive", "unpack it and name the files in it")
+
+
+def refuse_substitutes(head: bytes, path: str | Path) -> None:
+    """Refuses what tools and servers leave in place of a file: Git LFS pointers and error pages.
+
+    Args:
+        head: the file's first bytes.
+        path: of the file, for messages.
+
+    Raises:
+        DataError: the file is one of these.
+    """
+    if head.startswith(_POINTER):
+        raise DataError(
+            f"{path} is a Git LFS pointer, not the file itself", "fetch the file with `git lfs pull` in its repository"
+        )
+    if _PAGE.match(head.removeprefix(codecs.BOM_UTF8)):
+        title = re.search(rb"<title[^>]*>(.*?)</title>|<Code>(.*?)</Code>", head, re.I | re.S)
+        shown = " ".join((title[1] or title[2]).decode("utf-8", "replace").split())[:80] if title else ""
+        raise DataError(
+            f"{path} is a web page{f' ({shown})' if shown else ''}, not a corpus file",
+            "a server may have answered with an error page: download the file again; for the text of web pages, take it"
+            " out first (for example with trafilatura)",
+        )
+
+
+def _refuse_encoding(head: bytes, path: str | Path) -> None:
+    name = next((name for mark, name in _BOMS if head.startswith(mark)), None)
+    if name is None and len(head) >= 8:  # without a byte order mark
+        zeros = [head[start::2].count(0) * 2 / len(head) for start in (0, 1)]
+        if max(zeros) > 0.6 and min(zeros) < 0.2:
+            name = "UTF-16LE" if zeros[1] > zeros[0] else "UTF-16BE"
+    if name:
+        raise DataError(f"{path} is encoded as {name}, not as UTF-8", f"convert it: {_ENCODING_FIX.format(name=name)}")
+    lines = head.split(b"\n")
+    lines = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()]
+    wrong = [line for line in lines if not _is_utf8(line)]
+    if len(lines) > 4 and 2 * len(wrong) > len(lines):
+        number = head.split(b"\n").index(wrong[0]) + 1
+        if _looks_latin(b"\n".join(wrong)):
+            what, fix = "probably Latin-1 (Windows-1252)", _ENCODING_FIX.format(name="WINDOWS-1252")
+        else:
+            what = "perhaps GBK, Big5, Shift-JIS, EUC-KR or KOI8-R"
+            fix = _ENCODING_FIX.format(name="GBK") + ", with the name of its encoding in place of GBK"
+        raise DataError(f"{path} is not UTF-8 (line {number}), but {what}", f"convert it: {fix}")
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _looks_latin(text: bytes) -> bool:
+    """Whether most bytes are ASCII, as where single letters of an alphabet have accents."""
+    return sum(byte > 127 for byte in text) < 0.3 * len(text)
+
+
+def _refuse_whole_json(head: bytes, path: str | Path) -> None:
+    if _ARRAY.match(head):
+        raise DataError(f"{path} is one JSON array", f"write one object on each line: jq -c '.[]' {_OLD_TO_NEW}")
+    if _SPREAD.match(head):
+        raise DataError(
+            f"{path} has JSON objects that span lines", f"write one object on each line: jq -c . {_OLD_TO_NEW}"
+        )
+    if _are_all(head, str):
+        raise DataError(
+            f"{path} has JSON strings on its lines, not objects",
+            f"put each into a field: jq -c '{{text: .}}' {_OLD_TO_NEW}",
+        )
+    for line in _first_lines(head):
+        if (name := _name_twice(line)) is not None:
+            raise DataError(
+                f"{path} has an object with two values named {name!r}, of which one would be lost",
+                "give each value a name of its own",
+            )
+
+
+def _name_twice(line: bytes) -> str | None:
+    """A name that comes twice in the object of a line."""
+    twice: list[str] = []
+
+    def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        twice[:] = [name for name, count in counts.items() if count > 1]  # of the outermost in the end
+        return dict(pairs)
+
+    with suppress(ValueError, RecursionError):
+        json.loads(line, object_pairs_hook=take)
+        return next(iter(twice), None)
+    return None
+
+
+def _are_all(head: bytes, kind: type) -> bool:
+    """Whether the first lines are JSON values of a kind."""
+    try:
+        return all(isinstance(json.loads(line), kind) for line in _first_lines(head))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _first_lines(head: bytes) -> list[bytes]:
+    return [line for line in head.split(b"\n")[:-1] if line.strip()][:_FIRST_LINES] or [head]

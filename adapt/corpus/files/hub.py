@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.fields import TEXT_FIX
+from adapt.corpus.files.delimited import are_enclosing
+from adapt.corpus.files.filesystem import is_url, retried
 from adapt.corpus.files.formats import SUFFIXES, Bad, format_of
 from adapt.corpus.files.lines import lines
-from adapt.corpus.files.location import is_url
-from adapt.corpus.files.opened import broken_files, opened
-from adapt.corpus.files.quotes import are_enclosing
-from adapt.corpus.files.records import Reading, texts
-from adapt.corpus.files.retry import retried
+from adapt.corpus.files.records import TEXT_FIX, Reading, texts
+from adapt.corpus.files.storage import broken_files, opened
 from adapt.errors import AdaptError, ConfigError, DataError, StorageError
 
 _SETTINGS = ("Bad split", "BuilderConfig", "Config name is missing")

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.folders import files_of
+from adapt.corpus.files.filesystem import files_of, is_url, matches
 from adapt.corpus.files.formats import DELIMITERS, SUFFIXES, format_of
-from adapt.corpus.files.location import is_url, matches
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.errors import ConfigError, DataError
 from adapt.nearest import nearest

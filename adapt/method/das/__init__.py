@@ -1,6 +1,8 @@
-"""DAS (arXiv 2302.03241): what matters to past domains moves less, and what is new is set against what was known.
+"""DAS (arXiv 2302.03241): units that matter to past domains move less, and new knowledge is contrasted with old.
 
-`options` and `method` are the plug-in. `stage` measures how important units are (`gradients` on the cluster's devices,
-`measure` on one, by `views`, with `tokens`; `criteria` are others), `normalize` makes sizes of gradients into
-importance, and `importance` is the file. `soft_mask` and `contrast` use it in training.
+- `options`, `method`: the plug-in.
+- `stage`: measures how important units are, on the devices of the cluster.
+- `criteria`: what makes a unit important.
+- `importance`: normalizes and saves importance, and masks updates by it.
+- `contrast`: two views of a text by dropout, how far they are apart, and the contrastive loss of a training.
 """

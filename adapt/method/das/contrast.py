@@ -1,14 +1,19 @@
 """The contrast of DAS (arXiv 2302.03241, section 4.2): documents are told apart from what the model knew before.
 
-All views of a micro-batch are documents of one packed sequence, so they take one pass. The objective's own pass is the
-first view; its documents come a second time with other dropout; and what the model knew is the same network with the
+All views of a micro-batch are documents of one packed sequence, so they take one pass. The objective's own pass is
+the first view. Its documents come a second time with other dropout. What the model knew is the same network with the
 outputs of its units multiplied by their importance. The head runs at the predictions of the first view alone.
 
 Which documents are told apart from each other is a matter of the global batch, not of how it is cut. Where a step has
 several passes, the views of all are made without gradient first; their contrast gives each view's gradient, and every
 pass then makes its views again and goes back through them with it (as in arXiv 2101.06983).
 
-Where general text alone is compared, the other documents of a pass have the first view only, which is the objective's.
+Where general text alone is compared, the other documents of a pass have the first view only, which is the
+objective's.
+
+Dropout also makes the two views by which importance for general knowledge is measured (section 4.1). The model is
+there, and not the text from which it has that knowledge, so units on which its answer depends under dropout are taken
+to hold it: see `Disagreement`.
 """
 
 from __future__ import annotations
@@ -17,20 +22,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from adapt.errors import ModelError
+from adapt.method.collectives import counted, gathered
 from adapt.method.das.options import DasOptions
-from adapt.method.das.views import Injected
-from adapt.method.gather import counted, gathered
-from adapt.model.layers.units import Gates, Kind, Values
-from adapt.model.outputs.head import loss_and_states, loss_at, states_of
-from adapt.model.outputs.states import document_means
-from adapt.model.packing.dropout import draw_again, random_state
+from adapt.model.layers import Gates, Kind, Values, layers_of
+from adapt.model.packing.dropout import QuickDropout, draw_again, random_state
 from adapt.model.packing.packed import Packed, sent
-from adapt.objective.base import Corrupted
+from adapt.model.size import ALIASES
+from adapt.model.sparse_prediction import loss_and_states, loss_at, states_of
+from adapt.model.states import document_means, last_hidden_state
+from adapt.objective.objective import Batch, Corrupted
 
 Views = tuple[Tensor, ...]
 """Views of some documents, [documents, H] each: the first, the second, and the known one, if there is one."""
@@ -253,3 +260,83 @@ def groups(documents: int, most: int) -> list[tuple[int, int]]:
     count = max(1, -(-documents // most))
     ends = [documents * (number + 1) // count for number in range(count)]
     return list(zip([0, *ends], ends, strict=False))
+
+
+class Disagreement:
+    """The KL divergence between the last hidden states of two passes, each a softmax over the features of a token.
+
+    Both views are drawn alike, so neither is the reference: the mean of both directions has the same expectation as
+    one, and less noise. Without dropout it is exactly 0, and so is its gradient.
+    """
+
+    def corrupt(self, batch: Batch) -> Corrupted:
+        """The text as it is, to be compared at every token."""
+        return Corrupted(batch.tokens, batch.real, batch.starts, batch.real, batch.tokens[batch.real])
+
+    def loss(self, model: nn.Module, corrupted: Corrupted) -> Tensor:
+        """Summed over the tokens [nats], float32 scalar."""
+        packed = corrupted.packed()
+        first, second = (last_hidden_state(model, packed).float().log_softmax(-1) for _ in range(2))
+        return ((first.exp() - second.exp()) * (first - second)).sum() / 2
+
+
+class Injected:
+    """Dropout of each attention's and feed-forward layer's output, for models without any. It is off until asked for.
+
+    Like the gates, which come before it, it is hooks that stay.
+
+    Args:
+        model: with its weights whole.
+        p: the share that is dropped.
+    """
+
+    def __init__(self, model: Any, p: float) -> None:
+        self._drop = QuickDropout(p)
+        self._is_on = False
+        self._tokens: Tensor | None = None
+        for layer in layers_of(model):
+            for name in (layer.pattern.attention_out, layer.pattern.outer):
+                layer.part(name).register_forward_hook(self)
+
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+        """The hook."""
+        if not (self._is_on and module.training):
+            return output
+        dropped: Tensor = self._drop(output)
+        return dropped if self._tokens is None else torch.where(self._tokens[:, None], dropped, output)
+
+    @contextmanager
+    def on(self, tokens: Tensor | None = None) -> Iterator[None]:
+        """Inside the block, passes in train mode drop out.
+
+        Args:
+            tokens: at which, bool [N]; None for all.
+        """
+        before = self._is_on, self._tokens
+        self._is_on, self._tokens = True, tokens
+        try:
+            yield
+        finally:
+            self._is_on, self._tokens = before
+
+
+def injected(model: Any, p: float) -> Injected | None:
+    """What makes passes differ where the model has no dropout of its own; None where it has.
+
+    Raises:
+        ModelError: it has none, and p is 0.
+    """
+    if has_dropout(model):
+        return None
+    if not p:
+        raise ModelError(
+            f"{type(model).__name__} has no dropout, so two views of a text are one",
+            "set das.injected_dropout above 0; or das.contrast_weight to 0 and das.general_importance to none",
+        )
+    return Injected(model, p)
+
+
+def has_dropout(model: Any) -> bool:
+    """Whether anything in a model drops out while it trains."""
+    attention = (getattr(model.config, name, None) for name in ALIASES["attention_dropout"])
+    return any(attention) or any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())

@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, MixtureConfig
 from adapt.errors import ConfigError
-from adapt.method.base import Added, AddedMemory, Domain, Method, Setting
+from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
 from adapt.method.interpolate import between, weights_of_model
-from adapt.method.measuring.rows import check_prepared
-from adapt.method.notes import Notes, NoteTable
-from adapt.model.layers.families import check_units
+from adapt.method.measurement import check_prepared
+from adapt.model.architecture import check_units
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
     from adapt.method.das.contrast import Contrast
-    from adapt.method.das.soft_mask import SoftMask
-    from adapt.model.layers.units import Values
+    from adapt.method.das.importance import SoftMask
+    from adapt.model.layers import Values
     from adapt.model.size import ModelSize
-    from adapt.objective.base import Corrupted, Objective
+    from adapt.objective.objective import Corrupted, Objective
     from adapt.runner import Finished, Stage
 
 IMPORTANCE = "importance"
@@ -155,12 +154,9 @@ class Das(Method):
         Raises:
             ModelError: the importance is another model's; or views are to be contrasted that nothing makes differ.
         """
-        from adapt.method.das.contrast import Contrast
-        from adapt.method.das.importance import load_importance
-        from adapt.method.das.normalize import with_floor
-        from adapt.method.das.soft_mask import SoftMask
-        from adapt.method.das.views import injected
-        from adapt.model.layers.units import Gates
+        from adapt.method.das.contrast import Contrast, injected
+        from adapt.method.das.importance import SoftMask, load_importance, with_floor
+        from adapt.model.layers import Gates
 
         self._setting = setting
         das, folder = self.options, setting.past.get(IMPORTANCE)
@@ -198,7 +194,7 @@ class Das(Method):
         if self._contrast:
             import torch
 
-            from adapt.method.gather import summed
+            from adapt.method.collectives import summed
 
             own = torch.zeros((), dtype=torch.float64) if self._total is None else self._total
             total, documents = summed(torch.stack((own, own.new_tensor(self._documents)))).tolist()

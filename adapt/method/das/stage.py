@@ -1,31 +1,42 @@
-"""Stage `importance`: how much every unit of a model matters for what it knows, measured on some rows of a corpus."""
+"""Stage `importance`: measures how much every unit of a model matters for what it knows, on some rows of a corpus.
+
+Ray tasks measure batches of rows on the cluster's devices, and the stage adds up what they found.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adapt.config import Config
 from adapt.console import log
+from adapt.errors import TrainingError
 from adapt.method.das.options import DasOptions
-from adapt.method.measuring.rows import sampled_rows, text_of
+from adapt.method.measurement import sampled_rows, text_of
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
-from adapt.objective.known import objective_what
+from adapt.objective.table import objective_what
 from adapt.runner import Done, Outcome, Stage
-from adapt.runner.cost import cost_of
+from adapt.runner.record import cost_of
 
-if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the GPUs that are not theirs
+if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from adapt.corpus.shards.tokens import TokenStream
-    from adapt.model.layers.units import Kind
+    from adapt.corpus.token_shards import TokenStream
+    from adapt.method.das.criteria import Judged, MeasureSettings, Sums
+    from adapt.model.layers import Kind
+    from adapt.train.over_rows import Share
+
 
 About = Literal["general", "domain"]
 LEAST_PLASTICITY = 0.1
@@ -102,7 +113,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
 
     def needs(self) -> Mapping[str, float]:
         """It computes on all workers, as a training does."""
-        from adapt.train.capacity.needs import training_needs
+        from adapt.train.capacity.device import training_needs
 
         return training_needs(self.config.resources)
 
@@ -179,8 +190,16 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     """
     import torch
 
-    from adapt.method.das.importance import Importance, joined_importance, load_importance, save_importance
-    from adapt.method.das.normalize import accumulate, normalize, normalize_tokens, plasticity
+    from adapt.method.das.importance import (
+        Importance,
+        accumulate,
+        joined_importance,
+        load_importance,
+        normalize,
+        normalize_tokens,
+        plasticity,
+        save_importance,
+    )
 
     das, rows, model = measuring.options, measuring.rows(), _skeleton(measuring.pretrained)
     previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
@@ -206,7 +225,7 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
     import torch
 
     from adapt.model.load import model_class
-    from adapt.model.quiet import quiet
+    from adapt.model.safeguards import quiet
     from adapt.model.tokenizer import load_config
 
     config = load_config(pretrained.model, pretrained.trust_remote_code)
@@ -218,7 +237,7 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
     """Sizes of units that mean nothing, or those of their weights."""
     from adapt.method.das.criteria import magnitudes
-    from adapt.method.das.normalize import random_sizes
+    from adapt.method.das.importance import random_sizes
     from adapt.model.load import load_model
 
     figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
@@ -230,8 +249,6 @@ def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor],
 
 def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
     """Sizes of units and tokens over the rows."""
-    from adapt.method.das.gradients import gradients_on_cluster
-
     sums, seconds = gradients_on_cluster(measuring, rows)
     return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
 
@@ -260,3 +277,86 @@ def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
         return []
     text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"
     return [f"{text}: try frequency"] if embeddings_share > FREE_SHARE else []
+
+
+PASS_TOKENS = 4_096
+"""Text in one pass where `training.micro_batch` does not say [tokens]: enough to keep a device busy."""
+
+
+def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
+    """Batches of at most `das.importance_batch` rows, all of about one size, since small batches have large gradients.
+
+    Returns:
+        The sums over all batches, and the seconds that devices were held.
+
+    Raises:
+        ModelError: there is no dropout to measure with.
+        TrainingError: gradients are not finite.
+    """
+    from adapt.train.over_rows import batches_of, over_rows
+
+    batches = batches_of(rows, measuring.options.importance_batch)
+    sequences = sequences_in_a_pass(measuring.config)
+    parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config, sequences)
+    sums: Sums = reduce(add, parts)
+    if not all(sizes.isfinite().all() for sizes in sums.units.values()):
+        raise TrainingError(
+            "gradients are not finite, so importance cannot be measured",
+            "check the loss of the training before; a smaller training.learning_rate may help",
+        )
+    return sums, seconds
+
+
+def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
+    """One device's share of the batches."""
+    from adapt.method.das.contrast import injected
+    from adapt.method.das.criteria import gate_sizes, weight_sizes
+    from adapt.method.measurement import batches_at, model_on
+    from adapt.model.layers import Gates
+
+    model = model_on(device, measuring.config, measuring.pretrained)
+    gates, (loss, marks) = Gates(model), _loss(measuring)
+    views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
+    settings = measure_settings(measuring, precision)
+    batches = batches_at(measuring.text, share, measuring.config.training.sequence_length, marks)
+    with views.on() if views else nullcontext():
+        if measuring.options.importance == "gate":
+            return gate_sizes(model, gates, loss, batches, settings)
+        return weight_sizes(model, loss, batches, settings, measuring.options.importance)
+
+
+def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
+    """What units are judged by, and the columns that it needs beside the tokens."""
+    from adapt.method.das.contrast import Disagreement
+    from adapt.model.tokenizer import load_tokenizer
+    from adapt.objective.masking import make
+
+    config, pretrained = measuring.config, measuring.pretrained
+    if measuring.about == "general":
+        return Disagreement(), ()
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    objective = make(config.objective, tokenizer, config.seed)
+    return objective, objective.columns()
+
+
+def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
+    """How gradients are taken in a precision that the device has."""
+    import torch
+
+    from adapt.method.das.criteria import MeasureSettings
+
+    config, das, is_general = measuring.config, measuring.options, measuring.about == "general"
+    views = 2 if is_general else 1
+    return MeasureSettings(
+        granularity=das.granularity,
+        dropout_seed=config.seed if is_general else None,
+        embeddings="free" if is_general else das.embeddings,  # which tokens general knowledge needs is not known
+        rows=max(1, sequences_in_a_pass(config) // views),
+        dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+    )
+
+
+def sequences_in_a_pass(config: Config) -> int:
+    """How many sequences pass a device at once: `training.micro_batch`, or enough to keep a device busy."""
+    training = config.training
+    return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from adapt.method.base import Added, AddedMemory, Method, Setting
+from adapt.method.base import Added, AddedMemory, Method, Setting, TrainingEngine
 from adapt.method.derpp.options import DerppOptions
-from adapt.method.setting import TrainingEngine
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from adapt.method.derpp.reservoir import KeptRow, Reservoir
     from adapt.model.size import ModelSize
-    from adapt.objective.base import Corrupted, Objective
+    from adapt.objective.objective import Corrupted, Objective
 
 RESERVOIR_FILE = "reservoir.safetensors"
 DRAWS = 0x0DE12
@@ -93,8 +92,8 @@ class Derpp(Method):
         """The part's loss, what replayed rows add to that of the step, and the part's states where it is asked."""
         import torch
 
-        from adapt.model.outputs.cross_entropy import linear_cross_entropy
-        from adapt.model.outputs.head import compared_at, gather_of
+        from adapt.model.linear_losses import linear_cross_entropy
+        from adapt.model.sparse_prediction import compared_at, gather_of
 
         both, count = _joined(part, replayed), len(part.targets)
         positions, targets = both.asked(), both.answers()
@@ -159,7 +158,7 @@ def _place() -> tuple[int, int]:
     """This rank, and how many there are."""
     import torch.distributed as dist
 
-    from adapt.method.gather import is_alone
+    from adapt.method.collectives import is_alone
 
     return (0, 1) if is_alone() else (dist.get_rank(), dist.get_world_size())
 
@@ -191,8 +190,8 @@ def _of_all_ranks(kept: list[KeptRow], states: Tensor) -> list[KeptRow]:
     import torch
     import torch.distributed as dist
 
+    from adapt.method.collectives import among_hosts, gathered, is_alone
     from adapt.method.derpp.reservoir import KeptRow
-    from adapt.method.gather import among_hosts, gathered, is_alone
 
     if is_alone():
         return kept

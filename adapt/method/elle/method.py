@@ -14,22 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
 from adapt.errors import DataError
-from adapt.method.base import Added, Domain, Method, Setting
-from adapt.method.elle.growth import Growth, check_growths
+from adapt.method.base import Added, Domain, Method, Setting, TrainingEngine
+from adapt.method.domain_parameters import enter_sets
+from adapt.method.elle.growth import Growth, check_growths, check_prompts, idle_loss, take_prompt
 from adapt.method.elle.options import ElleOptions
-from adapt.method.elle.prompts import check_prompts, idle_loss, take_prompt
-from adapt.method.sets import enter_sets
-from adapt.method.setting import TrainingEngine
-from adapt.model.layers.families import check_units
-from adapt.model.limits import PROMPTS
+from adapt.model.architecture import PROMPTS, check_units
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-    from adapt.method.elle.memory import PastText
-    from adapt.objective.base import Corrupted, Objective
+    from adapt.method.elle.past_text import PastText
+    from adapt.objective.objective import Corrupted, Objective
     from adapt.runner import Stage
 
 TEXT = "text of domain "
@@ -88,8 +85,8 @@ class Elle(Method):
         Raises:
             DataError: a domain before has no text.
         """
-        from adapt.method.elle.grow import grown
-        from adapt.method.elle.memory import PastText
+        from adapt.method.elle.grown_model import grown
+        from adapt.method.elle.past_text import PastText
 
         self._setting, options = setting, self.options
         if folders := {name: folder for name, folder in setting.past.items() if name.startswith(TEXT)}:
@@ -124,7 +121,7 @@ class Elle(Method):
         if not (self._past and self._replays(step)):
             yield from super().losses(model, parts, objective, step, predictions)
             return
-        from adapt.method.gather import counted
+        from adapt.method.collectives import counted
 
         rows, length = sum(len(part.input_ids) for part in parts), parts[0].input_ids.shape[1]
         counts, rank = counted(rows)
@@ -147,7 +144,7 @@ class Elle(Method):
         if not self._names:
             yield
             return
-        from adapt.model.additions.domains import choose_set
+        from adapt.model.additions.domain_modules import choose_set
 
         choose_set(model, self._prompts.get(name))
         try:
@@ -176,7 +173,7 @@ class Elle(Method):
     def after_step(self, engine: TrainingEngine, step: int) -> None:
         """Notes the loss on what was replayed, where the device has been waited for already."""
         if self._past and self._replayed:
-            from adapt.method.gather import summed
+            from adapt.method.collectives import summed
 
             name, total, asked = self._replayed
             self._past.note(name, summed(total).item() / asked)

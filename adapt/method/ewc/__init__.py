@@ -1,1 +1,5 @@
-"""EWC: weights that past text depends on are held back. `options`, `fisher` (what is measured), `stage`, `method`."""
+"""EWC: weights that past text depends on are held back.
+
+- `options`: section `ewc`.
+- `method`: the method, and the stage that measures the Fisher information.
+"""

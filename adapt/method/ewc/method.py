@@ -1,30 +1,33 @@
 """EWC (Kirkpatrick et al. 2017, arXiv 1612.00796): weights move less, the more past text depends on them.
 
 The penalty strength / 2 sum F (w - w_start)^2 is added to the loss. F is the diagonal of the Fisher information, one
-for all domains before: the mean of theirs, measured by a stage after each (online, as in arXiv 1805.06370, so memory
-does not grow with the domains).
+for all domains before: the mean of theirs, measured by stage `fisher` after each (online, as in arXiv 1805.06370, so
+memory does not grow with the domains).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
-from adapt.method.base import AddedMemory, Domain, Method, Setting
+from adapt.method.base import AddedMemory, Domain, Method, Setting, TrainingEngine
 from adapt.method.ewc.options import EwcOptions
-from adapt.method.ewc.stage import FISHER_FILE, MEASURED, MeasureFisher
-from adapt.method.measuring.rows import check_prepared
-from adapt.method.measuring.sums import check_sums
-from adapt.method.setting import TrainingEngine
+from adapt.method.measurement import AddedUp, Summed, Summing, check_prepared, check_sums, sum_up, what_of_sums
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import cost_of
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
-    from adapt.method.pull import Pulls
+    from adapt.method.quadratic_penalty import Pulls
     from adapt.model.size import ModelSize
-    from adapt.runner import Stage
+    from adapt.objective.objective import Batch
+
 
 FISHER = "fisher"
 """What the method calls its stage."""
@@ -82,7 +85,7 @@ class Ewc(Method):
         """Keeps what the weights are now, and this rank's parts of the information."""
         from safetensors import safe_open
 
-        from adapt.method.pull import Pull, Pulls, own_parts, parts_now
+        from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
         folder = self._setting.past.get(FISHER)
         if folder is None:  # the first domain of all, with nothing to hold on to
@@ -106,3 +109,48 @@ class Ewc(Method):
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """A rank's share of the starting weights and of their information."""
         return AddedMemory(held=8.0 * size.parameters / shared_by)
+
+
+MEASURED, FISHER_FILE = "Fisher information", "fisher.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureFisher(Stage[Summed]):
+    """How much the text that a model knows depends on each weight (arXiv 1612.00796, equation 3)."""
+
+    kind = "fisher"
+
+    name: str
+    config: Config
+    options: EwcOptions
+    start: Start
+    """The model that is measured."""
+    texts: tuple[Stage[Any], ...]
+    """The prepared texts that it is measured on."""
+    previous: Stage[Summed] | None
+    """The information of the domains before, which the new one joins."""
+
+    def what(self) -> Mapping[str, Any]:
+        """The sample, what the model sees of it, and the model."""
+        return what_of_sums(self.config, self.start, self.options.fisher_sequences)
+
+    def needs(self) -> Mapping[str, float]:
+        """It computes on all workers, as a training does."""
+        from adapt.train.capacity.device import training_needs
+
+        return training_needs(self.config.resources)
+
+    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
+        """Measures on the cluster's devices."""
+        texts = tuple(str(done[text].path) for text in self.texts)
+        before = done[self.previous].path if self.previous else None
+        start, wanted = self.start.made(done), self.options.fisher_sequences
+        result = sum_up(Summing(self.config, start, texts, str(folder), wanted, MEASURED, squares), FISHER_FILE, before)
+        return Outcome(result, cost_of(result.device_seconds, self.config.resources.price_per_device_hour))
+
+
+def squares(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
+    """Squared gradients, row by row."""
+    from adapt.method.quadratic_penalty import squared_gradients
+
+    return squared_gradients(model, objective, batches, dtype)

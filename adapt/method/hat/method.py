@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
-from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.base import AddedMemory, Method, Setting, TrainingEngine
+from adapt.method.domain_parameters import check_domain_sets, enter_sets, take_set
 from adapt.method.hat.options import HatOptions
-from adapt.method.sets import check_domain_sets, enter_sets, take_set
-from adapt.method.setting import TrainingEngine
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-    from adapt.method.hat.learning import MaskLearning
-    from adapt.objective.base import Corrupted, Objective
+    from adapt.method.hat.mask_learning import MaskLearning
+    from adapt.objective.objective import Corrupted, Objective
 
 
 class Hat(Method):
@@ -69,8 +68,7 @@ class Hat(Method):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts masks in, and frees what they mask."""
-        from adapt.method.hat.blocked import used_in_layers, used_in_plugins
-        from adapt.method.hat.learning import MaskLearning
+        from adapt.method.hat.mask_learning import MaskLearning, used_in_layers, used_in_plugins
         from adapt.model.additions.masks import attach_plugins, attach_unit_masks
 
         (_, made), is_model = self._addition, self.options.on == "model"

@@ -1,1 +1,6 @@
-"""LoRA and its kin: `kinds` is what each asks of peft, `spectra` what singular values say, `method` trains them."""
+"""LoRA and its variants.
+
+- `method`: the plug-in and its options.
+- `variants`: what each variant asks of peft, and what is read from singular values.
+- `stage`, `moments`: measure second moments of inputs, which say where additions change least.
+"""

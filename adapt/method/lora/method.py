@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
 from adapt.errors import ConfigError, ModelError
 from adapt.method.base import AddedMemory, Domain, Method, Setting
-from adapt.method.lora.kinds import (
+from adapt.method.lora.stage import MOMENTS_FILE, MeasureMoments
+from adapt.method.lora.variants import (
     ADDED,
     BASE,
     UNTRANSPOSED,
     WHOLE_BASES,
     WHOLE_WEIGHTS,
+    best_conditioned,
     check_rank,
     merged_weight,
     peft_config,
 )
-from adapt.method.lora.spectra import best_conditioned
-from adapt.method.lora.stage import MOMENTS_FILE, MeasureMoments
-from adapt.method.measuring.rows import check_prepared
-from adapt.model.layers.families import check_units
+from adapt.method.measurement import check_prepared
+from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Stage
-from adapt.runner.packages import deciding
+from adapt.runner.key import deciding
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -131,7 +131,7 @@ class Lora(Method):
         import torch
         from peft import inject_adapter_in_model
 
-        from adapt.model.layers.pattern import is_transposed, layers_of
+        from adapt.model.layers import is_transposed, layers_of
 
         layers = layers_of(model)
         parts = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]

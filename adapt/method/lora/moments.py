@@ -15,9 +15,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from adapt.method.measuring.sums import AddedUp, check_sums
-from adapt.model.layers.pattern import Layer, inputs, layers_of
-from adapt.objective.base import Batch, Objective
+from adapt.method.measurement import AddedUp, check_sums
+from adapt.model.layers import Layer, inputs, layers_of
+from adapt.objective.objective import Batch, Objective
 
 DAMPING = 0.01
 """Share of the mean of C's diagonal that is added to it, so that it can be inverted: that of the authors' code."""

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.method.measuring.sums import AddedUp, Summed, Summing, sum_up, what_of_sums
+from adapt.method.measurement import AddedUp, Summed, Summing, sum_up, what_of_sums
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
-from adapt.runner.cost import cost_of
+from adapt.runner.record import cost_of
 
 if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the GPUs that are not theirs
     import torch
 
-    from adapt.objective.base import Batch
+    from adapt.objective.objective import Batch
 
 MEASURED, MOMENTS_FILE = "second moments", "moments.safetensors"
 
@@ -44,7 +44,7 @@ class MeasureMoments(Stage[Summed]):
 
     def needs(self) -> Mapping[str, float]:
         """It computes on all workers, as a training does."""
-        from adapt.train.capacity.needs import training_needs
+        from adapt.train.capacity.device import training_needs
 
         return training_needs(self.config.resources)
 

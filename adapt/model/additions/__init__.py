@@ -1,15 +1,14 @@
-"""What a model carries beside its architecture and cannot be merged into it: adapters, masks, experts, prompts.
+"""What a model has in addition to its architecture, and cannot be merged into it: adapters, masks, experts, prompts.
 
-Its folder is an ordinary one whose config.json names the additions and whose weights hold theirs too. transformers
-alone would leave them out, and say so; `adapt.model.load` and `adapt.model.base` attach them.
+A model with additions is an ordinary folder whose config.json names the additions and whose weights hold theirs too.
+transformers alone would leave them out with a warning; `adapt.model.load` attaches them.
 
-- `config`: the entries of config.json.
-- `table`: the kinds, and how a model gets them.
-- `weights`: reads such a folder.
-- `domains`: sets of which each domain has its own; `route`: which set a text should take.
+- `table`: the kinds, the entries of config.json, and how a model gets them.
+- `domain_modules`: a separate set for each domain, and the choice of a set.
 - `masks`: of units for each domain, and plugins that have them.
-- `adapters`: small bottlenecks in each layer.
-- `prompts`: vectors before each document; `prefixes`: keys and values in each layer.
+- `bottlenecks`: small bottlenecks in each layer.
+- `soft_prompts`: vectors before each document.
+- `prefixes`: keys and values in each layer.
 - `experts`: feed-forward blocks of each domain.
-- `exbert`: a smaller layer beside each, and a gate.
+- `exbert`: a smaller layer next to each layer, and a gate.
 """

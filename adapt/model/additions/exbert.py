@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from adapt.errors import ModelError
-from adapt.model.additions.config import additions_of, with_addition
-from adapt.model.layers.held import hold_rows
-from adapt.model.layers.pattern import Layer, inputs, layers_of, outputs
+from adapt.model.additions.table import additions_of, with_addition
+from adapt.model.layers import Layer, inputs, layers_of, outputs
+from adapt.model.masked_updates import hold_rows
 from adapt.model.tokenizer import is_decoder
 
 EXBERT = "exbert"
@@ -60,7 +60,7 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
     """Gives each layer of an encoder a smaller one and a gate, in place. Their weights mean nothing yet.
 
     Args:
-        model: of a family that `adapt.model.layers.families` knows.
+        model: of a family that `adapt.model.architecture` knows.
         heads: of each smaller layer; they are as wide as those of the model.
         inner: neurons of its feed-forward block.
         first_new: id of the first token that the model got with the module; see `train_exbert_alone`.

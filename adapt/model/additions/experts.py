@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from adapt.errors import ModelError
-from adapt.model.additions.domains import DomainSets
-from adapt.model.layers.pattern import layers_of
+from adapt.model.additions.domain_modules import DomainSets
+from adapt.model.layers import layers_of
 from adapt.model.size import EXPERTS
 
 
@@ -47,7 +47,7 @@ def attach_experts(model: Any, sets: int) -> None:
     Layers keep their names, identity and hooks: their class changes, as that of masked layers.
 
     Args:
-        model: of a family that `adapt.model.layers.families` knows.
+        model: of a family that `adapt.model.architecture` knows.
         sets: domains that have experts.
 
     Raises:

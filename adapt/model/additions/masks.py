@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from adapt.model.additions.domains import DomainSets
-from adapt.model.layers.pattern import inputs, layers_of, outputs
+from adapt.model.additions.domain_modules import DomainSets
+from adapt.model.layers import inputs, layers_of, outputs
 
 UNITS, PLUGINS = "unit_masks", "plugins"
 """The kinds of the additions, and what a layer calls its part of them."""
@@ -162,7 +162,7 @@ def attach_unit_masks(model: Any, sets: int, steepest: float) -> None:
     """Masks the units of a model's layers, in place. Embeddings begin positive: the model has learnt already.
 
     Args:
-        model: of a family that `adapt.model.layers.families` knows.
+        model: of a family that `adapt.model.architecture` knows.
         sets: domains that have masks.
         steepest: s of a mask that is learnt.
 
@@ -187,7 +187,7 @@ def attach_plugins(model: Any, sets: int, width: int, form: str, steepest: float
     """Gives each layer of a model two plugins, in place: for its attention, and for its feed-forward block.
 
     Args:
-        model: of a family that `adapt.model.layers.families` knows.
+        model: of a family that `adapt.model.architecture` knows.
         sets: domains that have masks.
         width: of the bottlenecks.
         form: `parallel`, reading what the block reads, or `sequential`, reading what it puts out.

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapt.model.additions.domains import DomainSets
-from adapt.model.layers.pattern import Layer, inputs, layers_of, outputs
-from adapt.model.limits import first_position
-from adapt.model.outputs.states import last_hidden_state
+from adapt.model.additions.domain_modules import DomainSets
+from adapt.model.architecture import first_position
+from adapt.model.layers import Layer, inputs, layers_of, outputs
+from adapt.model.packing.attention import PREFIXES
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.prefixed import PREFIXES
+from adapt.model.states import last_hidden_state
 
 _PIECE = 64
 """Words of which a new prefix is made see so many together."""
@@ -67,7 +67,7 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
     """Gives the attention of each layer a prefix for each domain, or one, in place.
 
     Args:
-        model: of a family that `adapt.model.layers.families` knows.
+        model: of a family that `adapt.model.architecture` knows.
         sets: how many prefixes.
         length: of each [keys].
 

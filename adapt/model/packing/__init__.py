@@ -1,7 +1,7 @@
-"""Documents one after another in a sequence, without padding, and models that keep them apart.
+"""Several documents in one sequence, without padding, and models that keep the documents apart.
 
 - `packed`: where each document begins and ends.
-- `prefixed`: keys and values that stand before those of every document.
-- `attention`: within documents only, for every encoder and decoder.
-- `dropout`: the same as torch's, sooner on CPUs.
+- `attention`: attention within documents, for every encoder and decoder.
+- `dropout`: the same as torch's, faster on CPUs.
+- `isolation`: switches a model to this attention, and checks the result.
 """

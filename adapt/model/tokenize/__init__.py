@@ -1,15 +1,9 @@
-"""Tokenizing texts faster than the library, with the same ids: pieces of texts repeat, and each is tokenized once.
+"""Tokenizes texts faster than the library, with the same ids: pieces of texts repeat, and each is tokenized once.
 
-- `portable`: a model's tokenizer, loaded once for many processes.
-- `quick`: how texts are tokenized: by pieces, or by the library.
-- `ragged`: lists of unequal lengths in flat arrays.
-- `library`: the library's own call.
+- `text_tokenizer`: tokenizes texts by pieces or by the library, and sends a tokenizer to other processes.
+- `piece_tokenizer`: tokenizes by pieces, with a table of earlier pieces.
 - `cuts`: where texts are cut into pieces.
-- `table`: the tokens of pieces that came before.
-- `placed`: the places and words of a piece's tokens.
-- `direct`: plain words go to the tokenizer's model at once.
-- `pieced`: tokenizes by pieces.
-- `trial`: finds out which cuts a tokenizer allows.
-- `probes`: the texts that show it.
-- `atoms`: what these are made of.
+- `allowed_cuts`: finds which cuts a tokenizer allows.
+- `library_calls`: calls of the library, and a direct way for plain words.
+- `ragged`: lists of unequal lengths in flat arrays.
 """

@@ -1,8 +1,8 @@
-"""Where texts are cut into pieces that are tokenized one by one: told by the characters on both sides, and no more.
+"""Cuts texts into pieces that are tokenized one by one. A cut depends only on the characters on both sides.
 
 Characters are of few kinds, and a rule says between which kinds there is a cut. Which rules a tokenizer allows is found
-out by trying (`adapt.model.tokenize.trial`). There is no cut beside characters that tokenizers may see together with
-their neighbours: marks that join a letter, controls, and white space other than single blanks and ends of lines.
+by `adapt.model.tokenize.allowed_cuts`. There is no cut next to characters that tokenizers may read together with their
+neighbours: marks that join a letter, controls, and white space other than single blanks and ends of lines.
 """
 
 import unicodedata

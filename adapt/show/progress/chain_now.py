@@ -9,10 +9,8 @@ from typing import Any
 
 from adapt.runner.files import write_atomically
 from adapt.runner.lock import is_held
-from adapt.runner.reach import everything
-from adapt.runner.stage import Stage
-from adapt.runner.stage_log import logged_lines
-from adapt.runner.store import Store
+from adapt.runner.stage import Stage, everything
+from adapt.runner.store import Store, logged_lines
 from adapt.show.blocks import Block, Drawing, Figures, FindingBlock, Findings, Table, TextBlock
 from adapt.show.drawing import loss_curve
 from adapt.show.pages import SelfShown
@@ -26,8 +24,8 @@ from adapt.show.progress.goals import (
     spent_lines,
     states_by_entry,
 )
-from adapt.train.job import METRICS_FILE
-from adapt.train.tracking.watch import describe
+from adapt.train.progress_display import describe
+from adapt.train.training_run import METRICS_FILE
 
 TRIALS_FILE = "trials.json"
 """In the folder of a search while it runs; the record has the trials of one that has finished."""

@@ -8,10 +8,8 @@ from adapt.console import duration, logs_json
 from adapt.errors import ConfigError
 from adapt.nearest import nearest
 from adapt.runner.lock import is_held
-from adapt.runner.reach import everything
-from adapt.runner.stage import Stage
-from adapt.runner.stage_log import failure_of, logged_lines
-from adapt.runner.store import Store
+from adapt.runner.stage import Stage, everything
+from adapt.runner.store import Store, failure_of, logged_lines
 from adapt.show.blocks import Table
 from adapt.streams import is_unread
 

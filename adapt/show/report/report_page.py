@@ -24,7 +24,7 @@ from adapt.show.report.task_runs import METRICS, Results, Row, collect
 from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
 from adapt.show.report.tradeoffs import FEWEST, MeasuredAlike, tradeoff_section, tradeoff_verdicts, tradeoffs
 from adapt.show.report.trainings import exports_of, pretraining, training_costs
-from adapt.stage.selecting.selection import SelectionJudged
+from adapt.stage.judge_selection import SelectionJudged
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
 """Kinds of stages that the comparisons show."""

@@ -12,7 +12,7 @@ from adapt.show.drawing import INK, LINE, WIDTH, canvas, color, short, style, sv
 from adapt.show.report.search_results import Curve, FoundSearch, FoundTrial, loss_curves, score_curves, turn_curves
 from adapt.show.report.task_comparison import hours
 from adapt.show.report.task_figures import Drawn
-from adapt.statistics.importance import Importances, importances
+from adapt.statistics.hyperparameter_importance import Importances, importances
 from adapt.statistics.seeds import LEVEL
 
 SHOWN_TRIALS = 12

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from adapt.runner.record import Record
-from adapt.select.judge.nearness import Nearness
 from adapt.show.blocks import Block, Figures, FindingBlock, Findings, Folded
 from adapt.show.drawing import canvas, color, style, svg
 from adapt.show.report.study import Entry
-from adapt.stage.selecting.selection import example_table, nearness_table
+from adapt.stage.judge_selection import Nearness, example_table, nearness_table
 
 OPEN, MOST = 3, 12
 """Maps that are shown at once, and together with those that are folded: each takes some 130 KB of the page."""

@@ -15,7 +15,7 @@ from adapt.show.report.sequence_runs import Sequences, cells_of
 from adapt.show.report.task_comparison import nats
 from adapt.show.report.task_figures import Drawn
 from adapt.show.report.tradeoffs import FEWEST, knee, pareto_front
-from adapt.statistics.continual import Matrix
+from adapt.statistics.continual_metrics import Matrix
 from adapt.statistics.seeds import spread
 
 COLORS = 7

@@ -8,7 +8,8 @@ from adapt.better import ways_of
 from adapt.runner.record import Record
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_comparison import RecipeCompared, corrected, nats
-from adapt.statistics.continual import (
+from adapt.statistics.comparison import paired, points
+from adapt.statistics.continual_metrics import (
     Matrix,
     SequenceFigures,
     against_separate,
@@ -17,9 +18,7 @@ from adapt.statistics.continual import (
     scores_of,
     sequence_figures,
 )
-from adapt.statistics.paired import paired
 from adapt.statistics.permutation import vary
-from adapt.statistics.words import points
 
 ONE = "against_one"
 """Name of the figure that needs separate models."""

@@ -15,8 +15,8 @@ from adapt.show.report.sequence_tables import (
     sequence_costs,
     sequence_differences,
 )
+from adapt.statistics.comparison import out_of_reach, p_value
 from adapt.statistics.seeds import spread
-from adapt.statistics.words import out_of_reach, p_value
 
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, on held-out loss,", " nats")}

@@ -14,9 +14,9 @@ from adapt.show.report.study import record_at
 from adapt.show.report.task_comparison import hours, stars
 from adapt.show.report.task_runs import METRICS
 from adapt.show.report.task_tables import MARKS, score_cell
-from adapt.statistics.continual import Matrix
+from adapt.statistics.comparison import p_value
+from adapt.statistics.continual_metrics import Matrix
 from adapt.statistics.seeds import spread
-from adapt.statistics.words import p_value
 
 MODES = {"continual": "", "separate": "a model for each domain", "joint": "all domains at once"}
 ABOUT = (

@@ -7,10 +7,8 @@ from adapt.runner.record import Record
 from adapt.show.blocks import FindingBlock
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
-from adapt.statistics.compare import Comparison, average_over_tasks, compare
-from adapt.statistics.holm import holm
+from adapt.statistics.comparison import Comparison, average_over_tasks, compare, holm, points, significant, verdict
 from adapt.statistics.outcomes import Tested
-from adapt.statistics.words import points, significant, verdict
 
 
 @dataclass(frozen=True)

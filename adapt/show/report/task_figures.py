@@ -12,7 +12,7 @@ from adapt.show.drawing import INK, METRICS_LINES, WIDTH, canvas, color, json_li
 from adapt.show.report.study import Entry, upstream
 from adapt.show.report.task_comparison import Compared, RecipeCompared, Trainings
 from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
-from adapt.statistics.compare import Comparison
+from adapt.statistics.comparison import Comparison
 
 Drawn = tuple[str, str]
 """A drawing: its SVG and its caption."""

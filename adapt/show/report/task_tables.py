@@ -8,8 +8,8 @@ from adapt.show.blocks import NONE, Block, Cell, Figures, Folded, Table, worded_
 from adapt.show.report.task_comparison import Compared, RecipeCompared, stars
 from adapt.show.report.task_figures import reliability
 from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
+from adapt.statistics.comparison import out_of_reach, p_value, points
 from adapt.statistics.seeds import Spread, spread
-from adapt.statistics.words import out_of_reach, p_value, points
 
 MARKS = "* differs from the baseline (Holm-corrected p < .05), ** p < .01"
 TRANSDUCTIVE = "† transductive: pre-training has read the text of dev and test"

@@ -1,12 +1,12 @@
 """Tables of pre-training: on what, how long, what it changed, and what it cost for what gain."""
 
-from adapt.evaluate.results import NOT_MEASURED, LossChange
+from adapt.evaluate.measurements import NOT_MEASURED, LossChange
 from adapt.runner.record import Record
 from adapt.show.blocks import NONE, Cell, Table, worded_interval
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
 from adapt.show.report.task_runs import Results
-from adapt.stage.export import Adapted
+from adapt.stage.export_model import Adapted
 
 
 def exports_of(study: Study) -> list[Entry]:

@@ -1,10 +1,30 @@
-"""What a worker computes on: its kind, memory, and how fast it multiplies matrices."""
+"""The devices of training workers: kind, memory and speed, what stages take of a machine, and a look from outside.
 
+    python -m adapt.train.capacity.device PRECISION WORKERS
+
+prints what this machine has, and how fast that multiplies matrices, as a line of JSON. So the process that asks needs
+no torch.
+
+Stages say what they take of a machine, so that what runs next to them does not slow them down. On GPUs a stage takes
+those, and a core for each process. Without them it computes on all cores that it does not share
+(`resources.trainings_per_machine`), and takes them. A joined cluster gives what processes ask for.
+"""
+
+import json
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+
+from adapt.config import ResourcesConfig, most_of
+from adapt.errors import ClusterError, ConfigError
+from adapt.ray.runtime import address_of, gpus_per_worker, hide_unreserved_gpus
+from adapt.train.worker_process import use_threads
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 MEASURED_S = 0.3
@@ -136,3 +156,125 @@ def matmul_rate(kind: str, precision: str) -> float:
     seconds = multiply(1)
     times = max(1, int(MEASURED_S / 3 / seconds))
     return 2.0 * width**3 * times / min(multiply(times) for _ in range(3))
+
+
+def training_needs(resources: ResourcesConfig) -> dict[str, float]:
+    """What a training, or what else computes on all workers, takes if as many as may come: {"CPU": 4, "GPU": 4}."""
+    workers, gpus = most_of(resources.workers), _gpus(resources)
+    return _needs(resources, workers * resources.cpus_per_worker, workers * gpus)
+
+
+def task_needs(resources: ResourcesConfig) -> dict[str, float]:
+    """What a task on one device, or on a part of one, takes."""
+    return _needs(resources, 1, min(1.0, _gpus(resources)))
+
+
+def _gpus(resources: ResourcesConfig) -> float:
+    return float(has_gpu()) if resources.gpus_per_worker is None else resources.gpus_per_worker
+
+
+def _needs(resources: ResourcesConfig, cpus: float, gpus: float) -> dict[str, float]:
+    if gpus:
+        return {"CPU": cpus, "GPU": gpus}
+    return {"CPU": max(cpus, len(os.sched_getaffinity(0)) / resources.trainings)}
+
+
+def check_compiler(on_gpu: bool) -> None:
+    """Looks for the compiler that torch.compile calls: C++ for CPUs, C for the launchers of GPU kernels.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    names = [os.environ.get("CC"), "gcc", "clang", "cc"] if on_gpu else [os.environ.get("CXX", "g++")]
+    if not any(name and shutil.which(name) for name in names):
+        raise ConfigError(
+            "training.compile needs a compiler, and none was found: looked for " + ", ".join(filter(None, names)),
+            "install g++ (or set CXX to a C++ compiler), or leave training.compile off",
+        )
+
+
+PROBE_S = 120
+
+
+def known_device(resources: ResourcesConfig) -> Device | None:
+    """The device as far as it is known without Ray: the one configured, or this machine's. None for a cluster's."""
+    if resources.device_memory_gib is not None:
+        kind = "cpu" if resources.gpus_per_worker == 0 else "cuda"
+        if resources.gpus_per_worker is None and address_of(resources) is None and not has_gpu():
+            kind = "cpu"
+        return limited(Device(kind, 0, has_bf16=kind == "cuda"), resources.device_memory_gib)
+    if address_of(resources) is not None:
+        return None
+    if has_gpu() and resources.gpus_per_worker != 0:
+        return limited(measured(resources, "auto")[0], None, resources.gpus_per_worker)
+    return this_machine(_processes(resources))
+
+
+def measured(resources: ResourcesConfig, precision: str) -> tuple[Device, float]:
+    """This machine's device and how fast it multiplies matrices [FLOP/s], found out in a process of its own.
+
+    Raises:
+        ClusterError: that process failed.
+    """
+    return _measured(precision, _processes(resources))
+
+
+def _processes(resources: ResourcesConfig) -> int:
+    """Training processes that have a part of this machine each."""
+    return most_of(resources.workers) * resources.trainings
+
+
+@lru_cache  # a chain asks for every training
+def _measured(precision: str, workers: int) -> tuple[Device, float]:
+    command = [sys.executable, "-m", "adapt.train.capacity.device", precision, str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise ClusterError(f"cannot look at this machine's device: {lines[-1]}", "check that torch can be imported")
+    values = json.loads(done.stdout.splitlines()[-1])
+    return Device(**values["device"]), values["rate"]
+
+
+def device_of_workers(resources: ResourcesConfig) -> Device | None:
+    """The device of a worker on the cluster that this process is connected to; None while no worker can be placed.
+
+    A task with a worker's resources looks at the node it lands on.
+    """
+    if device := known_device(resources):
+        return device
+    import ray
+
+    gpus = gpus_per_worker(resources)
+    wanted = {"CPU": resources.cpus_per_worker, "GPU": gpus}
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in alive):
+        return None
+    look_remotely = ray.remote(num_cpus=resources.cpus_per_worker, num_gpus=gpus)(_look)
+    device, node = ray.get(look_remotely.remote())
+    if device.on_gpu:
+        return limited(device, None, gpus)
+    its_own = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)  # it may have come meanwhile
+    workers_per_node = int(its_own.get("CPU", 1) / resources.cpus_per_worker)
+    return replace(device, shared_by=max(1, min(_processes(resources), workers_per_node)))
+
+
+def _look() -> tuple[Device, str]:
+    import ray
+
+    hide_unreserved_gpus()
+    return found(), ray.get_runtime_context().get_node_id()
+
+
+def main() -> None:
+    """Prints the answer."""
+    import torch
+
+    precision, workers = sys.argv[1], int(sys.argv[2])
+    device = found(workers)
+    if not device.on_gpu:
+        use_threads(torch.get_num_threads(), workers)
+    print(json.dumps({"device": asdict(device), "rate": matmul_rate(device.kind, device.precision(precision))}))
+
+
+if __name__ == "__main__":
+    main()

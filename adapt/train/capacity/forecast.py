@@ -9,11 +9,9 @@ from adapt.errors import AdaptError
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize, model_size
 from adapt.runner.store import Store
-from adapt.train.capacity.device import Device
-from adapt.train.capacity.fit import Fit, check_fits, fit
+from adapt.train.capacity.device import Device, known_device, measured
 from adapt.train.capacity.flops import training_flops, workload
-from adapt.train.capacity.memory import GIB
-from adapt.train.capacity.probe import known_device, measured
+from adapt.train.capacity.memory import GIB, Fit, check_fits, fit
 
 REACHED = 0.4
 """Share of the rate of large matrix products that training is taken to reach where no earlier run says."""

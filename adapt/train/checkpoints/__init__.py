@@ -3,7 +3,7 @@
 - `seal`: lists of files with digests, signed with the key of the user.
 - `retain`: which checkpoints are whole, and which of them stay.
 - `checkpoint`: each rank writes its share while training goes on.
-- `reshape`: taken apart, for other resources.
-- `weights`: read for averages over a window.
+- `reshape`: takes checkpoints apart, for other resources.
+- `weights`: reads weights for averages over a window.
 - `branch`: longer runs that start from the state at which a shorter one cooled down.
 """

@@ -21,7 +21,7 @@ from adapt.runner.secret import secret_of
 from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, step_of
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, reseal, sealed_run
 from adapt.train.schedule import learning_rate
-from adapt.train.tracking.progress import as_inherited
+from adapt.train.training_run import as_inherited
 
 BRANCHES = "branch"
 """Folder of a training stage with the state at the start of its cooldown; it is never pruned."""

@@ -19,7 +19,7 @@ from adapt.errors import CheckpointError, StorageError
 from adapt.method.base import Method
 from adapt.train.checkpoints.retain import folder_name, is_whole, newest_whole, remove_torn
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, write_seal
-from adapt.train.tracking.progress import Progress
+from adapt.train.training_run import Progress
 
 METHOD_FILE = "method.pt"
 """State of the method, in a checkpoint."""

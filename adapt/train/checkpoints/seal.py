@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from adapt.runner.digest import changed_files, sha256_of_all
 from adapt.runner.files import write_atomically
-from adapt.runner.hashing import changed_files, sha256_of_all
 from adapt.runner.key import canonical
 from adapt.runner.secret import Secret
 

@@ -26,7 +26,7 @@ from adapt.train.elastic.sizing import Sizing
 from adapt.train.elastic.slots import free_slots
 from adapt.train.elastic.wish import WishFile
 from adapt.train.failure import as_ours
-from adapt.train.tracking.notice import tell
+from adapt.train.training_run import tell
 
 _AGAIN_S = 0.5
 """Between two looks while nothing is trained, or what is trained may be lost."""

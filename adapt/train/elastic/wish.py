@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adapt.train.job import WISH_FILE
+from adapt.train.training_run import WISH_FILE
 
 _LOOK_S = 1.0
 _ASK_S = 5.0

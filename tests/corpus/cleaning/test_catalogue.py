@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from adapt.config import CorpusConfig
 from adapt.corpus.cleaning.block import Drop, Edit, edited
 from adapt.corpus.cleaning.catalogue import blocks_of, check_entities, identity
-from adapt.corpus.cleaning.length import Length
-from adapt.corpus.cleaning.unicode import FixUnicode
+from adapt.corpus.cleaning.filters import Length
+from adapt.corpus.cleaning.formatters import FixUnicode
 from adapt.corpus.entities import Tagged
-from adapt.corpus.screening.clean import DUPLICATE, Sieve, clean
-from adapt.corpus.screening.heldout import MEASURED, TRAINED
-from adapt.corpus.screening.tally import Tally
+from adapt.corpus.heldout import MEASURED, TRAINED
+from adapt.corpus.screening import DUPLICATE, Sieve, Tally, clean
 from adapt.errors import ConfigError
 
 WRONG = [

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapt.corpus.files.fields import check_field
-from adapt.corpus.files.records import Reading, read_objects, read_records
+from adapt.corpus.files.records import Reading, check_field, read_objects, read_records
 from adapt.errors import DataError
 
 

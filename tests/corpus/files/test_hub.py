@@ -11,10 +11,10 @@ import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files import hub, retry
+from adapt.corpus.corpora import check_readable
+from adapt.corpus.files import filesystem, hub
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
-from adapt.corpus.readable import check_readable
 from adapt.errors import ConfigError, DataError, StorageError
 from adapt.runner.digest import Digests
 
@@ -89,7 +89,7 @@ def test_a_repository_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest
 
 def test_a_hub_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(retry.time, "sleep", pauses.append)
+    monkeypatch.setattr(filesystem.time, "sleep", pauses.append)
     with pytest.raises(StorageError, match=r"cannot read the dataset o/n: .*offline"):
         build_manifest(CorpusConfig(source="dataset", dataset="o/n"), Digests(tmp_path / "digests"))
     assert pauses
@@ -122,7 +122,7 @@ def folder(tmp_path: Path, **files: str) -> CorpusConfig:
 def test_a_dataset_that_cannot_be_opened_is_a_data_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], says: str, fix: str
 ) -> None:
-    monkeypatch.setattr(retry.time, "sleep", None)  # nothing is tried again
+    monkeypatch.setattr(filesystem.time, "sleep", None)  # nothing is tried again
     with pytest.raises(DataError, match=says) as caught:
         check(folder(tmp_path, **files), tmp_path)
     assert fix in caught.value.fix
@@ -136,7 +136,7 @@ def test_whatever_the_library_raises(
         raise error("odd")
 
     monkeypatch.setattr("datasets.load_dataset", fail)
-    monkeypatch.setattr(retry.time, "sleep", None)
+    monkeypatch.setattr(filesystem.time, "sleep", None)
     hub._load.cache_clear()
     with pytest.raises(DataError, match=r"the dataset .* cannot be opened: .*odd"):
         check(corpus, tmp_path)
@@ -148,7 +148,7 @@ def test_an_outage_is_tried_again(corpus: CorpusConfig, tmp_path: Path, monkeypa
 
     pauses: list[float] = []
     monkeypatch.setattr("datasets.load_dataset", fail)
-    monkeypatch.setattr(retry.time, "sleep", pauses.append)
+    monkeypatch.setattr(filesystem.time, "sleep", pauses.append)
     hub._load.cache_clear()
     with pytest.raises(StorageError, match="Couldn't reach the Hub"):
         check(corpus, tmp_path)

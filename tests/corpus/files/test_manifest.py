@@ -269,7 +269,7 @@ def test_a_digest_that_the_store_keeps_saves_reading(
 def test_stores_that_need_a_package_or_are_not_known(
     location: str, message: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adapt.corpus.files.location.find_spec", lambda _: None)
+    monkeypatch.setattr("adapt.corpus.files.filesystem.find_spec", lambda _: None)
     with pytest.raises(ConfigError) as caught:
         expand_paths(location)
     assert message in caught.value.what

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from adapt.corpus.files import retry, storage
+from adapt.corpus.files import filesystem, storage
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.storage import check_unchanged, content_digest, open_file, state
@@ -55,7 +55,7 @@ class FlakyFile(io.BytesIO):
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr(retry.time, "sleep", found.append)
+    monkeypatch.setattr(filesystem.time, "sleep", found.append)
     return found
 
 
@@ -81,7 +81,7 @@ def test_storage_that_stays_away_is_named_without_its_secrets(
     monkeypatch.setattr(Flaky, "every", 0)
     with pytest.raises(StorageError, match=r"cannot read flaky://data/a\.txt: connection reset .* 6 times") as caught:
         list(read_records(flaky, Reading()))
-    assert pauses == list(retry.WAITS_S)
+    assert pauses == list(filesystem.WAITS_S)
     assert "credentials" in caught.value.fix
     assert "secret" not in caught.value.what + capsys.readouterr().err
 
@@ -230,13 +230,13 @@ def test_what_a_web_server_refuses(
     with pytest.raises(kind, match=message) as caught:
         expand_paths(url)
     assert "secret" not in str(caught.value)
-    assert len(pauses) == (len(retry.WAITS_S) if code == 503 else 0)
+    assert len(pauses) == (len(filesystem.WAITS_S) if code == 503 else 0)
 
 
 def test_a_web_server_that_is_not_there(pauses: list[float]) -> None:
     with pytest.raises(StorageError, match=r"cannot read http://127\.0\.0\.1:9/a\.txt: .*6 times in a row"):
         expand_paths("http://127.0.0.1:9/a.txt")
-    assert pauses == list(retry.WAITS_S)
+    assert pauses == list(filesystem.WAITS_S)
 
 
 def test_a_digest_of_the_content_where_the_store_has_none() -> None:

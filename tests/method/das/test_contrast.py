@@ -9,14 +9,13 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from adapt.method.das import contrast as module
-from adapt.method.das.contrast import Contrast, info_nce
+from adapt.method.das.contrast import Contrast, info_nce, injected
 from adapt.method.das.options import DasOptions
-from adapt.method.das.views import injected
-from adapt.model.layers.units import Gates, Kind, ones
-from adapt.model.outputs.head import loss_at
-from adapt.model.outputs.states import last_hidden_state
+from adapt.model.layers import Gates, Kind, ones
 from adapt.model.packing.packed import Packed
-from adapt.objective.base import Corrupted
+from adapt.model.sparse_prediction import loss_at
+from adapt.model.states import last_hidden_state
+from adapt.objective.objective import Corrupted
 from tests.model.families import documents, ready
 
 pytestmark = pytest.mark.heavy
@@ -157,7 +156,7 @@ def test_injected_dropout_is_in_every_view_but_the_objectives(
     family: str, cost: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout is replaced by a factor, so that views can be taken again, document by document."""
-    monkeypatch.setattr("adapt.method.das.views.QuickDropout", lambda p: lambda states: p * states)
+    monkeypatch.setattr("adapt.method.das.contrast.QuickDropout", lambda p: lambda states: p * states)
     model, texts = ready(family).train(), documents(*LENGTHS)
     gates, values, views = Gates(model), importance(model), injected(model, 0.5)
     assert views

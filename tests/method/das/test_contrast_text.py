@@ -15,11 +15,10 @@ from adapt.method.das import contrast as module
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
-from adapt.model.layers.units import Gates
-from adapt.model.outputs.head import loss_at
-from adapt.objective.base import Corrupted
-from adapt.objective.causal import CausalLanguageModelling
-from adapt.train.capacity.trial import trial_pass
+from adapt.model.layers import Gates
+from adapt.model.sparse_prediction import loss_at
+from adapt.objective.objective import CausalLanguageModelling, Corrupted
+from adapt.train.capacity.micro_batch import trial_pass
 from tests.job.worlds import keyed_model
 from tests.method.das.test_contrast import COSTS, LENGTHS, alone, config, gradients, importance, passed, rows
 from tests.model.families import documents, ready

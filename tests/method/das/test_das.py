@@ -14,10 +14,9 @@ from adapt.method.das.importance import Importance, save_importance
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
 from adapt.method.table import method_of
-from adapt.model.layers.units import by_parameter
+from adapt.model.layers import by_parameter
 from adapt.model.load import load_model
-from adapt.objective.base import Corrupted
-from adapt.objective.causal import CausalLanguageModelling
+from adapt.objective.objective import CausalLanguageModelling, Corrupted
 from tests.method.das.test_contrast import LENGTHS, alone, importance, rows
 from tests.model.families import documents, ready
 
@@ -143,7 +142,7 @@ def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: 
 
 @pytest.mark.slow
 def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("adapt.method.das.views.QuickDropout", lambda p: lambda states: p * states)
+    monkeypatch.setattr("adapt.method.das.contrast.QuickDropout", lambda p: lambda states: p * states)
     found = []
     for compiles in (False, True):
         model = ready("llama").train()

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from adapt.config import TrainingConfig
 from adapt.method.base import Method, Setting
-from adapt.method.das.soft_mask import SoftMask
-from adapt.model.layers.masked import Target
-from adapt.model.layers.units import ones
-from adapt.objective.base import Batch
+from adapt.method.das.importance import SoftMask
+from adapt.model.layers import ones
+from adapt.model.masked_updates import Target
+from adapt.objective.objective import Batch
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
-from adapt.train.options import apply_options
-from tests.method.das.test_soft_mask import keep_of, masked, moved
+from adapt.train.model_options import apply_options
+from tests.method.das.test_importance import keep_of, masked, moved
 from tests.train.toy import GLOBAL_BATCH, VOCABULARY, Case, Objective, columns, feed, model, rate, settings
 
 STAGES = 3, 0, 1, 2  # stage 3 first: it leaves another `linear` behind in torch, whose rounding all then share

@@ -13,21 +13,33 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
-from adapt.corpus.shards.tokens import write_shard
+from adapt.corpus.token_shards import write_shard
 from adapt.errors import DataError, ModelError
-from adapt.method.das.gradients import gradients_on_cluster, measure_share
-from adapt.method.das.importance import IMPORTANCE_FILE, Importance, load_importance
-from adapt.method.das.measure import MeasureSettings, gate_sizes
-from adapt.method.das.normalize import normalize, normalize_tokens, random_sizes
+from adapt.method.das.criteria import MeasureSettings, gate_sizes
+from adapt.method.das.importance import (
+    IMPORTANCE_FILE,
+    Importance,
+    load_importance,
+    normalize,
+    normalize_tokens,
+    random_sizes,
+)
 from adapt.method.das.options import DasOptions
-from adapt.method.das.stage import Measuring, measure_importance, plasticity_under, saturated
-from adapt.method.measuring.rows import EPOCH
-from adapt.model.layers.units import KINDS, Gates
+from adapt.method.das.stage import (
+    Measuring,
+    gradients_on_cluster,
+    measure_importance,
+    measure_share,
+    plasticity_under,
+    saturated,
+)
+from adapt.method.measurement import EPOCH
+from adapt.model.layers import KINDS, Gates
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
-from adapt.objective.base import Batch
-from adapt.objective.build import make
+from adapt.objective.masking import make
+from adapt.objective.objective import Batch
 from tests.tokenizers import byte_level
 
 LENGTH = 16

@@ -12,10 +12,10 @@ from adapt.method.das.contrast import info_nce
 from adapt.method.das.importance import Importance, save_importance
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
-from adapt.model.layers.units import ones
+from adapt.model.layers import ones
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
-from adapt.train.options import checkpoint
+from adapt.train.model_options import checkpoint
 from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, moments, rate, settings
 
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)

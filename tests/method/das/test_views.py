@@ -10,13 +10,12 @@ from scipy.special import softmax
 from scipy.stats import entropy, spearmanr
 
 from adapt.errors import ModelError
-from adapt.method.das.measure import MeasureSettings, Sums, gate_sizes
-from adapt.method.das.views import Disagreement, has_dropout, injected
-from adapt.model.layers.pattern import layers_of
-from adapt.model.layers.units import KINDS, Gates
-from adapt.model.outputs.states import last_hidden_state
-from adapt.objective.base import Batch
-from tests.method.das.test_measure import batch
+from adapt.method.das.contrast import Disagreement, has_dropout, injected
+from adapt.method.das.criteria import MeasureSettings, Sums, gate_sizes
+from adapt.model.layers import KINDS, Gates, layers_of
+from adapt.model.states import last_hidden_state
+from adapt.objective.objective import Batch
+from tests.method.das.test_criteria import batch
 from tests.model.families import FAMILIES, ready
 
 WITHOUT = ("llama", "modernbert")

@@ -13,7 +13,7 @@ from adapt.method.base import Added, Setting
 from adapt.method.derpp.method import Derpp
 from adapt.method.derpp.options import DerppOptions
 from adapt.method.derpp.reservoir import priorities
-from adapt.objective.base import Batch, Corrupted
+from adapt.objective.objective import Batch, Corrupted
 from tests.method.trained import BEFORE, loaded
 from tests.train import toy
 from tests.train.capacity.test_memory import ROBERTA

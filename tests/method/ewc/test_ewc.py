@@ -12,20 +12,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
-from adapt.corpus.shards.tokens import write_shard
+from adapt.corpus.token_shards import write_shard
 from adapt.errors import ModelError, StageError, TrainingError
 from adapt.method.base import AddedMemory, Setting
-from adapt.method.ewc.fisher import squared_gradients
-from adapt.method.ewc.method import Ewc
+from adapt.method.ewc.method import FISHER_FILE, MEASURED, Ewc, squares
 from adapt.method.ewc.options import EwcOptions
-from adapt.method.ewc.stage import FISHER_FILE, MEASURED, squares
-from adapt.method.measuring.rows import EPOCH, sampled_rows, text_of
-from adapt.method.measuring.sums import Summing, share_of_sums, sum_up
+from adapt.method.measurement import EPOCH, Summing, sampled_rows, share_of_sums, sum_up, text_of
+from adapt.method.quadratic_penalty import squared_gradients
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
-from adapt.objective.base import Batch
-from adapt.objective.build import make
+from adapt.objective.masking import make
+from adapt.objective.objective import Batch
 from tests.method.trained import START, Trained, train_all
 from tests.train import toy
 from tests.train.capacity.test_memory import ROBERTA

@@ -14,9 +14,9 @@ from adapt.method.base import Setting
 from adapt.method.cpt import Cpt, CptOptions
 from adapt.method.hat.method import Hat
 from adapt.method.hat.options import HatOptions
-from adapt.model.additions.domains import choose_domain, sets_of
-from adapt.model.export import save_model
+from adapt.model.additions.domain_modules import choose_domain, sets_of
 from adapt.model.load import load_model
+from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
 from tests.method.lora.test_method import logits
 from tests.method.trained import Trained, prepared, train_all

@@ -16,7 +16,7 @@ from adapt.method.lora.moments import DAMPING, least_directions, second_moments,
 from adapt.method.lora.stage import MOMENTS_FILE
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
-from adapt.objective.base import Batch
+from adapt.objective.objective import Batch
 from tests.model.families import ready
 from tests.runner.toys import Toy, idle
 from tests.train import toy

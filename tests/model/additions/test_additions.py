@@ -12,12 +12,10 @@ from torch import nn
 from transformers import AutoConfig
 
 from adapt.errors import ModelError
-from adapt.merge.alike import check_architectures
-from adapt.model.additions.config import additions_of, refuse_additions, stored_additions, with_addition
-from adapt.model.additions.table import ADDITIONS
-from adapt.model.base import load_base
-from adapt.model.export import save_model
-from adapt.model.load import load_model
+from adapt.merge.compatibility import check_architectures
+from adapt.model.additions.table import ADDITIONS, additions_of, refuse_additions, stored_additions, with_addition
+from adapt.model.load import load_base, load_model
+from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
 
 IDS = torch.tensor([[2, 31, 32, 4, 3]])

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from adapt.errors import ModelError
-from adapt.model.additions.domains import choose_set, own_parameters, sets_of
+from adapt.model.additions.domain_modules import choose_set, own_parameters, sets_of
 from adapt.model.additions.experts import attach_experts, begin_experts, has_experts
-from adapt.model.layers.pattern import layers_of
-from tests.model.additions.test_adapters import losses, shaken
+from adapt.model.layers import layers_of
+from tests.model.additions.test_bottlenecks import losses, shaken
 from tests.model.families import FAMILIES, ready
 
 

@@ -11,17 +11,16 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from adapt.model.additions.config import with_addition
-from adapt.model.additions.domains import choose_set, own_parameters, sets_of
+from adapt.model.additions.domain_modules import choose_set, own_parameters, sets_of
 from adapt.model.additions.prefixes import attach_prefixes, begin_prefixes
-from adapt.model.base import load_base
-from adapt.model.export import save_model
-from adapt.model.load import load_model
-from adapt.model.outputs.states import last_hidden_state
+from adapt.model.additions.table import with_addition
+from adapt.model.load import load_base, load_model
 from adapt.model.packing import attention
 from adapt.model.packing.packed import Packed
+from adapt.model.save_model import save_model
+from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import load_tokenizer
-from tests.model.additions.test_adapters import TEXTS, losses, shaken
+from tests.model.additions.test_bottlenecks import TEXTS, losses, shaken
 from tests.model.families import FAMILIES, documents, packed, plain, ready
 
 LENGTH = 3

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from adapt.model.outputs.head import predict_at
 from adapt.model.packing import attention
+from adapt.model.sparse_prediction import predict_at
 from tests.model.families import FAMILIES, documents, packed, plain, ready
 
 LENGTHS = 3, 7, 1, 20, 40, 33, 33

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from adapt.model.outputs.head import predict_at
 from adapt.model.packing import attention
+from adapt.model.sparse_prediction import predict_at
 from tests.model.families import FAMILIES, documents, packed, ready
 
 LENGTHS = 5, 1, 17, 16, 30, 2

@@ -8,7 +8,7 @@ import pytest
 from adapt.errors import ConfigError, DataError
 from adapt.runner import Outcome, Store, ensure
 from adapt.runner.lock import locked
-from adapt.runner.stage_log import logged
+from adapt.runner.store import logged
 from adapt.show.progress.goals import reasons_of, show_logs, spent, spent_lines, why_waiting
 from tests.runner.toys import Toy, ToyResult
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from adapt.show.report.study import Entry, Study
-from adapt.statistics.continual import sequence_figures
+from adapt.statistics.continual_metrics import sequence_figures
 from tests.show.report.fake_studies import Fake, finished
 
 ORDERS = {"a": ("cs", "biomed", "news", "reviews"), "b": ("reviews", "news", "biomed", "cs")}

@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 from sklearn import metrics
 
-from adapt.evaluate.results import Estimate, LossChange, ModelsCompared, Similar
+from adapt.evaluate.measurements import Estimate, LossChange, ModelsCompared, Similar
 from adapt.runner import Finished
-from adapt.runner.record import Record, load_record
-from adapt.runner.result import plain_values
+from adapt.runner.record import Record, load_record, plain_values
 from adapt.show.report.study import Entry, Study
-from adapt.stage.domains.sequence import SequenceResult
-from adapt.stage.export import Adapted
-from adapt.stage.finetune import Finetuned
-from adapt.stage.merge import MadeOf
-from adapt.stage.selecting.selection import SelectionJudged
+from adapt.stage.domain_sequence import SequenceResult
+from adapt.stage.export_model import Adapted
+from adapt.stage.finetuning import Finetuned
+from adapt.stage.judge_selection import SelectionJudged
+from adapt.stage.merge_stage import MadeOf
 from adapt.tuning.confirm import Confirmed
-from adapt.tuning.search import Searched
-from adapt.vocabulary.results import Extended
+from adapt.tuning.search_stage import Searched
+from adapt.vocabulary.vocabulary_results import Extended
 from tests.runner.made import made_up
 
 PACKAGES = {"python": "3.11.9", "torch": "2.13.0", "transformers": "5.23.0"}

@@ -10,7 +10,7 @@ from adapt.show.report.report_page import write_report
 from adapt.show.report.search_results import loss_curves, score_curves, searches_of, turn_curves
 from adapt.show.report.searches import parallel_coordinates, search_blocks, search_verdicts
 from adapt.show.report.study import Study
-from adapt.statistics import importance
+from adapt.statistics import hyperparameter_importance
 from tests.show.report.fake_searches import fake_confirmed, fake_search
 from tests.show.report.fake_studies import finished
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.heavy
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """How exact shares are is tested elsewhere."""
-    monkeypatch.setattr(importance, "RESAMPLES", 4)
+    monkeypatch.setattr(hyperparameter_importance, "RESAMPLES", 4)
 
 
 def study(root: Path, trials: int = 12, objectives: int = 1, judged: bool = False) -> Study:

@@ -15,7 +15,7 @@ from adapt.show.report.sequence_runs import MEASURES, Sequences, compare_methods
 from adapt.show.report.sequence_section import sequence_verdicts, sequence_warnings
 from adapt.show.report.sequence_tables import matrices, methods, noted
 from adapt.show.report.study import Study
-from adapt.statistics.holm import holm
+from adapt.statistics.comparison import holm
 from benchmarks.sequences import tables
 from tests.show.report.fake_sequences import ORDERS, SEEDS, entry, fake_sequences, sequence
 from tests.show.report.fake_studies import Fake, finished

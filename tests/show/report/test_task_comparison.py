@@ -18,8 +18,7 @@ from adapt.show.report.task_comparison import (
     verdicts,
 )
 from adapt.show.report.task_figures import cost_against_gain
-from adapt.statistics.compare import Comparison, compare
-from adapt.statistics.holm import holm
+from adapt.statistics.comparison import Comparison, compare, holm
 
 
 @pytest.fixture(scope="module")

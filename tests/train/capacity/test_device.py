@@ -6,13 +6,23 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from adapt.config import ResourcesConfig
-from adapt.train.capacity import device, probe
-from adapt.train.capacity.device import Device, found, limited, machine_memory, matmul_rate, this_machine
+from adapt.train.capacity import device
+from adapt.train.capacity.device import (
+    Device,
+    found,
+    limited,
+    machine_memory,
+    matmul_rate,
+    task_needs,
+    this_machine,
+    training_needs,
+)
 from adapt.train.capacity.memory import GIB
 from adapt.train.precision import resolve
 
@@ -22,7 +32,7 @@ GPU = Device("cuda", 80 * GIB, has_bf16=True, name="a GPU")
 @pytest.fixture(autouse=True)
 def on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(probe, "has_gpu", lambda: False)
+    monkeypatch.setattr(device, "has_gpu", lambda: False)
 
 
 def test_this_machine_is_what_torch_sees() -> None:
@@ -78,20 +88,20 @@ def test_the_rate_is_that_of_a_product() -> None:
     ],
 )
 def test_a_configured_memory_is_believed(resources: ResourcesConfig, kind: str) -> None:
-    known = probe.known_device(resources)
+    known = device.known_device(resources)
     assert known
     assert (known.kind, known.memory_per_worker) == (kind, 24 * GIB)
 
 
 def test_without_ray_a_cluster_s_device_is_not_known() -> None:
-    assert probe.known_device(ResourcesConfig(address="10.0.0.1:6379")) is None
-    assert probe.known_device(ResourcesConfig(workers=2)) == this_machine(2)
-    assert probe.known_device(ResourcesConfig(workers=2, trainings_per_machine=3)) == this_machine(6)
+    assert device.known_device(ResourcesConfig(address="10.0.0.1:6379")) is None
+    assert device.known_device(ResourcesConfig(workers=2)) == this_machine(2)
+    assert device.known_device(ResourcesConfig(workers=2, trainings_per_machine=3)) == this_machine(6)
 
 
 @pytest.mark.heavy
 def test_the_probe_answers_from_a_process_of_its_own() -> None:
-    command = [sys.executable, "-m", "adapt.train.capacity.probe", "fp32", "1"]
+    command = [sys.executable, "-m", "adapt.train.capacity.device", "fp32", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["rate"] > 1e8
@@ -100,8 +110,8 @@ def test_the_probe_answers_from_a_process_of_its_own() -> None:
 
 def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's cluster has 2 CPUs, so two workers of one CPU share its memory, and there is no place for 3."""
-    monkeypatch.setattr(probe, "known_device", lambda _: None)  # as for a cluster that was joined
-    of = probe.device_of_workers
+    monkeypatch.setattr(device, "known_device", lambda _: None)  # as for a cluster that was joined
+    of = device.device_of_workers
     alone, two, many = (of(ResourcesConfig(workers=workers, gpus_per_worker=0.0)) for workers in (1, 2, 8))
     assert alone
     assert (alone.memory, alone.shared_by) == (machine_memory(), 1)
@@ -120,6 +130,33 @@ def test_a_node_that_comes_while_its_device_is_looked_at_counts(monkeypatch: pyt
     monkeypatch.setattr(ray, "nodes", lambda: next(known))
     monkeypatch.setattr(ray, "remote", lambda **_: lambda look: SimpleNamespace(remote=lambda: look))
     monkeypatch.setattr(ray, "get", lambda _: (Device("cpu", GIB), "second"))
-    seen = probe.device_of_workers(ResourcesConfig(workers=2, gpus_per_worker=0.0, address="10.0.0.1:6379"))
+    seen = device.device_of_workers(ResourcesConfig(workers=2, gpus_per_worker=0.0, address="10.0.0.1:6379"))
     assert seen
     assert seen.shared_by == 2
+
+
+@pytest.mark.parametrize(
+    ("resources", "has_gpu", "training", "task"),
+    [
+        ({}, False, {"CPU": 8}, {"CPU": 8}),  # it computes on all cores
+        ({"workers": 2}, False, {"CPU": 8}, {"CPU": 8}),
+        ({"workers": 2, "trainings_per_machine": 2}, False, {"CPU": 4}, {"CPU": 4}),
+        ({"workers": (2, 6), "trainings_per_machine": 4}, False, {"CPU": 6}, {"CPU": 2}),
+        ({"workers": 3, "cpus_per_worker": 4.0}, False, {"CPU": 12}, {"CPU": 8}),
+        ({"workers": 2, "cpus_per_worker": 4.0}, True, {"CPU": 8, "GPU": 2}, {"CPU": 1, "GPU": 1}),
+        ({"workers": 2, "gpus_per_worker": 0.5}, True, {"CPU": 2, "GPU": 1}, {"CPU": 1, "GPU": 0.5}),
+        ({"workers": 2, "gpus_per_worker": 2.0}, False, {"CPU": 2, "GPU": 4}, {"CPU": 1, "GPU": 1}),  # a cluster's
+        ({"gpus_per_worker": 0.0}, True, {"CPU": 8}, {"CPU": 8}),
+    ],
+)
+def test_gpus_or_the_cores_that_it_computes_on(
+    resources: dict[str, Any],
+    has_gpu: bool,
+    training: dict[str, float],
+    task: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)})
+    monkeypatch.setattr(device, "has_gpu", lambda: has_gpu)
+    assert training_needs(ResourcesConfig(**resources)) == training
+    assert task_needs(ResourcesConfig(**resources)) == task

@@ -13,8 +13,17 @@ from adapt.errors import ConfigError
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse
 from adapt.train.capacity.device import Device
-from adapt.train.capacity.fit import CPU_TOKENS, GPU_TOKENS, USED, check_fits, fit, micro_batch_sizes
-from adapt.train.capacity.memory import GIB, Demand, estimate
+from adapt.train.capacity.memory import (
+    CPU_TOKENS,
+    GIB,
+    GPU_TOKENS,
+    USED,
+    Demand,
+    check_fits,
+    estimate,
+    fit,
+    micro_batch_sizes,
+)
 from tests.train.capacity.test_memory import ROBERTA
 
 

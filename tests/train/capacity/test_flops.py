@@ -1,11 +1,15 @@
 """FLOPs against torch's own count of the operations that a small model runs."""
 
+from dataclasses import replace
+from math import ceil
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from adapt.config import Config, MethodConfig, ObjectiveConfig
+from adapt.config import Config, MethodConfig, ObjectiveConfig, TrainingConfig
+from adapt.errors import ConfigError
 from adapt.method.adapters import AdaptersOptions
 from adapt.method.base import Added, Setting
 from adapt.method.cpt import CptOptions
@@ -14,24 +18,25 @@ from adapt.method.das.options import DasOptions
 from adapt.method.hat.options import HatOptions
 from adapt.method.lora.method import LoraOptions
 from adapt.method.table import method_of
-from adapt.model.additions.adapters import attach_adapters
+from adapt.model.additions.bottlenecks import attach_adapters
 from adapt.model.additions.exbert import add_exbert
 from adapt.model.additions.masks import attach_plugins
-from adapt.model.layers.units import Gates, ones
+from adapt.model.layers import Gates, ones
 from adapt.model.load import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
-from adapt.objective.base import Corrupted
-from adapt.objective.causal import CausalLanguageModelling
+from adapt.objective.objective import CausalLanguageModelling, Corrupted
 from adapt.train.capacity.flops import (
     Workload,
     forward_flops,
     mean_length,
     predicted_fraction,
     training_flops,
+    with_flops_as_steps,
     workload,
 )
-from adapt.train.options import checkpoint
+from adapt.train.model_options import checkpoint
 from tests.model.architectures import CAUSAL, VOCABULARY, random_model
+from tests.train.capacity.test_memory import ROBERTA
 
 pytestmark = pytest.mark.heavy
 
@@ -204,3 +209,57 @@ def test_what_passes_through() -> None:
     assert workload(causal, 512, 90.0, Added(1.0, 1.0)) == Workload(90.0, 1.0, Added(1.0, 1.0))
     assert mean_length({"train_documents": 4, "train_tokens": 10}) == 2.5
     assert mean_length({"train_documents": 0, "train_tokens": 0}) is None
+
+
+def limited(flops: float, **training: object) -> Config:
+    return Config(training=TrainingConfig(max_flops=flops, global_batch_size=4, sequence_length=128, **training))
+
+
+def test_a_limit_in_closed_form() -> None:
+    """Six operations an element of a matrix, of the head a predicted token, and attention's two products.
+
+    Documents have 100 tokens on average.
+    """
+    a_token = 6 * 84_934_656 + 12 * 768 * 100 * 12 + 6 * 39_193_344 * 0.15
+    found = with_flops_as_steps(limited(7.5 * 4 * 128 * a_token), ROBERTA, 100.0).training
+    assert (found.max_steps, found.max_flops) == (8, None)
+    assert with_flops_as_steps(limited(1.0), ROBERTA, 100.0).training.max_steps == 1
+
+
+def test_the_first_limit_that_is_reached_counts() -> None:
+    a_step = 4 * 128 * training_flops(ROBERTA, workload(Config().objective, 128))
+    assert with_flops_as_steps(limited(10 * a_step, max_steps=7), ROBERTA, None).training.max_steps == 7
+    both = with_flops_as_steps(limited(10 * a_step, max_steps=70, max_tokens=99), ROBERTA, None).training
+    assert (both.max_steps, both.max_tokens) == (10, 99)
+
+
+def test_a_model_with_more_tokens_takes_fewer_steps() -> None:
+    flops = 1000 * 4 * 128 * training_flops(ROBERTA, workload(Config().objective, 128))
+    larger = with_flops_as_steps(limited(flops), ROBERTA.with_tokens(10_000), None).training.max_steps
+    ratio = (6 * 84_934_656 + 12 * 768 * 128 * 12 + 6 * (39_193_344 + 7_680_000) * 0.15) / (
+        6 * 84_934_656 + 12 * 768 * 128 * 12 + 6 * 39_193_344 * 0.15
+    )
+    assert larger == ceil(1000 / ratio)
+
+
+def test_what_a_method_adds_counts_and_how_the_work_is_done_does_not() -> None:
+    plain = with_flops_as_steps(limited(1e16), ROBERTA, None).training.max_steps or 0
+    das = replace(
+        limited(1e16, gradient_checkpointing=True, micro_batch=1),
+        method=MethodConfig(kind="das"),
+        method_options=DasOptions(contrast_cost="exact"),
+    )
+    slow = with_flops_as_steps(das, ROBERTA, None).training.max_steps or 0
+    assert 2 < plain / slow < 3  # two more passes through the layers, without the head
+    again = replace(das, training=replace(das.training, gradient_checkpointing=False, micro_batch=4))
+    assert with_flops_as_steps(again, ROBERTA, None).training.max_steps == slow
+
+
+def test_without_a_limit_of_compute_nothing_changes() -> None:
+    config = Config(training=TrainingConfig(max_tokens=7))
+    assert with_flops_as_steps(config, None, None) is config
+
+
+def test_a_model_whose_dimensions_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"training\.max_flops is set, but config\.json does not name"):
+        with_flops_as_steps(limited(1e9), None, None)

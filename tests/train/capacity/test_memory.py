@@ -9,19 +9,18 @@ import torch
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
 from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.collectives import without_others
 from adapt.method.das.contrast import Contrast
+from adapt.method.das.importance import SoftMask
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
-from adapt.method.das.soft_mask import SoftMask
-from adapt.method.gather import without_others
 from adapt.model.additions.exbert import add_exbert
-from adapt.model.apart import keep_documents_apart
-from adapt.model.layers.units import Gates, ones
+from adapt.model.layers import Gates, ones
+from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
-from adapt.objective.base import Corrupted
-from adapt.objective.causal import CausalLanguageModelling
+from adapt.objective.objective import CausalLanguageModelling, Corrupted
 from adapt.train.capacity.memory import BUCKET, GATHERED, LONG, SCORES, Demand, estimate
-from adapt.train.options import checkpoint
+from adapt.train.model_options import checkpoint
 from tests.model.architectures import CAUSAL, VOCABULARY, random_model
 from tests.train.capacity import held
 
@@ -334,10 +333,10 @@ def test_masks_hold_where_parameters_start(name: str, embeddings: bool, tmp_path
 
 def test_constants_of_the_model_code() -> None:
     """They are written down twice, because that code loads torch."""
-    from adapt.model.outputs import cross_entropy
+    from adapt.model import linear_losses
     from adapt.model.packing import attention
 
-    assert (LONG, SCORES) == (attention.LONG, cross_entropy.PIECE_BYTES)
+    assert (LONG, SCORES) == (attention.LONG, linear_losses.PIECE_BYTES)
 
 
 def test_parts_add_up() -> None:

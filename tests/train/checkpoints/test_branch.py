@@ -18,13 +18,13 @@ from adapt.runner.record import load_record
 from adapt.runner.secret import Secret, secret_of
 from adapt.stage.train import RAN_ON, outcome_of
 from adapt.train import worker
-from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole
 from adapt.train.checkpoints.seal import Seal, Sealing, forgery_in, sealed_run
+from adapt.train.meter import Utilization
 from adapt.train.schedule import branch_step
-from adapt.train.tracking.progress import Progress
+from adapt.train.training_run import Progress
 from tests.runner.toys import Toy, idle
 from tests.train.checkpoints.sealed import seal
 from tests.train.toy import Case, build, feed

@@ -16,7 +16,7 @@ from adapt.errors import CheckpointError, StorageError
 from adapt.method.base import Method
 from adapt.runner.secret import Secret
 from adapt.train.checkpoints.checkpoint import METHOD_FILE, Checkpoints
-from adapt.train.tracking.progress import Progress
+from adapt.train.training_run import Progress
 from tests.train.checkpoints.sealed import SEALING
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from adapt.config import MixtureConfig, ObjectiveConfig, TrainingConfig
-from adapt.corpus.batches.mixture import Mixture, share_changes
+from adapt.corpus.sample_order import Mixture, share_changes
 from adapt.errors import ConfigError
 from adapt.method.base import Setting
 from adapt.method.table import METHODS, method_class
-from adapt.objective.base import Batch
-from adapt.objective.build import MASKING, make
+from adapt.objective.masking import MASKING, make
+from adapt.objective.objective import Batch
 from adapt.train.checkpoints.branch import depends_on_length
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop

@@ -13,7 +13,7 @@ from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, Traini
 from adapt.config.measuring import EvaluationConfig
 from adapt.errors import ModelError
 from adapt.job.merge_job import merge_stages
-from adapt.merge.average import decay_weights
+from adapt.merge.merger import decay_weights
 from adapt.runner import Record, ensure
 from adapt.stage.context import Context
 from adapt.train.checkpoints.retain import STATE_FILE, folder_name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.train.tracking.progress import Progress
+from adapt.train.training_run import Progress
 from cluster.here.nodes import Nodes
 from tests.cluster.metadata import served
 from tests.forks.nodes import forked_nodes

@@ -16,7 +16,7 @@ from adapt.train.elastic import policy as module
 from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
 from adapt.train.elastic.sizing import Patience, Sizing
 from adapt.train.elastic.wish import WishFile
-from adapt.train.job import NOTICE_FILE
+from adapt.train.training_run import NOTICE_FILE
 from tests.train.checkpoints.sealed import seal
 
 

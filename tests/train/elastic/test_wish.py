@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from adapt.train.elastic import wish
 from adapt.train.elastic.wish import Wishes, WishFile
-from adapt.train.tracking.progress import Progress
+from adapt.train.training_run import Progress
 from tests.train.toy import Case, build, feed
 
 

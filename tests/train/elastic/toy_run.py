@@ -10,8 +10,8 @@ from typing import Any
 
 from adapt.config import ResourcesConfig
 from adapt.ray.runtime import connect, hide_unreserved_gpus
-from adapt.train.job import CHECKPOINTS
-from adapt.train.ranks import RankedRun, on_all_ranks
+from adapt.train.ray_train import RankedRun, on_all_ranks
+from adapt.train.training_run import CHECKPOINTS
 
 NAME = "toy"
 SIZES = {"global_batch": 12, "micro_batch": 2, "dropout": 0.3}
@@ -32,10 +32,10 @@ class ToyRun:
 
 
 def main(told: ToyRun) -> None:
-    from adapt.train import ranks
+    from adapt.train import ray_train
     from adapt.train.elastic.sizing import Patience
 
-    ranks.PATIENCE = Patience(settle_s=2, look_s=0.5, looks=3)
+    ray_train.PATIENCE = Patience(settle_s=2, look_s=0.5, looks=3)
     resources = ResourcesConfig(address=told.address, workers=told.workers, gpus_per_worker=0, max_failures=1)
     connect(resources)
     sizes = [number for number in range(told.workers[0], told.workers[1] + 1) if SIZES["global_batch"] % number == 0]

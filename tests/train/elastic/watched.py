@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.train.checkpoints.retain import newest_whole, step_of
-from adapt.train.job import CHECKPOINTS
+from adapt.train.training_run import CHECKPOINTS
 from cluster.here.nodes import Nodes
 from tests.forks.nodes import become_member
 from tests.forks.server import Forked

@@ -1,0 +1,131 @@
+"""Collects evidence from samples of texts and from tasks, with the model's tokenizer and with the model itself."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from adapt.advise.corpus_sample import Sample
+from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
+from adapt.config import Config
+from adapt.errors import DataError
+from adapt.evaluate.domain_similarity import word_overlaps
+from adapt.evaluate.losses import SAMPLE_SEED, loss_on
+from adapt.model.load import load_model
+from adapt.model.locate import Pretrained
+from adapt.model.size import model_size
+from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.text_tokenizer import QuickTokenizer
+from adapt.model.tokenizer import load_text_tokenizer
+from adapt.task.dataset import Facts, Split
+from adapt.train.capacity.flops import workload
+from adapt.vocabulary.analysis import analyze_words
+from adapt.vocabulary.vocabulary_results import Extension
+from adapt.vocabulary.word_reader import WordReader
+
+MEASURED_TOKENS = 20_000
+"""Tokens of each text that its loss is measured on: about 3,000 predictions, so that the standard error is about 0.05
+nats."""
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], tasks: Mapping[str, Path]) -> Evidence:
+    """Gathers the evidence, on the CPUs of this process.
+
+    Args:
+        config: `objective`, `evaluation`, and `advice.max_documents`, the examples of a task that are looked at.
+        pretrained: the model.
+        samples: of `corpus`, `general`, `pool` and `candidates`, those that there are.
+        tasks: folders of prepared tasks, by name.
+
+    Raises:
+        DataError: a corpus holds no text.
+    """
+    for name, sample in samples.items():
+        if not sample.texts:
+            raise DataError(
+                f"the {name} text is empty after cleaning", "check its paths, text field and corpus.cleaning"
+            )
+    observer = _Observer(config, pretrained)
+    texts = {name: observer.text(sample) for name, sample in samples.items()}
+    if "corpus" in texts:
+        texts["corpus"] = replace(texts["corpus"], extension=observer.extension(samples["corpus"]))
+    words = {name: sample.texts for name, sample in samples.items() if name in ("corpus", "general")}
+    overlap = word_overlaps(words)["corpus"] if len(words) == 2 else []
+    return Evidence(
+        [observer.task(folder, words) for folder in tasks.values()], **texts, overlap=max(overlap, default=None)
+    )
+
+
+class _Observer:
+    """A model with its tokenizer, which looks at texts and tasks."""
+
+    def __init__(self, config: Config, pretrained: Pretrained) -> None:
+        causal = config.objective.kind == "causal"
+        self.config, self.size = config, model_size(pretrained.model)
+        self.tokenizer: PreTrainedTokenizerFast = load_text_tokenizer(pretrained)
+        self.quick = QuickTokenizer(self.tokenizer.backend_tokenizer)
+        self.model: PreTrainedModel = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+
+    def text(self, sample: Sample) -> TextEvidence:
+        tokens = [ids.astype(np.int64) for ids in self.quick(sample.texts).lists(IDS)]
+        size = sum(len(text.encode("utf-8", "replace")) for text in sample.texts)
+        return TextEvidence(
+            documents=sample.documents,
+            bytes=sample.bytes,
+            tokens=sample.bytes and round(sample.bytes / size * sum(map(len, tokens))),
+            is_exact=sample.is_exact,
+            sampled=len(tokens),
+            fertility=self.fertility(sample.texts, tokens),
+            loss=self.loss(tokens),
+        )
+
+    def extension(self, sample: Sample) -> Extension | None:
+        reader = WordReader(self.tokenizer.backend_tokenizer)
+        names = {number: reader.surface(piece) for piece, number in self.tokenizer.get_vocab().items()}
+        work = workload(self.config.objective, self.config.training.sequence_length)
+        found = analyze_words(sample.texts, reader, names, self.config.vocabulary.min_count, self.size, work)
+        curve = found.curve if found else []
+        return next((each for each in curve if found and each.tokens == found.elbow and each.tokens), None)
+
+    def task(self, folder: Path, words: Mapping[str, list[str]]) -> TaskEvidence:
+        facts, train, test = Facts.load(folder), Split.load(folder, "train"), Split.load(folder, "test")
+        drawn = np.random.default_rng(SAMPLE_SEED).permutation(len(train))[: self.config.advice.max_documents]
+        tokens = [train.tokens[number] for number in drawn]
+        texts = self.tokenizer.batch_decode([ids.tolist() for ids in tokens], skip_special_tokens=True)
+        near = {name: word_overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
+        return TaskEvidence(
+            name=facts.name,
+            examples=len(train),
+            tokens=sum(map(len, train.tokens)),
+            classes=len(facts.labels),
+            rarest=_rarest(train.labels),
+            test=len(test),
+            leaked=sum(test.leaked),
+            fertility=self.fertility(texts, tokens),
+            loss=self.loss(tokens),
+            overlap=near.get("corpus"),
+            general_overlap=near.get("general"),
+        )
+
+    def fertility(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> float:
+        special = self.tokenizer.all_special_ids
+        pieces = sum(int((~np.isin(ids, special)).sum()) for ids in tokens)
+        return pieces / max(1, sum(len(WORD.findall(text)) for text in texts))
+
+    def loss(self, tokens: Sequence[np.ndarray]) -> float:
+        before = np.cumsum([0, *map(len, tokens)])[:-1]
+        first = [ids for ids, so_far in zip(tokens, before, strict=True) if so_far < MEASURED_TOKENS and len(ids)]
+        return loss_on(first, self.model, self.tokenizer, self.config, torch.device("cpu"))
+
+
+def _rarest(labels: Sequence[Any]) -> int:
+    """Number of examples, or words, of the rarest class that occurs."""
+    flat = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in labels])
+    counts = np.unique(flat[flat >= 0], return_counts=True)[1]
+    return int(counts.min()) if len(counts) else 0

@@ -1,0 +1,112 @@
+"""A random sample of a corpus that is not prepared, and how large the whole is."""
+
+import json
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adapt.config import CorpusConfig
+from adapt.corpus.files.formats import MIB, TABLES, format_of
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.sample_order import permute
+from adapt.corpus.screening import Sieve, Tally, clean, local_screen
+
+READ_BYTES = 64 * MIB
+"""About so much text is read. A corpus with less is read whole, so its size is exact."""
+PLACES = 64
+"""The sample is taken from so many items of the corpus, if it has as many."""
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some documents of a corpus, and the corpus' size; None if the size cannot be known without reading all of it."""
+
+    texts: list[str]
+    """The documents, in random order."""
+    documents: int | None
+    """Number of documents in the corpus, after cleaning."""
+    bytes: int | None
+    """Size of their text as UTF-8."""
+    is_exact: bool
+    """Whether the two numbers were counted, and not estimated."""
+
+
+def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample:
+    """Reads and cleans a corpus, or parts of it, and draws documents from what was read.
+
+    Documents that hold a text of `corpus.decontaminate` are left out, as they are of a training.
+
+    The rest is taken to be like what was read, by the size of the files. Of an item that was read in part, the part's
+    size is that of its texts as JSON lines, compressed if the file is.
+
+    Args:
+        manifest: its files.
+        corpus: of one source.
+        most: documents to draw.
+
+    Raises:
+        DataError: a file or an evaluation set is broken.
+    """
+    screen = local_screen(corpus)
+    items = [slices_of(item) for item in items_of(manifest, corpus)]
+    sizes = {part.path: part.size for part in manifest.parts} if corpus.source == "files" else {}
+    share = READ_BYTES // max(1, min(len(items), PLACES))
+    texts: list[str] = []
+    read_whole, read, stored = 0, 0, 0
+    for number in permute(np.arange(len(items)), max(len(items), 1), SEED, 0).tolist():
+        if read >= READ_BYTES:
+            break
+        with screen.of(number) as sieve:
+            beginning, at_end = _beginning(items[number], corpus, share, sieve)
+        read_whole += at_end
+        texts += beginning
+        read += sum(map(_size, beginning))
+        if sizes:
+            size = sum((part.stop or sizes[part.path]) - part.start for part in items[number])
+            stored += size if at_end else min(size, _stored(beginning, items[number][0].path))
+    drawn = random.Random(SEED).sample(texts, min(most, len(texts)))
+    if read_whole == len(items):
+        return Sample(drawn, len(texts), read, True)
+    if not sizes:
+        return Sample(drawn, None, None, False)
+    scale = sum(sizes.values()) / max(stored, 1)
+    return Sample(drawn, round(len(texts) * scale), round(read * scale), False)
+
+
+def joined_samples(samples: Sequence[Sample]) -> Sample:
+    """The sources of a corpus as one, each with the documents that were drawn of it."""
+    texts = [text for sample in samples for text in sample.texts]
+    random.Random(SEED).shuffle(texts)
+    documents = [sample.documents for sample in samples if sample.documents is not None]
+    sizes = [sample.bytes for sample in samples if sample.bytes is not None]
+    known = len(sizes) == len(samples)
+    exact = all(sample.is_exact for sample in samples)
+    return Sample(texts, sum(documents) if known else None, sum(sizes) if known else None, exact)
+
+
+def _beginning(item: list[Slice], corpus: CorpusConfig, most: int, sieve: Sieve) -> tuple[list[str], bool]:
+    """The first documents of an item, up to about `most` bytes, and whether they are all."""
+    texts: list[str] = []
+    read = 0
+    for part in item:
+        for text in clean(read_slice(part, corpus), corpus, Tally(), part.place, sieve):
+            if read >= most:
+                return texts, False
+            texts.append(text)
+            read += _size(text)
+    return texts, True
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+def _stored(texts: list[str], path: str) -> int:
+    lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode("utf-8", "replace")
+    kind, compression = format_of(path)
+    return len(zlib.compress(lines)) if compression or kind in TABLES else len(lines)

@@ -1,0 +1,105 @@
+"""The whole configuration of a job, and what each kind of job requires and sets by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from typing import Any
+
+from adapt.config.corpus import CorpusConfig, MixtureConfig
+from adapt.config.fields import how_list
+from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, SimilarityConfig
+from adapt.config.merging import MergeConfig
+from adapt.config.resources import ResourcesConfig, StorageConfig, TrackingConfig
+from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
+from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, SequenceConfig, TrainingConfig, section_of
+from adapt.config.tuning import TuneConfig
+from adapt.config.vocabulary import VocabularyConfig
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """Every field by its dotted name, for trackers and messages, with the options of the chosen method alone."""
+    sections = {f.name: getattr(config, f.name) for f in fields(config)}
+    if (options := sections.pop("method_options")) is not None:
+        sections[section_of(config.method.kind)] = options
+    return {
+        name: value
+        for section, content in sections.items()
+        for name, value in (
+            {f"{section}.{f.name}": getattr(content, f.name) for f in fields(content)}
+            if is_dataclass(content)
+            else {section: content}
+        ).items()
+    }
+
+
+@dataclass(frozen=True)
+class Config:
+    """Job."""
+
+    name: str = "dapt"
+    """A readable name for the output folders; it is not part of their identity. dontstop sequence stops if a sequence
+    of this name was begun with another order of domains, or with other text."""
+    seed: int = 0
+    """Seed of data order, masks and dropout."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    sequence: SequenceConfig = field(default_factory=SequenceConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    tasks: list[TaskConfig] = how_list()
+    """Further tasks, a list of sections like `task`. dontstop tapt trains on the text of all tasks, dontstop evaluate
+    compares models on them, and dontstop sequence takes them as end tasks, each with its `domain`."""
+    tapt: TaptConfig = field(default_factory=TaptConfig)
+    select: SelectConfig = field(default_factory=SelectConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    merge: MergeConfig = field(default_factory=MergeConfig)
+    comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
+    advice: AdviceConfig = field(default_factory=AdviceConfig)
+    tune: TuneConfig = field(default_factory=TuneConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    method_options: Any = None
+    """The options of the method that method.kind names, from the section with the method's name; None for defaults."""
+
+
+@dataclass(frozen=True, eq=False)  # each is the only one of its kind, and so can be a key
+class Kind:
+    """A job."""
+
+    name: str
+    description: str
+    corpus: bool = True
+    """Whether it must have `corpus`."""
+    sources: bool = False
+    """Whether `corpus` must be a list of sources."""
+    task: bool = False
+    """Whether it must have `task`."""
+    selects: bool = False
+    """Whether it can train on what it selects of a pool (`select.pool_paths`) in place of a corpus."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The job's own defaults, by dotted field name. A length in epochs or tokens overrides a default in steps."""
+
+
+DAPT = Kind(
+    "dapt",
+    "Domain-adaptive pre-training: adapts a model to a corpus (Don't Stop Pretraining, section 3).",
+    selects=True,
+)
+"""The job that a configuration is taken for where no other is named."""
+TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}
+"""TAPT's own defaults. Advice on what to run computes costs with them."""
+
+
+@cache  # a kind is known by itself
+def without_corpus(kind: Kind) -> Kind:
+    """The same job where its text comes from elsewhere."""
+    return replace(kind, corpus=False)

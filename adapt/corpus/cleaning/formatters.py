@@ -1,0 +1,196 @@
+"""Cleaning blocks that change documents: `fix_unicode`, `boilerplate` and `pii`.
+
+The catalogue reads the ranges of options from the annotations, so annotations must be strings in this module.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
+
+from adapt.config import PositiveInt
+from adapt.corpus.cleaning.block import Block, Drop, Edit, count_change, edited
+
+
+@dataclass(frozen=True)
+class FixUnicode(Block):
+    """Undoes wrong decodings ("Ã©" for "é"), HTML entities, ligatures and the like with ftfy (Speer 2019).
+
+    Straight quotes take the place of curly ones only where `uncurl_quotes` is set, and HTML entities are decoded where
+    the text holds no tag, as ftfy does by default.
+    """
+
+    name: ClassVar[str] = "fix_unicode"
+    packages: ClassVar[tuple[str, ...]] = ("ftfy",)
+    keeps_entities: ClassVar[bool] = False
+    uncurl_quotes: bool = False
+    """Make curly quotes straight."""
+
+    def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
+        """The text as it was meant."""
+        import ftfy
+
+        fixed = ftfy.fix_text(text, uncurl_quotes=self.uncurl_quotes)
+        count_change(changes, self.name, fixed != text)
+        return fixed
+
+
+_NOTICE = re.compile(
+    r"""\b(?:
+    (?:we|site|website|page) \s+ uses? \s+ (?:\w+ \s+)? cookies
+    | (?:accept|cookie) \s+ (?:all|policy|settings|preferences)
+    | all \s+ rights \s+ reserved | copyright \s+ (?:\(c\)|©|\d{4})
+    | terms \s+ (?:of \s+ (?:use|service)|and \s+ conditions)
+    | privacy \s+ (?:policy|statement|notice) | javascript \s+ (?:is \s+)? (?:disabled|required|enabled)
+    | enable \s+ javascript | share \s+ (?:this|on) \b (?=.{0,30}$) | (?:follow|like|find) \s+ us \s+ on
+    | (?:sign \s+ up|subscribe) \s+ (?:for|to) \s+ (?:our|the|this) | (?:click|tap) \s+ here
+    | (?:log|sign) \s+ in \s+ (?:to|or) | (?:read|view|load) \s+ more $ | skip \s+ to \s+ (?:main \s+)? content
+    | back \s+ to \s+ top | leave \s+ a \s+ (?:comment|reply) | powered \s+ by \s+ \w+ $
+    ) | ©""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class Boilerplate(Block):
+    """Removes short lines that are notices of English web pages (cookies, copyright, sharing, …) or repeat themselves.
+
+    Longer lines stay whatever they say, for they are text about such things.
+    """
+
+    name: ClassVar[str] = "boilerplate"
+    max_words: PositiveInt = 20
+    """A line may be boilerplate only up to this length [words]."""
+    max_repeats: PositiveInt = 2
+    """At most this many equal short lines stay, the first ones."""
+
+    def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
+        """The text without those lines."""
+        seen: dict[str, int] = {}
+        edits = []
+        for start, line in _lines(text):
+            content = line.strip()
+            if not content or len(content.split()) > self.max_words:
+                continue
+            seen[content] = seen.get(content, 0) + 1
+            if notice := _NOTICE.search(content):
+                count_change(changes, "boilerplate notices")
+            elif seen[content] > self.max_repeats:
+                count_change(changes, "boilerplate repeats")
+            if notice or seen[content] > self.max_repeats:
+                edits.append(Edit(start, start + len(line)))
+        return edited(text, edits) if edits else text
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with the place where they start; their ends are part of them."""
+    start = 0
+    for line in text.splitlines(keepends=True):
+        yield start, line
+        start += len(line)
+
+
+@dataclass(frozen=True)
+class Pii(Block):
+    """Masks e-mail addresses, phone numbers and identity numbers; ids with check digits only where these are right.
+
+    A rule on the form of a number, so a safeguard and no guarantee: names and postal addresses stay.
+    """
+
+    name: ClassVar[str] = "pii"
+    emails: bool = True
+    """As <EMAIL>."""
+    phones: bool = True
+    """As <PHONE>: +, country code and 7 to 14 digits, or ten digits as in North America, divided."""
+    ids: bool = True
+    """US social security numbers as <SSN>, bank accounts as <IBAN>, credit cards as <CARD>."""
+    addresses: bool = True
+    """IPv4 and IPv6 addresses of the public network as <IP>."""
+
+    def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
+        """The text with placeholders."""
+        edits: list[Edit] = []
+        masked = bytearray(len(text))
+        for kind, edit in _found(text, self):
+            if not any(masked[edit.start : edit.end]):
+                masked[edit.start : edit.end] = b"\1" * (edit.end - edit.start)
+                edits.append(edit)
+                count_change(changes, f"pii {kind}")
+        return edited(text, sorted(edits, key=lambda edit: edit.start)) if edits else text
+
+
+def _found(text: str, options: Pii) -> Iterator[tuple[str, Edit]]:
+    """What is to be masked, the surest kinds first."""
+    for kind, option, pattern, holds in _kinds():
+        if getattr(options, option):
+            for match in pattern.finditer(text):
+                if holds(match[0]):
+                    yield kind, Edit(match.start(), match.end(), f"<{kind.upper()}>")
+
+
+def is_iban(value: str) -> bool:
+    """Whether the check digits of an International Bank Account Number are right (ISO 13616: it is 1 modulo 97)."""
+    compact = re.sub(r"\s", "", value)
+    return 15 <= len(compact) <= 34 and int("".join(str(int(c, 36)) for c in compact[4:] + compact[:4])) % 97 == 1
+
+
+def is_card(value: str) -> bool:
+    """Whether a number of 13 to 19 digits passes the check of payment cards (Luhn, ISO/IEC 7812-1)."""
+    digits = [int(c) for c in value if c.isdigit()]
+    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
+    return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and (sum(digits[::-2]) + sum(doubled)) % 10 == 0
+
+
+def is_public_address(value: str) -> bool:
+    """Whether it is an IP address that says where somebody is; private and reserved ones do not."""
+    try:
+        return ipaddress.ip_address(value).is_global
+    except ValueError:
+        return False
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+@cache  # compiled when they are first used, which a job with nothing to do never comes to
+def _kinds() -> list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]]:
+    """What is looked for: its kind, the option that asks for it, how it looks, and what else must hold."""
+    return [
+        (
+            "email",
+            "emails",
+            re.compile(r"[\w.+-]{1,64}@(?:[a-z0-9](?:[a-z0-9-]{0,62})\.){1,8}[a-z]{2,24}\b", re.I),
+            _always,
+        ),
+        ("iban", "ids", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), is_iban),
+        ("card", "ids", re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-]|\.\d)"), is_card),
+        ("ssn", "ids", re.compile(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?![\w-])"), _always),
+        ("ip", "addresses", re.compile(r"(?<![\w.:])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d|\w)"), is_public_address),
+        (
+            "ip",
+            "addresses",
+            re.compile(r"(?<![\w:.])[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7}(?![\w:])", re.I),
+            is_public_address,
+        ),
+        (
+            "phone",
+            "phones",
+            re.compile(r"(?<![\w+])\+[1-9]\d{0,2}(?:[ .-]?\(?\d{1,4}\)?){2,6}(?!\w)"),
+            _phone,
+        ),
+        (
+            "phone",
+            "phones",
+            re.compile(r"(?<![\w+.-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-]|\.\d)"),
+            _always,
+        ),
+    ]
+
+
+def _phone(value: str) -> bool:
+    return 8 <= sum(character.isdigit() for character in value) <= 15  # E.164

@@ -1,0 +1,447 @@
+"""Csv and tsv files with a header row, read a row at a time in bounded memory; what their quotes mean is decided first.
+
+A quote that begins a cell and is closed some lines below, or never, turns the rows between into one cell. So a cell may
+span lines only where the file follows one rule throughout: a cell that contains a quote is enclosed in quotes, the
+quotes inside are doubled, and the closing quote ends the cell. Files that break this rule, and files whose cells over
+several lines could as well be rows, are refused.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from adapt.corpus.files.formats import DELIMITERS, MIB, NOT_UTF8, Bad
+from adapt.corpus.files.lines import TOO_LONG
+from adapt.errors import DataError
+
+UNCLOSED = "a quote is never closed"
+_INSIDE = re.compile(rb'(?:[^"]++|"")*+')
+"""The content of an enclosed cell, up to its closing quote."""
+_MARK = b"\xef\xbb\xbf"
+"""The byte order mark of UTF-8."""
+_LONGEST_CELL = 2**31 - 1
+"""For the csv library, whose limit is not to apply: `raw_rows` has a limit of its own [characters]."""
+
+
+@dataclass(slots=True)
+class RawRow:
+    """A row with quotes as it is in the file: one line, or several where an enclosed cell contains line ends."""
+
+    line: int
+    """Number of its first line, from 1."""
+    lines: list[bytes] = field(default_factory=list)
+    """Empty where the row is too long."""
+    height: int = 0
+    """Number of its lines."""
+    cells: int = 0
+    enclosed: int = 0
+    """Number of cells in quotes."""
+    size: int = 0
+    """Bytes."""
+    is_open: bool = False
+    """Its last cell is not closed yet."""
+    is_too_long: bool = False
+    is_bare: bool = False
+    """A cell that is not enclosed contains a quote."""
+    is_doubled: bool = False
+    """An enclosed cell contains a doubled quote, or is empty: a pair of quotes that is not a part of a text."""
+    fault: str = ""
+    """Why its quotes cannot be read as enclosing cells."""
+
+    def add(self, line: bytes | Bad, mark: bytes, limit: int) -> None:
+        """Takes in the next line of the row.
+
+        Args:
+            line: the line with its end.
+            mark: the byte between cells.
+            limit: of a row [bytes].
+        """
+        self.height += 1
+        if isinstance(line, Bad):
+            self.is_too_long = True
+        else:
+            self.size += len(line)
+            self._scan(line, mark)
+        if self.is_too_long or self.size > limit:
+            self.is_too_long = True
+            self.lines = []
+        elif not isinstance(line, Bad):
+            self.lines.append(line)
+
+    def _scan(self, line: bytes, mark: bytes) -> None:
+        end = len(line.rstrip(b"\r\n"))
+        position = 0
+        while True:
+            if self.is_open:
+                inside = _INSIDE.match(line, position)
+                assert inside
+                self.is_doubled |= b'"' in inside[0] or (not inside[0] and position > 0)
+                if inside.end() == len(line):
+                    return
+                position = inside.end() + 1
+                self.is_open = False
+                self.enclosed += 1
+                if position < end and line[position : position + 1] != mark:
+                    self.fault = "text follows a closing quote"
+                    return
+            elif line[position : position + 1] == b'"':
+                self.is_open = True
+                position += 1
+                continue
+            else:
+                stop = line.find(mark, position, end)
+                stop = end if stop < 0 else stop
+                self.is_bare |= b'"' in line[position:stop]
+                position = stop
+            self.cells += 1
+            if position >= end:
+                return
+            position += 1
+
+
+def raw_rows(
+    lines: Iterable[bytes | Bad], mark: bytes, limit: int, are_checked: bool = False
+) -> Iterator[bytes | RawRow]:
+    """The rows of a file whose quotes enclose cells, without blank lines. A row ends with the line that closes it.
+
+    A row without quotes is given as its line, without the line's end: most are such, and need no more.
+
+    Args:
+        lines: of the file, from its beginning.
+        mark: the byte between cells.
+        limit: of a row [bytes]; the lines of longer ones are not kept.
+        are_checked: the quotes of the file are known to be consistent, so a line with an even number of them is a row
+            of its own, and is given as its line, too.
+    """
+    row: RawRow | None = None
+    for number, line in enumerate(lines, start=1):
+        if row is None:
+            if isinstance(line, bytes):
+                line = line.removeprefix(_MARK)
+                content = line.rstrip(b"\r\n")
+                quotes = content.count(b'"')
+                if len(content) <= limit and (not quotes or (are_checked and quotes % 2 == 0)):
+                    if content:
+                        yield content
+                    continue
+            row = RawRow(number)
+        row.add(line, mark, limit)
+        if not row.is_open:
+            yield row
+            row = None
+    if row is not None:
+        row.fault = UNCLOSED
+        yield row
+
+
+def enclosed_cells(lines: list[str], mark: bytes) -> list[str]:
+    """The cells of a row whose quotes enclose cells.
+
+    Raises:
+        csv.Error: a quote or a carriage return is where none may be.
+    """
+    if csv.field_size_limit() < _LONGEST_CELL:
+        csv.field_size_limit(_LONGEST_CELL)
+    return next(csv.reader(lines, delimiter=mark.decode(), strict=True))
+
+
+_LONGEST_NAME = 30
+"""Longer parts of a header with other marks are text, not names of columns [characters]."""
+_OTHER_MARKS = {b";": "semicolons", b"\t": "tabs", b",": "commas", b"|": "vertical bars"}
+
+
+def header_of(lines: Iterable[bytes | Bad], kind: str, path: str) -> list[str]:
+    """The names of the columns; none where there is no line.
+
+    Args:
+        lines: of the file, from its beginning.
+        kind: `csv` or `tsv`.
+        path: of the file, for messages.
+
+    Raises:
+        DataError: two columns have one name, or the file has other marks between its values.
+    """
+    mark = DELIMITERS[kind]
+    row = next(raw_rows(lines, mark.encode(), MIB), None)
+    if row is None:
+        return []
+    names = _cells(row, mark)
+    if isinstance(names, Bad):
+        raise DataError(f"{path}: the header cannot be read: {names}", "write the names of the columns on one line")
+    line = row if isinstance(row, bytes) else row.lines[0]
+    if line.lower().startswith(b"sep="):
+        raise DataError(f"{path} begins with a line for Excel, {line.decode()!r}", "remove that line")
+    twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
+    if twice is not None:
+        raise DataError(f"{path} has two columns named {twice!r}", "give each column a name of its own")
+    if b"\r" in line and isinstance(row, bytes):
+        raise DataError(
+            f"{path} is broken: a carriage return without a line feed in its header", "end all lines with line feeds"
+        )
+    other = next((other for other in _OTHER_MARKS if other in line), None)
+    if len(names) == 1 and other and all(len(name) <= _LONGEST_NAME for name in names[0].split(other.decode())):
+        raise DataError(
+            f"{path} has {_OTHER_MARKS[other]} between its values, but a .{kind} file has"
+            f" {_OTHER_MARKS[mark.encode()]}; its first line is {names[0]!r}",
+            _fix_of_mark(other, kind),
+        )
+    return names
+
+
+def _fix_of_mark(other: bytes, kind: str) -> str:
+    right = next((name for name, mark in DELIMITERS.items() if mark.encode() == other), None)
+    if right:
+        return f"give it a name that ends in .{right}"
+    return (
+        'write it again: python -c "import pandas;'
+        f" pandas.read_csv('FILE', sep={other.decode()!r}).to_csv('NEW.csv', index=False)\""
+    )
+
+
+def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: bool) -> Iterator[Mapping[str, str] | Bad]:
+    """The records below the header; for one that cannot be read, the reason.
+
+    Args:
+        lines: of the file, from its beginning.
+        kind: `csv` or `tsv`.
+        limit: of a row [bytes].
+        are_enclosing: whether quotes enclose cells (see `adapt.corpus.files.delimited.are_enclosing`) or are letters.
+    """
+    mark = DELIMITERS[kind]
+    found = raw_rows(lines, mark.encode(), limit, are_checked=True) if are_enclosing else _line_rows(lines, limit)
+    header: list[str] | None = None
+    for row in found:
+        cells = _cells(row, mark, are_enclosing)
+        if header is None:
+            header = [] if isinstance(cells, Bad) else cells
+        elif isinstance(cells, Bad):
+            yield cells
+        elif len(cells) != len(header):
+            yield Bad("another number of columns than the header")
+        else:
+            yield dict(zip(header, cells, strict=True))
+
+
+def _line_rows(lines: Iterable[bytes | Bad], limit: int) -> Iterator[bytes | RawRow]:
+    """The rows of a file whose quotes are letters: its lines."""
+    for number, line in enumerate(lines, start=1):
+        if isinstance(line, Bad) or len(line) > limit:
+            yield RawRow(number, is_too_long=True)
+        elif content := line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n"):
+            yield content
+
+
+def _cells(row: bytes | RawRow, mark: str, are_enclosing: bool = True) -> list[str] | Bad:
+    """The cells of a row, or the reason why it cannot be read."""
+    try:
+        if isinstance(row, bytes) and (not are_enclosing or b'"' not in row):
+            return row.decode().split(mark)
+        if isinstance(row, bytes):
+            try:
+                return enclosed_cells([row.decode()], mark.encode())
+            except csv.Error:
+                line, row = row, RawRow(0)
+                row.add(line, mark.encode(), len(line))
+        if row.is_too_long:
+            return TOO_LONG
+        if row.fault:
+            return Bad(f"malformed CSV: {row.fault}")
+        lines = [line.decode() for line in row.lines]
+        return enclosed_cells(lines, mark.encode()) if row.enclosed else lines[0].rstrip("\r\n").split(mark)
+    except UnicodeDecodeError:
+        return Bad(NOT_UTF8)
+    except csv.Error:
+        return Bad("malformed CSV")
+
+
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
+_FIX = (
+    "mend that line, or where quotes are letters of the text, read the file so: pandas.read_csv(FILE,"
+    " quoting=csv.QUOTE_NONE); then write it again with df.to_csv(FILE, index=False, quoting=csv.QUOTE_ALL), or as"
+    " .jsonl"
+)
+_SAMPLED_ROWS = 10_000
+"""Rows from which the values of columns are learned."""
+_MOST_VALUES = 50
+"""A column with more different values has no fixed set of them."""
+_MOST_CANDIDATES, _MOST_LINES, _LONGEST = 100, 20, 64
+"""How many cells over several lines are examined, how many lines of each, and the longest value looked at [bytes]."""
+_FEW = 0.01
+"""Part of the cells over several lines that may look like rows in a file that is otherwise consistent."""
+
+
+def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: str, by_default: bool) -> bool:
+    """Whether quotes enclose cells. Reads the whole file.
+
+    Args:
+        lines: of the file, from its beginning.
+        mark: the byte between cells.
+        limit: of a row [bytes].
+        path: of the file, for messages.
+        by_default: whether quotes enclose cells where the file does not show what they are (csv), or are letters (tsv).
+
+    Raises:
+        DataError: a cell over several lines may be rows whose quotes are letters; names the lines.
+    """
+    survey = _Survey(mark)
+    for row in raw_rows(lines, mark, limit):
+        survey.add(row)
+    if survey.inconsistent:
+        if by_default and survey.first_tall:
+            tall = survey.first_tall
+            elsewhere = f", but not all cells with quotes are enclosed in them ({survey.inconsistent})"
+            raise DataError(
+                f"{path}, line {tall.line}: a quote begins a cell that {_extent(tall)}"
+                f"{'' if tall.fault == UNCLOSED else elsewhere}, so rows may be lost in that cell",
+                _FIX,
+            )
+        return by_default
+    if not by_default and not survey.shows_enclosing:
+        return False
+    if doubtful := survey.doubtful():
+        raise DataError(
+            f"{path}, line {doubtful.line}: a quote begins a cell that {_extent(doubtful)}, and these lines"
+            " look like rows of their own, so rows may be lost in that cell",
+            _FIX,
+        )
+    return True
+
+
+def _extent(row: RawRow) -> str:
+    if row.fault == UNCLOSED:
+        return "is never closed"
+    return f"ends {row.height - 1} line{'s' if row.height > 2 else ''} below"
+
+
+def _value(cell: bytes) -> bytes:
+    """A cell as it is compared: without quotes around it, and not longer than needed to tell a label from a text."""
+    is_enclosed = len(cell) > 1 and cell[:1] == cell[-1:] == b'"'
+    return (cell[1:-1] if is_enclosed else cell)[: _LONGEST + 1]
+
+
+class _Survey:
+    """What the rows of a file show about its quotes, if they are taken to enclose cells."""
+
+    def __init__(self, mark: bytes) -> None:
+        self.inconsistent = ""
+        """The first place where quotes do not enclose a cell, and why."""
+        self.first_tall: RawRow | None = None
+        """The first row of several lines."""
+        self.shows_enclosing = False
+        """Something in the file is only right if quotes enclose cells."""
+        self._mark = mark
+        self._columns = 0
+        self._tall = 0
+        self._rows = 0
+        self._are_all_enclosed = True
+        """All cells below the header are in quotes, or numbers."""
+        self._values: list[set[bytes] | None] = []
+        """Values of each column; None where there are too many."""
+        self._are_numbers: list[bool] = []
+        self._like_rows: list[tuple[RawRow, list[list[bytes]]]] = []
+        """Rows of which most lines have the right number of cells by themselves, with these cells."""
+        self._count_like_rows = 0
+
+    def add(self, row: bytes | RawRow) -> None:
+        """Looks at the next row."""
+        is_header = not self._columns
+        if is_header:
+            self._columns = row.count(self._mark) + 1 if isinstance(row, bytes) else row.cells
+            self._values = [set() for _ in range(self._columns)]
+            self._are_numbers = [True] * self._columns
+        if isinstance(row, bytes):
+            if not is_header and self._rows < _SAMPLED_ROWS:
+                self._learn(row.split(self._mark), 0)
+            return
+        self.shows_enclosing |= is_header and row.enclosed > 0 and not row.fault
+        if row.height > 1 or row.fault == UNCLOSED:
+            self._tall += 1
+            self.first_tall = self.first_tall or row
+        if row.fault or not row.is_too_long:
+            self._compare(row, is_header)
+
+    def _compare(self, row: RawRow, is_header: bool) -> None:
+        """Looks at a row with quotes."""
+        reason = row.fault or ("a cell without quotes around it has one inside" if row.is_bare else "")
+        if not reason and row.cells != self._columns:
+            reason = f"{row.cells} columns in place of {self._columns}"
+        if reason:
+            line = row.line + row.height - 1 if row.fault and row.fault != UNCLOSED else row.line
+            self.inconsistent = self.inconsistent or f"line {line}: {reason}"
+        else:
+            if row.height > 1:
+                self._keep_if_like_rows(row)
+            else:
+                self.shows_enclosing |= row.lines[0].count(self._mark) + 1 != row.cells
+            if not is_header and self._rows < _SAMPLED_ROWS:
+                self._learn(self._parsed(row), row.enclosed)
+        self.shows_enclosing |= row.is_doubled
+
+    def _keep_if_like_rows(self, row: RawRow) -> None:
+        lines = [line.rstrip(b"\r\n").split(self._mark) for line in row.lines]
+        whole = [cells for cells in lines if len(cells) == self._columns]
+        if row.is_doubled or [b""] in lines or 2 * len(whole) <= len(lines):
+            self.shows_enclosing = True
+            return
+        self._count_like_rows += 1
+        if len(self._like_rows) < _MOST_CANDIDATES:
+            kept = [[_value(cell) for cell in cells] for cells in whole[:_MOST_LINES]]
+            self._like_rows.append((RawRow(row.line, height=row.height), kept))
+
+    def _parsed(self, row: RawRow) -> list[bytes]:
+        """The cells of a row, read as if quotes enclosed them; none where the csv library cannot read it."""
+        try:
+            cells = enclosed_cells([line.decode("utf-8", "surrogateescape") for line in row.lines], self._mark)
+        except csv.Error:
+            return []
+        return [cell.encode("utf-8", "surrogateescape") for cell in cells]
+
+    def _learn(self, cells: list[bytes], enclosed: int) -> None:
+        """Learns the values of columns from a row, and whether all its cells but numbers are in quotes.
+
+        Args:
+            cells: of the row.
+            enclosed: how many of them are in quotes.
+        """
+        if len(cells) != self._columns:
+            return
+        self._rows += 1
+        numbers = sum(map(bool, map(_NUMBER.fullmatch, cells)))
+        self._are_all_enclosed &= len(cells) - enclosed <= numbers
+        for number, cell in enumerate(cells):
+            values = self._values[number]
+            if values is not None:
+                values.add(_value(cell))
+                if len(values) > _MOST_VALUES:
+                    self._values[number] = None
+            self._are_numbers[number] = self._are_numbers[number] and bool(_NUMBER.fullmatch(cell))
+
+    def doubtful(self) -> RawRow | None:
+        """The first cell over several lines that may be rows, where there are too many of them to be chance."""
+        if not self._like_rows:
+            return None
+        known = {
+            number: values
+            for number, values in enumerate(self._values)
+            if (values and 2 * len(values) <= self._rows) or (self._are_numbers[number] and self._rows > 1)
+        }
+        if not known:
+            is_chance = self._are_all_enclosed or 2 * self._count_like_rows <= self._tall
+            return None if is_chance else self._like_rows[0][0]
+        found = [row for row, lines in self._like_rows if self._fit(lines, known)]
+        in_all = len(found) / len(self._like_rows) * self._count_like_rows
+        return found[0] if in_all > _FEW * self._tall else None
+
+    def _fit(self, lines: list[list[bytes]], known: dict[int, set[bytes] | None]) -> bool:
+        """Whether most of some lines have values that their columns have elsewhere."""
+
+        def fits(cells: list[bytes]) -> bool:
+            return all(
+                bool(_NUMBER.fullmatch(cells[number]))
+                if self._are_numbers[number]
+                else cells[number] in (self._values[number] or ())
+                for number in known
+            )
+
+        return 2 * sum(map(fits, lines)) > len(lines)

@@ -1,0 +1,296 @@
+"""Local paths and the URLs of stores that fsspec knows: resolves files, folders and patterns, and retries store errors.
+
+Hidden files and folders are left out. Links are followed, and each real folder and file is listed once. Errors that may
+pass are retried after ever longer pauses; others are raised at once.
+"""
+
+import fnmatch
+import glob
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from adapt.console import log
+from adapt.errors import AdaptError, ConfigError, DataError, StorageError
+
+_NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
+"""What `datasets` saves beside its Arrow files."""
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), ("s3fs", "install the extra: pip install 'dontstop[s3]'")),
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "install the extra: pip install 'dontstop[gs]'")),
+}
+
+
+def is_url(location: str) -> bool:
+    """Whether a location is a URL and no path of this machine."""
+    return "://" in location
+
+
+def name_of(location: str) -> PurePosixPath:
+    """The path of a location, without the query of a URL; its suffixes tell the format."""
+    return PurePosixPath(urlsplit(location).path if location.startswith(("http://", "https://")) else location)
+
+
+def filesystem(location: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL, with the environment's credentials, and the path in it.
+
+    Raises:
+        ConfigError: no such store is known, or its package is not installed.
+    """
+    import fsspec
+
+    protocol = location.split("://", 1)[0]
+    package, fix = _PACKAGES.get(protocol, (None, "install the package it names"))
+    if package and find_spec(package) is None:
+        raise ConfigError(f"{location} needs the package {package}, which is not installed", fix)
+    try:
+        store_and_path: tuple[Any, str] = fsspec.url_to_fs(location)
+    except ImportError as error:
+        raise ConfigError(f"{location}: {error}", fix) from error
+    except ValueError as error:
+        raise ConfigError(f"{location}: {error}", "use a path or s3://, gs://, hf://, …") from error
+    return store_and_path
+
+
+def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Files that a path, folder or glob stands for, sorted by path; absolute, or URLs.
+
+    Args:
+        pattern: a path or URL.
+        suffixes: of the files to take from a folder.
+
+    Raises:
+        DataError: there is no such file, or the folder holds none with these suffixes.
+        ConfigError, StorageError: the store is not known or cannot be listed.
+    """
+    if pattern.startswith("file://"):
+        pattern = urlsplit(pattern).path
+    files, is_folder = (_remote if is_url(pattern) else _local)(pattern)
+    if is_folder:
+        inside = [file for file in files if name_of(file).name not in _NOTES]
+        files = [file for file in inside if file.lower().endswith(suffixes)]
+        others = sorted(set(inside) - set(files))
+        such = f"{len(others)} of other formats, such as {others[0]}" if others else ""
+        folder = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
+        if not files:
+            raise DataError(
+                f"the folder {folder} holds no corpus file{such and f', but {such}'}",
+                f"put files there that end in {', '.join(suffixes)}",
+            )
+        if others:
+            _say(f"folder {folder}: takes {len(files)} files, and leaves out {such}")
+    if not files:
+        raise DataError(f"{pattern} matches no file", _fix_of(pattern))
+    return files
+
+
+def _fix_of(pattern: str) -> str:
+    """What to do about a pattern that matches nothing."""
+    several = [part for part in pattern.replace(",", " ").split() if part]
+    if len(several) > 1 and all(is_url(part) or os.path.lexists(os.path.expanduser(part)) for part in several):
+        return f"write several paths as a list: '[{', '.join(several)}]'"
+    if "{" in pattern and "," in pattern:
+        return "braces are no pattern here: write what they stand for as a list of paths: '[FIRST, SECOND]'"
+    return "check the path; relative ones start at the working directory"
+
+
+def _local(pattern: str) -> tuple[list[str], bool]:
+    path = Path(os.path.abspath(Path(pattern).expanduser()))  # without `..`, so that a file has one name
+    if path.is_dir():
+        return files_of(path), True
+    return [str(path)] if path.is_file() else matching(path), False
+
+
+def _remote(pattern: str) -> tuple[list[str], bool]:
+    pattern = pattern.rstrip("/")
+    files, path = filesystem(pattern)
+    before = pattern.removesuffix(path)  # whatever fsspec leaves out: the protocol, the host and who logs in there
+
+    def listed() -> tuple[list[str], bool]:
+        try:
+            kind = files.info(path)["type"]
+        except FileNotFoundError as error:
+            if not is_missing(error):
+                raise
+            names = sorted(files.glob(_escaped(files, path))) if glob.has_magic(path) else []
+            return [f"{before}{name}" for name in names if not files.isdir(name)], False
+        if kind == "directory":
+            inside = len(path.rstrip("/")) + 1
+            names = [name for name in sorted(files.find(path)) if not _is_hidden(name[inside:])]
+            return [f"{before}{name}" for name in names], True
+        return [pattern], False
+
+    try:
+        return retried(listed, pattern)
+    except OSError as error:
+        raise unreadable(pattern, error) from error
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether a file in a folder is hidden, or a folder on the way to it."""
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _escaped(files: Any, pattern: str) -> str:
+    """A pattern of a store with its folders as they are written, as far as they exist."""
+    parts = pattern.split("/")
+    for count in range(len(parts) - 1, 0, -1):
+        folder = "/".join(parts[:count])
+        if glob.has_magic(folder) and files.exists(folder):
+            return "/".join([glob.escape(folder), *parts[count:]])
+    return pattern
+
+
+@cache
+def _say(message: str) -> None:
+    """Logs once what several stages find."""
+    log(message)
+
+
+def files_of(folder: Path) -> list[str]:
+    """The files of a folder and of the folders in it, sorted by path.
+
+    A file that several links lead to comes once, by its own name if that is among them. A link to nowhere is listed,
+    so that reading it fails by name.
+
+    Raises:
+        DataError: a folder cannot be listed.
+    """
+    names: dict[str, str] = {}
+    for inside in _folders(folder):
+        for entry in filter(_is_file, _entries(inside)):
+            place = os.path.realpath(entry)
+            if place not in names or str(entry) == place:
+                names[place] = str(entry)
+    return sorted(names.values(), key=Path)
+
+
+def matching(pattern: Path) -> list[str]:
+    """The paths that a pattern matches, sorted. A part of it that exists as it is written is no pattern.
+
+    Raises:
+        DataError: a folder cannot be listed.
+    """
+    return sorted(map(str, set(_matching(Path(pattern.anchor), pattern.parts[1:]))))
+
+
+def _matching(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+    if not parts:
+        yield folder
+        return
+    part, rest = parts[0], parts[1:]
+    if os.path.lexists(folder / part):
+        yield from _matching(folder / part, rest)
+    elif part == "**" and folder.is_dir():
+        for inside in _folders(folder):
+            yield from _matching(inside, rest) if rest else filter(_is_file, _entries(inside))
+    elif glob.has_magic(part) and folder.is_dir():
+        for entry in _entries(folder, hidden=part.startswith(".")):
+            if fnmatch.fnmatchcase(entry.name, part) and (entry.is_dir() or not rest):
+                yield from _matching(entry, rest)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """A folder and those inside. Each real one comes once, so a link to a folder above is no endless loop."""
+    seen: set[str] = set()
+    waiting, linked = deque([folder]), deque[Path]()
+    while waiting or linked:
+        at = (waiting or linked).popleft()  # links come last, so that a folder goes by its own name
+        place = os.path.realpath(at)
+        if place not in seen:
+            seen.add(place)
+            yield at
+            for entry in _entries(at):
+                if entry.is_dir():
+                    (linked if entry.is_symlink() else waiting).append(entry)
+
+
+def _entries(folder: Path, hidden: bool = False) -> list[Path]:
+    """What is in a folder, sorted; either what is hidden or what is not."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise unreadable(str(folder), error) from error
+    return [folder / name for name in names if name.startswith(".") == hidden]
+
+
+def _is_file(entry: Path) -> bool:
+    return entry.is_file() or (entry.is_symlink() and not entry.exists())
+
+
+WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Pauses between attempts [s]."""
+
+_FINAL = (AdaptError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_HOPELESS = (ImportError, NotImplementedError, ValueError)
+
+T = TypeVar("T")
+
+
+def retried(action: Callable[[], T], where: str) -> T:
+    """What the action gives, at the first attempt that succeeds.
+
+    Args:
+        action: talks to storage; may be repeated.
+        where: the place, for the messages.
+
+    Raises:
+        StorageError: the last attempt failed, or the store cannot do this at all; names the place.
+        FileNotFoundError, PermissionError: at once.
+    """
+    for pause in (*WAITS_S, None):
+        try:
+            return action()
+        except Exception as error:  # every store has errors of its own
+            if isinstance(error, _FINAL) and not _may_pass(error):
+                raise
+            if pause is None or isinstance(error, _HOPELESS):
+                raise _failed(where, error, tries=1 if pause else len(WAITS_S) + 1) from error
+            log(f"{where}: {_words(error)}; trying again in {pause:g} s")
+            time.sleep(pause)
+    raise AssertionError
+
+
+def is_missing(error: OSError) -> bool:
+    """Whether the store has answered that there is no such file. On the web, fsspec says so of all that goes wrong."""
+    return isinstance(error, FileNotFoundError) and (error.__cause__ is None or _status(error.__cause__) == 404)
+
+
+def unreadable(location: str, error: OSError) -> DataError:
+    """The message for a file that is not there or not for us."""
+    if is_missing(error) and not os.path.lexists(location):
+        return DataError(f"{location} does not exist", "check corpus.paths")
+    return DataError(f"cannot read {location}: {_words(error)}", "check the path and its permissions")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether "not found" stands for a server that could not be reached, or had troubles of its own."""
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) else None
+    unreachable = isinstance(cause, OSError) and not isinstance(cause, _FINAL)
+    return unreachable or _status(cause) >= 500
+
+
+def _status(cause: BaseException | None) -> int:
+    """The status of an answer over HTTP."""
+    return int(getattr(cause, "status", None) or getattr(getattr(cause, "response", None), "status_code", 0) or 0)
+
+
+def _failed(where: str, error: Exception, tries: int) -> StorageError:
+    often = f", {tries} times in a row" if tries > 1 else ""
+    return StorageError(
+        f"cannot read {where}: {_words(error)}{often}",
+        "check the network, the store and the credentials in the environment, then run the same command again",
+    )
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and not error.__cause__:
+        return error.strerror
+    said = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+    return " ".join(str(said).split()) or type(said).__name__

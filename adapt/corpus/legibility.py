@@ -1,0 +1,160 @@
+"""How well a tokenizer reads a corpus, measured on a sample of each chunk: unknown words, pieces per word.
+
+A model learns nothing of a word that its tokenizer does not know, and little of one that it spells letter by letter or
+byte by byte. A corpus in another language than the model's trains without an error, so `prepare` measures this and says
+it. Tokenizers of bytes know every word, so pieces count beside unknown words.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adapt.model.tokenize.text_tokenizer import TextTokenizer
+
+DOCUMENTS, CHARACTERS = 50, 400
+"""Sample of a chunk: at most this many documents from all over the chunk, and this many characters of each."""
+FEWEST_WORDS = 100
+"""With fewer words in the sample, nothing is said."""
+MOST_UNKNOWN = 0.02
+"""Limit of the share of words with a part that the tokenizer does not know."""
+MOST_PIECES = 2.5
+"""Limit of the pieces per word, where blanks stand between words. A tokenizer of the same language has 1.1 to 1.7."""
+FEWEST_BYTES = 2.0
+"""Limit of the bytes per piece of a word. A tokenizer of the same language has 3 to 5."""
+SPELLS = 1000
+"""A tokenizer with fewer tokens spells all words by design."""
+MARKS = (
+    r"\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0971-\u0dff"
+    r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
+)
+"""Vowel signs and accents that Python does not count as letters, with the scripts that have many of them."""
+SIGNS = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Chinese characters and Japanese kana. Each counts as a word."""
+WORD = re.compile(rf"[{SIGNS}]|(?:(?![{SIGNS}])[^\W\d_]|[{MARKS}])+")
+"""A run of letters, with the marks that belong to them."""
+UNSPACED = re.compile(rf"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff{SIGNS}]")
+"""Scripts that are written without blanks between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese, Japanese."""
+FIGURES = ("words", "unknown_words", "spaced_words", "spaced_pieces", "pieces", "bytes")
+COUNT = "sample_"
+"""What the names of the counts of a sample begin with, which stand among other counts of a chunk."""
+
+
+@dataclass(frozen=True)
+class Legibility:
+    """How a tokenizer breaks the words of a sample of a corpus. A word is a run of letters.
+
+    Pieces are not counted for tokenizers of fewer than SPELLS tokens.
+    """
+
+    words: int
+    unknown_words: int
+    """Words with a part that the tokenizer does not know."""
+    spaced_words: int
+    """Words of scripts with blanks between words."""
+    spaced_pieces: int
+    """Tokens of these."""
+    pieces: int
+    """Tokens of all words."""
+    bytes: int
+    """Bytes of all words in UTF-8."""
+    unknown_share: float | None = None
+    """unknown_words / words; None where the sample has no word."""
+    pieces_per_word: float | None = None
+    """spaced_pieces / spaced_words; None where there are none."""
+    bytes_per_piece: float | None = None
+    """bytes / pieces; None where there are none."""
+
+    @classmethod
+    def of(cls, counts: Mapping[str, int]) -> "Legibility":
+        """Returns the figures of a sample from sums over chunks of what `count_sample` counts."""
+        found = {name: counts.get(f"{COUNT}{name}", 0) for name in FIGURES}
+        return cls(
+            **found,
+            unknown_share=_ratio(found["unknown_words"], found["words"]),
+            pieces_per_word=_ratio(found["spaced_pieces"], found["spaced_words"]),
+            bytes_per_piece=_ratio(found["bytes"], found["pieces"]),
+        )
+
+    @classmethod
+    def together(cls, parts: Iterable["Legibility | Mapping[str, Any] | None"]) -> "Legibility | None":
+        """Returns the figures of several sources as one; None where one of them was not measured."""
+        known = [asdict(part) if isinstance(part, Legibility) else part for part in parts]
+        if not known or None in known:
+            return None
+        sums: Counter[str] = Counter()
+        for part in known:
+            sums.update({f"{COUNT}{name}": int(part[name]) for name in FIGURES} if part else {})
+        return cls.of(sums)
+
+    def faults(self) -> list[str]:
+        """Returns what lies beyond the limits, each as a sentence with its fix."""
+        if self.words < FEWEST_WORDS:
+            return []
+        found = []
+        if (self.unknown_share or 0.0) > MOST_UNKNOWN:
+            found.append(
+                f"the tokenizer does not know a part of {self.unknown_share:.1%} of the words (limit"
+                f" {MOST_UNKNOWN:.0%}), and the model learns nothing of these: begin with a model of this language and"
+                " script (model.path), or train a tokenizer and a model on it (jobs/vocabulary.py scratch)"
+            )
+        spells = []
+        if self.spaced_words >= FEWEST_WORDS and (self.pieces_per_word or 0.0) > MOST_PIECES:
+            spells.append(f"{self.pieces_per_word:.1f} pieces per word (limit {MOST_PIECES})")
+        if self.bytes_per_piece is not None and self.bytes_per_piece < FEWEST_BYTES and not found:
+            spells.append(f"{self.bytes_per_piece:.1f} bytes per piece (limit {FEWEST_BYTES:g})")
+        if spells:
+            found.append(
+                f"the tokenizer spells the words of this text, with {' and '.join(spells)}: add words to its vocabulary"
+                " (jobs/vocabulary.py extend), or begin with a model of this language (model.path)"
+            )
+        return found
+
+
+def read_legibility(metrics: Mapping[str, Any]) -> Legibility | None:
+    """Returns what a prepared text's record holds; None where an older version prepared it."""
+    found = metrics.get("legibility")
+    return Legibility(**found) if found else None
+
+
+def count_sample(texts: Sequence[str], tokenizer: "TextTokenizer") -> Counter[str]:
+    """Returns counts of a sample of the texts of a chunk, named COUNT and one of FIGURES.
+
+    Args:
+        texts: all of the chunk.
+        tokenizer: of the model.
+    """
+    step = max(1, len(texts) // DOCUMENTS)
+    some = [text[:CHARACTERS] for text in texts[::step][:DOCUMENTS]]
+    counts: Counter[str] = Counter()
+    for text, encoding in zip(some, tokenizer.backend.encode_batch(some, add_special_tokens=False), strict=True):
+        for word, ids in _words(text, encoding.ids, encoding.offsets):
+            counts["words"] += 1
+            counts["unknown_words"] += tokenizer.unknown is not None and tokenizer.unknown in ids
+            if tokenizer.size < SPELLS:
+                continue
+            is_spaced = not UNSPACED.search(word)
+            counts["spaced_words"] += is_spaced
+            counts["spaced_pieces"] += len(ids) if is_spaced else 0
+            counts["pieces"] += len(ids)
+            counts["bytes"] += len(word.encode("utf-8", "replace"))
+    return Counter({f"{COUNT}{name}": count for name, count in counts.items()})
+
+
+def _words(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:
+    """Yields each word with its tokens: those whose last character lies in the word."""
+    ends = [end - 1 for _, end in offsets]
+    place = 0
+    for match in WORD.finditer(text):
+        while place < len(ids) and ends[place] < match.start():
+            place += 1
+        first = place
+        while place < len(ids) and ends[place] < match.end():
+            place += 1
+        yield match.group(), list(ids[first:place])
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

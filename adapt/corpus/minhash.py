@@ -1,0 +1,263 @@
+"""MinHash signatures, their bands, and candidate pairs of duplicates, without comparing every pair.
+
+The Jaccard similarity s of two documents is that of their sets of shingles (runs of words). Two signatures agree at a
+position with probability s (Broder 1997); rensa computes them as in Fast Similarity Sketching (Dahlgaard, Knudsen and
+Thorup 2017, arXiv 1704.04370). With b bands of r positions each, two documents share at least one band with probability
+
+    P(s) = 1 - (1 - s^r)^b
+
+`bands_for` takes the most rows, so the fewest candidates, with P(threshold) >= 0.99. For a threshold of 0.8 and 256
+permutations that is b = 32, r = 8: P is .12 at s = .5, .42 at .6, .85 at .7, .997 at .8 and 1.0 at .9. Candidates are
+then held to the threshold by their estimated similarity, the share of positions that agree, whose standard deviation is
+sqrt(s (1 - s) / 256), .025 at .8.
+
+Each chunk of documents becomes two Arrow files: what is known of each document, and (bucket, document) pairs sorted by
+bucket. A partition is a range of buckets: a slice of every sorted file, found by binary search and mapped into memory.
+Only what a partition reads moves between machines.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from adapt.corpus.shingles import shingles
+from adapt.runner.files import file_aside
+from adapt.splitmix import GOLDEN, mix
+
+SEED = 42
+RECALL_AT_THRESHOLD = 0.99
+
+
+def signatures(texts: Sequence[str], n: int, permutations: int) -> np.ndarray:
+    """MinHash signatures of normalised texts.
+
+    Args:
+        texts: as `adapt.corpus.shingles.normalised` gives them.
+        n: words of a shingle; a shorter text is one shingle.
+        permutations: length of a signature.
+
+    Returns:
+        uint32 [texts, permutations].
+    """
+    from rensa import RMinHash
+
+    sets = [shingles(text, n) for text in texts]
+    ends = np.cumsum([0, *map(len, sets)]).astype(np.uint64)
+    flat = np.concatenate([*sets, np.zeros(0, np.uint64)])
+    rows = RMinHash.digest_matrix_from_flat_token_hashes(flat, ends, permutations, SEED).to_rows() if texts else []
+    return np.array(rows, np.uint32).reshape(len(texts), permutations)
+
+
+def share_probability(similarity: float, bands: int, rows: int) -> float:
+    """Probability that two documents of some similarity have a band in common: 1 - (1 - s^r)^b."""
+    return float(1 - (1 - similarity**rows) ** bands)
+
+
+def bands_for(threshold: float, permutations: int) -> tuple[int, int]:
+    """Bands and rows for a threshold; the rows of a single place where even those find too little."""
+    for rows in range(permutations, 0, -1):
+        if share_probability(threshold, permutations // rows, rows) >= RECALL_AT_THRESHOLD:
+            return permutations // rows, rows
+    return permutations, 1
+
+
+def band_hashes(signed: np.ndarray, bands: int, rows: int) -> np.ndarray:
+    """A hash for each band of each signature.
+
+    Args:
+        signed: uint32 [documents, permutations].
+        bands: number of bands.
+        rows: places of a band; those beyond bands x rows are not used.
+
+    Returns:
+        uint64 [documents, bands]. Equal places in different bands have different hashes.
+    """
+    places = signed[:, : bands * rows].reshape(len(signed), bands, rows).astype(np.uint64)
+    hashes = np.broadcast_to(np.arange(1, bands + 1, dtype=np.uint64), (len(signed), bands))
+    for row in range(rows):
+        hashes = mix(hashes * GOLDEN + places[:, :, row])
+    return hashes
+
+
+def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Share of places at which signatures agree.
+
+    Args:
+        first: uint32 [pairs, permutations].
+        second: the same.
+
+    Returns:
+        float64 [pairs].
+    """
+    shares: np.ndarray = (first == second).mean(axis=1)
+    return shares
+
+
+Key = Sequence[int] | np.ndarray
+"""Source, item and chunk."""
+REACH = 16
+"""A document is compared with so many that follow it in its bucket, and with the bucket's first."""
+_PAIRS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class ChunkParts:
+    """The chunks of all sources in stream order. A document's number is its place in them all."""
+
+    folder: Path
+    keys: np.ndarray
+    """Source, item and chunk of each: int64 [parts, 3], sorted."""
+    starts: np.ndarray
+    """Number of each one's first document, and at the end the number of documents: int64 [parts + 1]."""
+
+    def bucket_slices(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+        """All (bucket, document) with low <= bucket <= high: uint64 and int64 [entries]."""
+        entries = []
+        for key, start in zip(self.keys, self.starts[:-1], strict=True):
+            table = _mapped(self.folder / bucket_file(key))
+            buckets = table.column("bucket").to_numpy()
+            first = int(np.searchsorted(buckets, np.uint64(low), "left"))
+            last = int(np.searchsorted(buckets, np.uint64(high), "right"))
+            rows = table.column("row").slice(first, last - first).to_numpy()
+            entries.append((buckets[first:last].copy(), rows.astype(np.int64) + start))
+        buckets = np.concatenate([np.zeros(0, np.uint64), *(bucket for bucket, _ in entries)])
+        return buckets, np.concatenate([np.zeros(0, np.int64), *(documents for _, documents in entries)])
+
+    def values(self, documents: np.ndarray, column: str) -> np.ndarray:
+        """What is known of some documents.
+
+        Args:
+            documents: numbers in order, int64 [documents].
+            column: `digest` (uint64 [documents, 2]), `signature` (uint32 [documents, permutations]) or `heldout`
+                (uint8 [documents, 1]).
+        """
+        rows = []
+        of_part = np.searchsorted(self.starts, documents, "right") - 1
+        for part in np.unique(of_part):
+            values = _opened(self.folder / document_file(self.keys[part])).column(column)
+            array = values.flatten().to_numpy().reshape(len(values), -1)
+            rows.append(array[documents[of_part == part] - self.starts[part]])
+        return np.concatenate(rows)
+
+    def sources(self, documents: np.ndarray) -> np.ndarray:
+        """The source of each document, int64."""
+        sources: np.ndarray = self.keys[np.searchsorted(self.starts, documents, "right") - 1, 0]
+        return sources
+
+    def excerpt(self, document: int) -> str:
+        """The beginning of a document."""
+        part = int(np.searchsorted(self.starts, document, "right")) - 1
+        excerpts = _mapped(self.folder / document_file(self.keys[part])).column("excerpt")
+        return str(excerpts[document - int(self.starts[part])].as_py())
+
+
+def document_file(key: Key) -> str:
+    """Name of the file with what is known of a chunk's documents."""
+    return "documents-{:03d}-{:06d}-{:06d}.arrow".format(*key)
+
+
+def bucket_file(key: Key) -> str:
+    """Name of the file with a chunk's sorted buckets."""
+    return "buckets-{:03d}-{:06d}-{:06d}.arrow".format(*key)
+
+
+def write_chunk(
+    folder: Path,
+    key: Key,
+    digests: np.ndarray,
+    signed: np.ndarray,
+    buckets: np.ndarray,
+    excerpts: list[str],
+    heldout: np.ndarray,
+) -> None:
+    """Writes both files of a chunk.
+
+    Args:
+        folder: where.
+        key: source, item and chunk.
+        digests: uint64 [documents, 2].
+        signed: signatures, uint32 [documents, permutations], or without columns.
+        buckets: uint64 [documents, buckets of a document].
+        excerpts: beginnings of the documents.
+        heldout: which of them are held out, uint8 [documents].
+    """
+    known = {"digest": _lists(digests), "excerpt": pa.array(excerpts, pa.string()), "heldout": _lists(heldout[:, None])}
+    if signed.shape[1]:
+        known["signature"] = _lists(signed)
+    _write(folder / document_file(key), pa.table(known))
+    flat = buckets.ravel()
+    order = np.argsort(flat, kind="stable")
+    rows = (order // max(buckets.shape[1], 1)).astype(np.uint32)
+    _write(folder / bucket_file(key), pa.table({"bucket": flat[order], "row": rows}))
+
+
+def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """Pairs of documents that share a bucket, the smaller number first: int64 [pairs, 2], each once.
+
+    All pairs of a bucket of at most REACH + 1 documents. In a larger one, pairs of documents at most REACH apart, and
+    of each with the first: the number of pairs grows with the documents and not with their square.
+
+    Args:
+        buckets: uint64 [entries].
+        documents: int64 [entries].
+    """
+    order = np.lexsort((documents, buckets))
+    buckets, documents = buckets[order], documents[order]
+    pieces = [np.zeros((0, 2), np.int64)]
+    for apart in range(1, REACH + 1):
+        same = buckets[apart:] == buckets[:-apart]
+        if not same.any():
+            break
+        pieces.append(np.stack([documents[:-apart][same], documents[apart:][same]], axis=1))
+    starts = np.flatnonzero(np.concatenate([[True], buckets[1:] != buckets[:-1]])) if len(buckets) else buckets[:0]
+    first = np.repeat(starts, np.diff(np.append(starts, len(buckets))).astype(np.int64)).astype(np.int64)
+    far = np.arange(len(buckets)) - first > REACH
+    pieces.append(np.stack([documents[first[far]], documents[far]], axis=1))
+    pairs = np.concatenate(pieces)
+    return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+
+
+def duplicates(parts: ChunkParts, pairs: np.ndarray, threshold: float | None) -> Iterator[np.ndarray]:
+    """The pairs that are duplicates, some at a time, int64 [pairs, 2].
+
+    Args:
+        parts: all documents.
+        pairs: candidates.
+        threshold: least estimated Jaccard similarity; None wants equal normalised texts.
+    """
+    for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+        some = pairs[start : start + _PAIRS_AT_ONCE]
+        documents, places = np.unique(some, return_inverse=True)
+        first, second = places.reshape(-1, 2).T
+        digests = parts.values(documents, "digest")
+        same = (digests[first] == digests[second]).all(axis=1)
+        if threshold is not None:
+            signed = parts.values(documents, "signature")
+            same |= estimated_jaccard(signed[first], signed[second]) >= threshold
+        yield some[same]
+
+
+def _lists(values: np.ndarray) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    """Written aside, so that a task that died and runs again leaves no half of a file."""
+    with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_batch(table.combine_chunks().to_batches()[0] if len(table) else _empty(table.schema))
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _mapped(path: Path) -> pa.RecordBatch:
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).get_batch(0)
+
+
+_opened = lru_cache(maxsize=64)(_mapped)

@@ -1,0 +1,247 @@
+"""Stage `prepare`: turns the parts of a manifest into token shards, in the manifest's order, with Ray Data.
+
+Readers cut parts into chunks of some megabytes of text. Tokenizers turn each chunk into one shard, named by its
+position. Memory holds a few chunks, however large the corpus is, and any number of workers writes the same shards.
+
+Repeated ids of records (`corpus.id_field`) are counted exactly in bounded memory: readers write sorted hashes of 64
+bits, and `count_repeats` counts one range of hashes after another. Two of n ids collide by chance with probability
+n^2 / 2^65. `gather` joins several prepared sources to one corpus to measure on.
+"""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from adapt.config import CorpusConfig
+from adapt.console import log
+from adapt.corpus.corpora import PLAIN, Form
+from adapt.corpus.encode_chunks import Encode, EncodedChunk, share_tokenizer
+from adapt.corpus.entities import Tagged
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import items_of
+from adapt.corpus.heldout import MEASURED
+from adapt.corpus.legibility import Legibility
+from adapt.corpus.read_progress import Pace, Piece, watched
+from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, item_texts, screen_of
+from adapt.errors import DataError
+from adapt.model.locate import Pretrained
+from adapt.ray.runtime import data_settings, user_errors
+from adapt.runner import Record
+from adapt.runner.files import link_or_copy, storage_errors
+from adapt.schema import HELDOUT_GLOB
+
+CHUNK_CHARACTERS = 4_000_000
+WAITING_BYTES = 256 * 2**20
+"""Text that readers may be ahead of tokenizers, so that memory does not grow with the corpus."""
+WORTH_BYTES = 8_000_000
+"""From so much text on several tasks would find out what the tokenizer allows, so one does it for all."""
+MAX_UNKNOWN_FRACTION = 0.2
+
+
+def prepare(
+    manifest: Manifest,
+    corpus: CorpusConfig,
+    pretrained: Pretrained,
+    folder: Path,
+    form: Form = PLAIN,
+    duplicates: Path | None = None,
+    measured: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Reads, cleans, tokenizes and writes a corpus into `folder`.
+
+    Args:
+        manifest: the parts.
+        corpus: how to read and clean them.
+        pretrained: has the tokenizer.
+        folder: emptied first.
+        form: what the objective needs beyond tokens.
+        duplicates: what stage `dedup` has found in this source, to be left out.
+        measured: prepared corpora whose measured text is left out, by exact normalised text.
+
+    Returns:
+        Metrics: documents, held-out documents, tokens, what was dropped, changed or bad, by reason, how the tokenizer
+            breaks words (`legibility`), and how many texts of each file of an evaluation set were looked for.
+
+    Raises:
+        DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
+    """
+    for leftover in folder.iterdir():
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    screen = screen_of(corpus, folder, duplicates, measured)
+    is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
+    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # all wait for it: it begins first
+    import ray
+    from ray.data import TaskPoolStrategy
+
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    items = numbered_items(manifest, corpus)
+    # every chunk its own block, so that the chunks of one file are tokenized in parallel
+    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
+        encoded = (
+            ray.data.from_items(items)
+            .map_batches(
+                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen),
+                batch_size=1,
+                batch_format="numpy",
+                num_cpus=0.05,
+                compute=TaskPoolStrategy(size=cpus),
+            )
+            .map_batches(
+                EncodeRow(Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)),
+                batch_size=1,
+                batch_format="pyarrow",
+                num_cpus=0.9,
+                compute=TaskPoolStrategy(size=cpus),
+            )
+        )
+        pace = Pace.of(items, manifest, corpus)
+        chunks = watched(map(_encoded, encoded.iter_rows()), pace, "prepare", _piece)
+    return {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
+
+
+@dataclass(frozen=True)
+class EncodeRow:
+    """The Ray Data task: a chunk of texts in, a row of what is known of its shards out."""
+
+    encode: Encode
+
+    def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
+        """`EncodedChunk`, as columns."""
+        columns = self.encode(table)._asdict()
+        return {name: [value] for name, value in {**columns, "counts": json.dumps(columns["counts"])}.items()}
+
+
+def _encoded(row: dict[str, Any]) -> EncodedChunk:
+    counts = Counter[str](json.loads(row["counts"]))
+    return EncodedChunk(int(row["item"]), counts, int(row["text_bytes"]), str(row["tally"]))
+
+
+def _piece(chunk: EncodedChunk) -> Piece:
+    documents = chunk.counts["train_documents"] + chunk.counts["heldout_documents"]
+    return Piece(chunk.item, documents, chunk.text_bytes, bool(chunk.tally))
+
+
+def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
+    """Units of reading in stream order, numbered."""
+    return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
+
+
+def batch_of(item: dict[str, Any]) -> dict[str, Any]:
+    """An item as readers take it, which is as Ray Data gives it to them."""
+    return {name: np.array([value]) for name, value in item.items()}
+
+
+@dataclass(frozen=True)
+class Read:
+    """Turns an item into chunks of clean text."""
+
+    corpus: CorpusConfig
+    chunk_characters: int
+    entity_field: str | None = None
+    screen: Screen = PASS
+
+    def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
+        """One table of one row for each chunk; the last carries the item's counts."""
+        item, tally = int(batch["item"][0]), Tally()
+        texts: list[str] = []
+        characters = chunk = 0
+        for text in self._texts(item, str(batch["sources"][0]), tally):
+            texts.append(text)
+            characters += len(text)
+            if characters >= self.chunk_characters:
+                yield _row(item, chunk, texts, None)
+                texts, characters, chunk = [], 0, chunk + 1
+        yield _row(item, chunk, texts, tally)
+
+    def _texts(self, item: int, sources: str, tally: Tally) -> Iterator[str]:
+        with self.screen.of(item) as sieve:
+            for _, text in item_texts(item, sources, self.corpus, tally, sieve, self.entity_field):
+                yield text
+
+
+def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Table:
+    counts = json.dumps(vars(tally)) if tally else ""
+    entities = json.dumps([text.entities if isinstance(text, Tagged) else () for text in texts])
+    return pa.table(
+        {
+            "item": [item],
+            "chunk": [chunk],
+            "texts": pa.array([texts], pa.large_list(pa.large_string())),
+            "entities": [entities],
+            "tally": [counts],
+        }
+    )
+
+
+def _summary(chunks: list[EncodedChunk], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:
+    tally, counts = Tally(), Counter[str]()
+    for chunk in sorted(chunks, key=attrgetter("item")):
+        counts.update(chunk.counts)
+        if chunk.tally:
+            tally.add(Tally(**json.loads(chunk.tally)))
+    if counts["refused"]:
+        log("prepare: this tokenizer's texts cannot be cut into pieces; they went to the library's own, slower call")
+    metrics: dict[str, Any] = {
+        **{name: counts[name] for name in ("train_documents", "train_tokens", "heldout_documents", "heldout_tokens")},
+        "characters": counts["characters"],
+        "dropped": tally.dropped,
+        "changed": tally.changed,
+        "bad": tally.bad,
+        "legibility": Legibility.of(counts),
+    }
+    _check(tally, counts, corpus, manifest)
+    for fault in metrics["legibility"].faults():
+        log(f"prepare: {fault}")
+    return metrics
+
+
+def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: Manifest) -> None:
+    check_few_bad(tally, corpus.max_bad_fraction)
+    if tally.bad:
+        log(f"skipped {sum(tally.bad.values())} of {tally.seen} records: {tally.unreadable}")
+    first = manifest.parts[0].path if manifest.parts else "no part"
+    if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
+        raise DataError(
+            f"{first}: nothing is left to train on, since {measured} of its documents are also measured"
+            " (evaluation.general_paths, or a task's dev split)",
+            "give evaluation.general_paths other text than corpus.paths, mixture.replay_paths and tapt.pool_paths, or"
+            " name the same file in both fields, so that its held-out share is measured and the rest trained on",
+        )
+    if not tally.kept:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items()) or "no record at all"
+        raise DataError(
+            f"the corpus is empty after cleaning: {dropped} ({len(manifest.parts)} parts, first {first})",
+            "check corpus.paths, corpus.text_field and corpus.cleaning",
+        )
+    tokens = counts["train_tokens"] + counts["heldout_tokens"]
+    if counts["unknown_tokens"] > MAX_UNKNOWN_FRACTION * tokens:
+        raise DataError(
+            f"{counts['unknown_tokens'] / tokens:.0%} of the tokens are unknown to the tokenizer",
+            "use a model whose tokenizer knows this language and script (model.path), or train a tokenizer and a model"
+            " on it (jobs/vocabulary.py scratch)",
+        )
+
+
+def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
+    """Links the held-out shards of some sources into `folder`, in their order, and sums what was counted.
+
+    Returns:
+        The sources' metrics that are numbers, summed, and how the tokenizer breaks the words of all sources.
+    """
+    with storage_errors(folder):
+        for number, source in enumerate(sources):
+            for shard in sorted(source.path.glob(HELDOUT_GLOB)):
+                link_or_copy(shard, folder / shard.name.replace("-", f"-{number:03d}-", 1))
+    names = dict.fromkeys(name for source in sources for name in source.metrics)
+    values = {name: [source.metrics.get(name, 0) for source in sources] for name in names}
+    sums = {name: sum(counts) for name, counts in values.items() if all(type(value) is int for value in counts)}
+    legibility = Legibility.together(source.metrics.get("legibility") for source in sources)
+    return {**sums, **({"legibility": legibility} if legibility else {})}

@@ -1,0 +1,399 @@
+"""Streaming: a corpus is read, cleaned and tokenized while training goes on, in one pass, without token shards on disk.
+
+Items of reading (file ranges) come in an order drawn from the seed. Their tokenized training text is one stream, which
+`adapt.corpus.token_windows` cuts into shuffled batches. All of it is a function of the corpus and the seed. A resumed
+run needs to know where items begin in the stream: one number per item, kept in a file as items are read for the first
+time. It starts with the item of its first window and reads nothing before that again. One actor (`Server`) reads the
+corpus for all ranks, and each rank asks for its share of every batch.
+
+Only a held-out sample is tokenized beforehand (`sample_heldout`): documents that the held-out hash picks, which
+training leaves out wherever they are. It takes them from items in a fixed random order, from each the first ones up to
+an equal share plus what earlier items lacked, until it has enough.
+"""
+
+import bisect
+import json
+import re
+import zlib
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from adapt.config import CorpusConfig
+from adapt.console import log
+from adapt.corpus.corpora import Form
+from adapt.corpus.encode_chunks import Encode, share_tokenizer
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.heldout import in_share, keys_of
+from adapt.corpus.legibility import Legibility
+from adapt.corpus.prepare_corpus import Read, batch_of, numbered_items
+from adapt.corpus.read_progress import reading, text_bytes
+from adapt.corpus.sample_order import permute
+from adapt.corpus.screening import Tally, check_few_bad, screen_of
+from adapt.corpus.token_windows import Columns, Cut, dropped, take_places
+from adapt.errors import DataError
+from adapt.model.locate import Pretrained
+from adapt.ray.runtime import data_settings, user_errors
+from adapt.runner.files import write_atomically
+from adapt.schema import HELDOUT_GLOB, STARTS, TOKENS
+
+
+@dataclass
+class ItemIndex:
+    """How many tokens each item has, as far as they were read, in the order of reading.
+
+    A property of the corpus and not of a run's state: whoever reads an item finds the same. So it may be ahead of the
+    checkpoint that a run resumes from, or behind (then more is read again).
+    """
+
+    file: Path
+    tokens: list[int] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, file: Path) -> "ItemIndex":
+        """What is known, up to the first line that does not go on from the one before.
+
+        That and all after it count as not written and leave the file, since a line that was cut short when its writer
+        died would join the next one.
+        """
+        if not file.exists():
+            return cls(file)
+        text = file.read_text(errors="replace")
+        tokens = list(_tokens(text))
+        if text != (whole := "".join(map(_line, range(len(tokens)), tokens))):
+            write_atomically(file, whole)
+        return cls(file, tokens)
+
+    def begin(self, position: int) -> int:
+        """Where an item begins in the stream [tokens]."""
+        return sum(self.tokens[:position])
+
+    def item_at(self, token: int, items: int) -> int:
+        """The item that holds a token of the stream, or the first unknown one before it."""
+        return min(bisect.bisect_right(list(accumulate(self.tokens)), token), items)
+
+    def add(self, position: int, tokens: int) -> None:
+        """Notes an item that was read to its end.
+
+        Raises:
+            DataError: it had another length before.
+        """
+        if position < len(self.tokens):
+            if self.tokens[position] != tokens:
+                raise DataError(
+                    f"the corpus has changed: a part that had {self.tokens[position]} tokens now has {tokens}",
+                    "restore the file, or start the job again from its beginning",
+                )
+            return
+        self.tokens.append(tokens)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a") as file:
+            file.write(_line(position, tokens))
+
+
+def _line(position: int, tokens: int) -> str:
+    """The line of an item, with a checksum, since a changed digit would shift all rows of a resumed run."""
+    return f"{position} {tokens} {zlib.crc32(f'{position} {tokens}'.encode()):08x}\n"
+
+
+def _tokens(text: str) -> Iterator[int]:
+    """The tokens of items 0, 1, ... as far as their lines are whole."""
+    for position, line in enumerate(text.splitlines(keepends=True)):
+        match = re.fullmatch(r"(\d+) (\d+)( [0-9a-f]{8})?\n", line, re.ASCII)
+        if not match or int(match[1]) != position:
+            return
+        if match[3] and line != _line(position, int(match[2])):  # earlier versions wrote no checksum
+            return
+        yield int(match[2])
+
+
+CHUNK_CHARACTERS = 1_000_000
+"""Size of a chunk. It is smaller than when a corpus is prepared: training waits for the first chunk."""
+READ_AHEAD_BYTES = 256 * 2**20
+"""Tokens and texts that may wait in the cluster's object store, after which reading waits for training."""
+INDEX_FILE = "items.txt"
+"""In the training run's folder: how many tokens each item had."""
+ENOUGH_RECORDS = 1000
+"""After this many records, the share of unreadable ones is held to its limit."""
+
+
+@dataclass(frozen=True)
+class Online:
+    """A corpus to be streamed.
+
+    Args:
+        items: as `Read` takes them, in the manifest's order.
+        read: reads an item.
+        encode: tokenizes what was read.
+        cut: makes batches of it.
+        index: file that keeps how many tokens each item had.
+    """
+
+    items: tuple[dict[str, Any], ...]
+    read: Read
+    encode: Encode
+    cut: Cut
+    index: Path
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        corpus: CorpusConfig,
+        pretrained: Pretrained,
+        form: Form,
+        cut: Cut,
+        folder: Path,
+        duplicates: Path | None = None,
+        measured: Sequence[Path] = (),
+    ) -> "Online":
+        """The stream of the parts of a manifest.
+
+        Args:
+            manifest: the parts.
+            corpus: how to read and clean them.
+            pretrained: has the tokenizer.
+            form: what the objective needs beyond tokens.
+            cut: makes batches.
+            folder: of the stage.
+            duplicates: what stage `dedup` has found, to be left out.
+            measured: prepared corpora whose measured text is left out.
+        """
+        items = tuple(numbered_items(manifest, corpus))
+        read = Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen_of(corpus, folder, duplicates, measured))
+        encode = Encode(pretrained, folder, corpus.heldout_fraction, form)
+        return cls(items, read, encode, cut, folder / INDEX_FILE)
+
+    @property
+    def order(self) -> list[int]:
+        """The items' numbers in the order of reading."""
+        return permute(np.arange(len(self.items)), len(self.items), self.cut.seed, 0).tolist()  # type: ignore[no-any-return]
+
+    def batches(self, step: int, parallel: bool = True) -> Iterator[Columns]:
+        """The global batches from a step on; fewer than asked for where the corpus ends.
+
+        Args:
+            step: the first one.
+            parallel: read by Ray Data tasks, ahead of training; else in this process.
+
+        Raises:
+            DataError: a file is broken or has changed since its item was first read, or too many records are bad.
+        """
+        index = ItemIndex.open(self.index)
+        begin = self.cut.start_of(step)
+        position = index.item_at(begin, len(self.items))
+        items = [self.items[number] for number in self.order[position:]]
+        chunks = self._chunks(items) if parallel else self._here(items)
+        pieces = self._pieces(chunks, position, index)
+        return self.cut.batches(dropped(pieces, begin - index.begin(position)), step)
+
+    def _here(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
+        tokenize = Tokenize(self.encode)
+        for item in items:
+            for chunk in self.read(batch_of(item)):
+                yield tokenize(chunk)
+
+    def _chunks(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
+        import ray.data
+        from ray.data import TaskPoolStrategy
+
+        if not items:
+            return
+        tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)  # on no CPU: training may hold them all
+        encode = replace(
+            self.encode, shared=share_tokenizer(self.encode.pretrained, bool(self.encode.form.marks), False)
+        )
+        with user_errors(), data_settings(READ_AHEAD_BYTES, target_max_block_size=1):
+            options: dict[str, Any] = {"num_cpus": 0, "compute": TaskPoolStrategy(size=tasks)}
+            dataset = (
+                ray.data.from_items(items, override_num_blocks=len(items))
+                .map_batches(self.read, batch_size=1, batch_format="numpy", **options)
+                .map_batches(Tokenize(encode), batch_size=1, batch_format="pyarrow", **options)
+            )
+            yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
+
+    def _pieces(self, chunks: Iterable[pa.Table], position: int, index: ItemIndex) -> Iterator[Columns]:
+        """The stream from the beginning of an item on. Each item's length is kept once it is over."""
+        tally, tokens = Tally(), 0
+        for chunk in chunks:
+            columns = columns_of(chunk)
+            tokens += len(columns[TOKENS])
+            if text := chunk.column("tally")[0].as_py():
+                tally.add(Tally(**json.loads(text)))
+                if tally.seen >= ENOUGH_RECORDS:
+                    check_few_bad(tally, self.read.corpus.max_bad_fraction, "records read so far")
+                index.add(position, tokens)
+                position, tokens = position + 1, 0
+            if len(columns[TOKENS]):
+                yield columns
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """The Ray Data task: a chunk of texts in, the tokens of its training documents out."""
+
+    encode: Encode
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """One row: tokens, starts and marks of all documents together."""
+        row = table.to_pylist()[0]
+        documents, keys, _ = self.encode.tokens(row)
+        documents = documents.where(~self.encode.heldout(keys))
+        starts = np.zeros(documents.bounds[-1], bool)
+        starts[documents.bounds[:-1][np.diff(documents.bounds) > 0]] = True
+        flat = {name: pa.array(values) for name, values in {**documents.columns, STARTS: starts}.items()}
+        lists = {name: pa.LargeListArray.from_arrays([0, len(values)], values) for name, values in flat.items()}
+        return pa.table({**lists, "tally": [row["tally"]]})
+
+
+def columns_of(chunk: pa.Table) -> Columns:
+    """The arrays of a tokenized chunk."""
+    names = [name for name in chunk.column_names if name != "tally"]
+    return {name: chunk.column(name)[0].values.to_numpy(zero_copy_only=False) for name in names}
+
+
+DOCUMENTS = 2000
+"""Held-out documents that are looked for."""
+PLACES = 64
+"""Items that they are taken from, at least, where there are so many."""
+ORDER_SEED = 0
+"""Seed of the sample. It is not the run's, so that runs with other seeds are measured on the same text."""
+
+
+def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
+    """Writes the sample into `folder`, as the held-out shards of a prepared corpus.
+
+    Returns:
+        heldout_documents and heldout_tokens, how the tokenizer breaks words, and how many texts of each file of
+            an evaluation set were looked for.
+
+    Raises:
+        DataError: a file is broken, or the whole corpus holds no text.
+    """
+    for leftover in folder.glob(HELDOUT_GLOB):
+        leftover.unlink()
+    encode = Encode(online.encode.pretrained, folder, 1.0, online.encode.form)  # all that is picked is held out
+    fraction, items = online.encode.heldout_fraction, online.items
+    places = min(len(items), PLACES)
+    counts, seen, read, total = Counter[str](), 0, 0, DOCUMENTS * len(items)
+    sample, chunks = Counter[str](), 0
+    with reading("prepare") as line:
+        for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
+            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # what one place lacks, the next may give
+            left = share - counts["heldout_documents"]
+            for chunk in online.read(batch_of(items[number])):
+                seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
+                if chunks < PLACES:  # of all text that is read, which may have nothing held out
+                    sample.update(encode.sample(chunk.to_pylist()[0]["texts"]))
+                    chunks += 1
+                picked = _picked(chunk, position, fraction, left)
+                if documents := len(picked.column("texts")[0]):
+                    counts.update(encode(picked).counts)
+                left -= documents
+                done = max(counts["heldout_documents"] * len(items), position * DOCUMENTS)  # whichever ends first
+                line.update(seen, read, min(done, total - 1), total)
+                if not left:
+                    break
+            if counts["heldout_documents"] >= DOCUMENTS:
+                break
+        line.update(seen, read, total, total)
+    if not seen:
+        raise DataError(
+            f"the corpus is empty after cleaning ({len(items)} parts)",
+            "check corpus.paths, corpus.text_field and corpus.cleaning",
+        )
+    numbers = {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}
+    legibility = Legibility.of(sample)
+    for fault in legibility.faults():
+        log(f"prepare: {fault}")
+    return {**numbers, "legibility": legibility, "evaluation_texts": online.read.screen.evaluation_texts}
+
+
+def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Table:
+    """The chunk with its first held-out documents only, as of the item at a position."""
+    row = chunk.to_pylist()[0]
+    pairs = list(zip(row["texts"], json.loads(row["entities"]), strict=True))
+    chosen = [pairs[number] for number in np.flatnonzero(in_share(keys_of(row["texts"]), fraction))[:most]]
+    texts, entities = [text for text, _ in chosen], [spans for _, spans in chosen]
+    changed: dict[str, Any] = {"item": [position], "entities": [json.dumps(entities)]}
+    changed["texts"] = pa.array([texts], chunk.schema.field("texts").type)
+    return pa.table({**{name: chunk.column(name) for name in chunk.column_names}, **changed})
+
+
+AHEAD = 4
+"""Batches that a rank asks for before it needs them, so that they travel while it trains."""
+
+
+class Server:
+    """Holds each batch until all ranks have their share of it. They are at most AHEAD steps apart, and so is memory."""
+
+    def __init__(self, online: Online, first_step: int, world: int, parallel: bool = True) -> None:
+        self._batches = online.batches(first_step, parallel)
+        self._next = first_step
+        self._world = world
+        self._held: dict[int, tuple[Columns | None, int]] = {}
+        self._error: Exception | None = None
+
+    def share(self, step: int, rank: int) -> Columns | None:
+        """A rank's part of a step's batch; None after the end of the corpus. An error is raised to all ranks."""
+        while self._next <= step:
+            self._held[self._next] = self._make(), self._world
+            self._next += 1
+        batch, left = self._held.pop(step)
+        if left > 1:
+            self._held[step] = batch, left - 1
+        if batch is None:
+            return None
+        rows = len(batch["rows"]) // self._world
+        return take_places(batch, slice(rank * rows, (rank + 1) * rows))
+
+    def _make(self) -> Columns | None:
+        if self._error:  # what has failed looks exhausted from then on
+            raise self._error
+        try:
+            return next(self._batches, None)
+        except Exception as error:
+            self._error = error
+            raise
+
+
+def serve(online: Online, first_step: int, world: int) -> Any:
+    """Starts the actor, which lives as long as the process that starts it."""
+    import ray
+
+    return ray.remote(num_cpus=0)(Server).remote(online, first_step, world)
+
+
+@contextmanager
+def served(server: Any, rank: int, first_step: int, last_step: int) -> Iterator[Iterator[Columns]]:
+    """A rank's shares of the steps [first_step, last_step), or up to the end of the corpus.
+
+    Raises:
+        DataError: where the server met one; all ranks get it.
+    """
+    shares = _shares(server, rank, first_step, last_step)
+    first = next(shares, None)  # waiting for it belongs to the job's start, not to the first step
+    yield iter(()) if first is None else chain([first], shares)
+
+
+def _shares(server: Any, rank: int, first_step: int, last_step: int) -> Iterator[Columns]:
+    import ray
+
+    asked: deque[Any] = deque()
+    steps = iter(range(first_step, last_step))
+    while True:
+        asked += [server.share.remote(step, rank) for step in islice(steps, AHEAD - len(asked))]
+        if not asked:
+            return
+        with user_errors():
+            share = ray.get(asked.popleft())
+        if share is None:
+            return
+        yield share

@@ -1,0 +1,135 @@
+"""Batches from a stream of tokens of unknown length: functions of the stream alone, without Ray and without clocks.
+
+The stream is cut into windows of some million tokens, a window into rows, and each window's rows are permuted by
+(seed, window). Batches are what comes out, one after another. So a batch is found from any position at or before its
+window, and nothing of what lies before has to be known but how many tokens it was.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from adapt.corpus.sample_order import permute
+from adapt.schema import STARTS, TOKENS
+
+WINDOW_TOKENS = 2**22
+"""Rows are shuffled within so many tokens, about 16 MB of English: held in memory, and read again on resume."""
+
+Columns = dict[str, np.ndarray]
+"""Arrays of one length by name."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a stream becomes batches."""
+
+    sequence_length: int
+    global_batch_size: int
+    seed: int
+    window_tokens: int = WINDOW_TOKENS
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of a window; the last one may have fewer."""
+        return max(1, self.window_tokens // self.sequence_length)
+
+    def window_of(self, step: int) -> int:
+        """The window that a step's batch begins in."""
+        return step * self.global_batch_size // self.window_rows
+
+    def start_of(self, step: int) -> int:
+        """Where in the stream that window begins [tokens]."""
+        return self.window_of(step) * self.window_rows * self.sequence_length
+
+    def batches(self, pieces: Iterable[Columns], step: int) -> Iterator[Columns]:
+        """The global batches from a step on.
+
+        The last batch of the stream is filled up with rows of the last window, as of a second epoch: no text is lost.
+
+        Args:
+            pieces: the stream from `start_of(step)` on: tokens, starts and marks [tokens of the piece].
+            step: the first batch.
+
+        Yields:
+            tokens, starts and marks [global_batch_size, sequence_length], lengths, epochs and row numbers.
+        """
+        first = self.window_of(step)
+        skipped = step * self.global_batch_size - first * self.window_rows
+        last: Columns = {}
+
+        def windows() -> Iterator[Columns]:
+            nonlocal last
+            flats = regroup(pieces, self.window_rows * self.sequence_length)
+            for number, flat in enumerate(flats, start=first):
+                last = self._window(flat, number)
+                yield last
+
+        for batch in regroup(dropped(windows(), skipped), self.global_batch_size):
+            yield self._filled(batch, last) if columns_length(batch) < self.global_batch_size else batch
+
+    def _window(self, flat: Columns, number: int) -> Columns:
+        """The rows of a window, shuffled. The last row of the stream may be short."""
+        length, tokens = self.sequence_length, columns_length(flat)
+        rows = -(-tokens // length)
+        columns: Columns = {
+            name: np.resize(values, rows * length).reshape(rows, length) for name, values in flat.items()
+        }
+        for values in columns.values():
+            values.reshape(-1)[tokens:] = 0
+        columns[STARTS][:, 0] = True
+        columns["lengths"] = np.minimum(length, tokens - np.arange(rows) * length).astype(np.int32)
+        columns["epochs"] = np.zeros(rows, np.int64)
+        columns["rows"] = np.arange(rows) + number * self.window_rows
+        return take_places(columns, permute(np.arange(rows), rows, self.seed, number))
+
+    def _filled(self, batch: Columns, window: Columns) -> Columns:
+        missing = np.arange(self.global_batch_size - columns_length(batch))
+        again = {
+            **take_places(window, missing % columns_length(window)),
+            "epochs": 1 + missing // columns_length(window),
+        }
+        return joined_columns([batch, again])
+
+
+def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
+    """The same in pieces of one size; the last may be smaller."""
+    held: list[Columns] = []
+    count = 0
+    for piece in pieces:
+        held.append(piece)
+        count += columns_length(piece)
+        if count < wanted:
+            continue
+        whole = joined_columns(held)
+        stop = count - count % wanted
+        yield from (_slice(whole, start, start + wanted) for start in range(0, stop, wanted))
+        held, count = [_slice(whole, stop, None)], count - stop
+    if count:
+        yield joined_columns(held)
+
+
+def dropped(pieces: Iterable[Columns], count: int) -> Iterator[Columns]:
+    """The same without the first `count`."""
+    for piece in pieces:
+        yield _slice(piece, count, None)
+        count = max(0, count - columns_length(piece))
+
+
+def columns_length(columns: Columns) -> int:
+    """Length of the columns."""
+    return len(columns[TOKENS])
+
+
+def take_places(columns: Columns, places: np.ndarray | slice) -> Columns:
+    """Some places of each column."""
+    return {name: values[places] for name, values in columns.items()}
+
+
+def joined_columns(pieces: list[Columns]) -> Columns:
+    """One piece after another."""
+    return pieces[0] if len(pieces) == 1 else {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}
+
+
+def _slice(columns: Columns, start: int, stop: int | None) -> Columns:
+    return take_places(columns, slice(start, stop))

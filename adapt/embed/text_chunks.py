@@ -1,0 +1,190 @@
+"""Texts with their ids, in chunks that tasks read side by side.
+
+The ids of a pool are those of `adapt.corpus.screening`, by which a selection names documents too.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import compress
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from adapt.config import CorpusConfig
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.heldout import in_share, keys_of
+from adapt.corpus.prepare_corpus import numbered_items
+from adapt.corpus.read_progress import Pace
+from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, check_some_left, item_texts, screen_of
+from adapt.errors import DataError
+
+EMBEDDED_CHARACTERS = 1_000_000
+"""Text of a chunk."""
+
+
+class ReadChunks(Protocol):
+    """Is called by a task with an item, and gives its chunks: tables of one row; see `chunk_table`."""
+
+    def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
+        """The chunks of an item."""
+
+
+class TextSource(Protocol):
+    """Where texts come from."""
+
+    def items(self) -> list[dict[str, Any]]:
+        """What tasks read, in order; `item` is its number."""
+
+    def reader(self, folder: Path) -> ReadChunks:
+        """How they read it. `folder` is that of the stage."""
+
+    def pace(self) -> Pace:
+        """To show how far it has been read."""
+
+    def check(self, tally: Tally) -> None:
+        """Looks at the counts of all that was read.
+
+        Raises:
+            DataError: too many records cannot be read, or none is left.
+        """
+
+
+@dataclass(frozen=True)
+class PoolSource:
+    """A corpus, cleaned, without what is held out of it."""
+
+    manifest: Manifest
+    corpus: CorpusConfig
+    measured: tuple[Path, ...] = ()
+    """Prepared corpora whose measured text is left out."""
+
+    def items(self) -> list[dict[str, Any]]:
+        """Ranges of files, of bounded size."""
+        return numbered_items(self.manifest, self.corpus)
+
+    def reader(self, folder: Path) -> ReadChunks:
+        """Reads as `prepare` does."""
+        screen = screen_of(self.corpus, folder, measured=self.measured)
+        return ReadPool(self.corpus, screen)
+
+    def pace(self) -> Pace:
+        """By the bytes of the files."""
+        return Pace.of(self.items(), self.manifest, self.corpus)
+
+    def check(self, tally: Tally) -> None:
+        """Heeds `corpus.max_bad_fraction`.
+
+        Raises:
+            DataError: see `TextSource.check`.
+        """
+        check_few_bad(tally, self.corpus.max_bad_fraction, "records of the pool")
+        check_some_left(tally, self.manifest.files)
+
+
+@dataclass(frozen=True)
+class LinesSource:
+    """What a stage wrote: a line of JSON a text, with its `id` and `text`."""
+
+    file: Path
+
+    def items(self) -> list[dict[str, Any]]:
+        """One file."""
+        return [{"item": 0, "sources": str(self.file)}]
+
+    def reader(self, folder: Path) -> ReadChunks:
+        """Reads lines."""
+        return read_lines
+
+    def pace(self) -> Pace:
+        """By the bytes of the file."""
+        return Pace([self.file.stat().st_size], 1.0)
+
+    def check(self, tally: Tally) -> None:
+        """A line that cannot be read was refused as it was read."""
+
+
+@dataclass(frozen=True)
+class ReadPool:
+    """Reads an item of a pool."""
+
+    corpus: CorpusConfig
+    screen: Screen = PASS
+
+    def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
+        """Its chunks; the last carries the item's counts."""
+        item, tally = int(batch["item"][0]), Tally()
+        with self.screen.of(item) as sieve:
+            texts = item_texts(item, str(batch["sources"][0]), self.corpus, tally, sieve)
+            for chunk, (some, is_last) in enumerate(_chunks(texts)):
+                heldout = in_share(keys_of([text for _, text in some]), self.corpus.heldout_fraction)
+                kept = list(compress(some, ~heldout))
+                yield chunk_table(item, chunk, kept, json.dumps(asdict(tally)) if is_last else "")
+
+
+def total_of(tallies: Iterable[tuple[int, str]]) -> Tally:
+    """The counts of all items, of which the first case of each reason comes first.
+
+    Args:
+        tallies: the number of each item, and its counts as in `chunk_table`.
+    """
+    total = Tally()
+    for _, counts in sorted(tallies):
+        total.add(Tally(**json.loads(counts)))
+    return total
+
+
+def read_lines(batch: dict[str, Any]) -> Iterator[pa.Table]:
+    """The texts of a file of lines, in chunks.
+
+    Raises:
+        DataError: a line has no id or text.
+    """
+    for chunk, (some, is_last) in enumerate(_chunks(_lines(str(batch["sources"][0])))):
+        yield chunk_table(0, chunk, some, "{}" if is_last else "")
+
+
+def _lines(file: str) -> Iterator[tuple[int, str]]:
+    with open(file, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = json.loads(line)
+                known = int(record["id"]), str(record["text"])
+            except (ValueError, KeyError, TypeError) as error:
+                problem = f"{file}, line {number}, has no id and text: {error}"
+                raise DataError(problem, "write the file again") from error
+            yield known
+
+
+def _chunks(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[tuple[int, str]], bool]]:
+    """Ids and texts of each chunk, and whether it is the last, which may be empty."""
+    some: list[tuple[int, str]] = []
+    characters = 0
+    for number, text in texts:
+        some.append((number, text))
+        characters += len(text)
+        if characters >= EMBEDDED_CHARACTERS:
+            yield some, False
+            some, characters = [], 0
+    yield some, True
+
+
+def chunk_table(item: int, chunk: int, texts: Sequence[tuple[int, str]], tally: str) -> pa.Table:
+    """A chunk as a table of one row.
+
+    Args:
+        item: number of the item.
+        chunk: number of the chunk in it.
+        texts: ids and texts.
+        tally: counts of the item (`adapt.corpus.screening.Tally`) as JSON, in its last chunk; else empty.
+    """
+    return pa.table(
+        {
+            "item": [item],
+            "chunk": [chunk],
+            "ids": pa.array([[number for number, _ in texts]], pa.large_list(pa.int64())),
+            "texts": pa.array([[text for _, text in texts]], pa.large_list(pa.large_string())),
+            "tally": [tally],
+        }
+    )

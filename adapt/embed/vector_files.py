@@ -1,0 +1,195 @@
+"""Vectors as Parquet files, one per chunk of texts, with columns `id` (int64) and `vector`, and an index of them.
+
+Vectors have length 1, because they are compared by cosine, in float16 or float32. The index is built on the cluster,
+one task per part: no process holds more than some of the vectors.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from adapt.errors import StorageError
+from adapt.index.index_files import CENTRE_FILE, IndexFacts, index_parts
+from adapt.index.parts import PART_VECTORS, VectorBatch, centred, scaled, write_parts
+from adapt.ray.runtime import user_errors
+from adapt.runner.files import file_aside
+
+ID, VECTOR = "id", "vector"
+_CHECKSUM = "crc32"
+"""In the metadata: of ids and vectors, for runs that go on where a killed one stopped."""
+
+
+def chunk_file(item: int, chunk: int) -> str:
+    """Name of a chunk's file; names sort as the texts do."""
+    return f"vectors-{item:07d}-{chunk:06d}.parquet"
+
+
+def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapping[str, int]) -> None:
+    """Writes a chunk, at once or not at all.
+
+    Args:
+        file: to write.
+        ids: int64 [n].
+        vectors: float16 or float32 [n, d].
+        counts: kept in the file's metadata.
+    """
+    flat = pa.array(np.ascontiguousarray(vectors).ravel())
+    counts = {**counts, _CHECKSUM: _checksum(ids, vectors)}
+    columns = {ID: pa.array(ids, pa.int64()), VECTOR: pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
+    table = pa.table(columns).replace_schema_metadata({name: str(value) for name, value in counts.items()})
+    with file_aside(file) as aside:
+        pq.write_table(table, aside, use_dictionary=False, compression="none", write_statistics=False)
+
+
+def known_counts(file: Path) -> dict[str, int] | None:
+    """What `write_vectors` was told of a chunk; None where it is not written yet, or has changed since."""
+    if not file.exists():
+        return None
+    try:
+        metadata = pq.read_schema(file).metadata or {}
+        known = {name.decode(): int(value) for name, value in metadata.items() if not name.startswith(b"ARROW")}
+        checksum = known.pop(_CHECKSUM, None)  # earlier versions wrote none
+        if checksum is not None and checksum != _checksum(*read_vectors(file)):
+            return None
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"{file} cannot be read: {error}", "delete it, and run the same command again") from error
+    return known
+
+
+def _checksum(ids: np.ndarray, vectors: np.ndarray) -> int:
+    return zlib.crc32(vectors.tobytes(), zlib.crc32(ids.astype(np.int64).tobytes()))
+
+
+def vector_files(folder: Path) -> list[Path]:
+    """The files of a stage's vectors, in the order of its texts."""
+    return sorted(folder.glob("vectors-*.parquet"))
+
+
+def read_vectors(file: Path) -> VectorBatch:
+    """Ids [n] and vectors [n, d] of a file.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        table = pq.read_table(file, memory_map=True)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"{file} cannot be read: {error}", "run the stage that writes it again") from error
+    column = table[VECTOR].combine_chunks()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    return table[ID].to_numpy(), flat.reshape(len(table), column.type.list_size)
+
+
+def stored_vectors(folder: Path) -> Iterator[VectorBatch]:
+    """All vectors of a stage, a file at a time, in the order of its texts."""
+    return map(read_vectors, vector_files(folder))
+
+
+def rows_in(file: Path) -> int:
+    """How many vectors a file has."""
+    return int(pq.read_metadata(file).num_rows)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WritePart:
+    """Writes a part of the vectors."""
+
+    files: Sequence[Path]
+    """All files, in order."""
+    begins: Sequence[int]
+    """The number of each file's first vector, and of all at the end."""
+    folder: Path
+    dimension: int
+    part_vectors: int
+    centre: np.ndarray
+    """Is taken from all vectors."""
+
+    def __call__(self, number: int) -> int:
+        """Returns how many it has."""
+        return write_parts(self._vectors(number), self.folder, self.dimension, self.part_vectors, first=number)[0]
+
+    def _vectors(self, number: int) -> Iterator[VectorBatch]:
+        first, last = number * self.part_vectors, (number + 1) * self.part_vectors
+        for file, begin, end in zip(self.files, self.begins, self.begins[1:], strict=False):
+            if begin < last and end > first:
+                ids, vectors = read_vectors(file)
+                inside = slice(max(first - begin, 0), last - begin)
+                yield ids[inside], centred(vectors[inside], self.centre)
+
+
+@dataclass(frozen=True)
+class SumUp:
+    """Sums the vectors of a file."""
+
+    files: Sequence[Path]
+
+    def __call__(self, number: int) -> tuple[np.ndarray, int]:
+        """The sum of the vectors, scaled to length 1, float64 [d], and how many are not 0."""
+        vectors = read_vectors(self.files[number])[1]
+        return scaled(vectors).sum(0), int(vectors.any(1).sum())
+
+
+def over_tasks(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
+    """Calls a function with each number, in tasks of the cluster."""
+    import ray
+
+    task: Any = ray.remote(num_cpus=1)(_call)
+    with user_errors():
+        given = ray.put(function)
+        found: list[T] = ray.get([task.remote(given, number) for number in numbers])
+        return found
+
+
+def _call(function: Callable[[int], T], number: int) -> T:
+    return function(number)
+
+
+def build_on_cluster(
+    embedded: Path,
+    folder: Path,
+    embedder: str,
+    dimension: int,
+    memory_bytes: int,
+    queries: int,
+    kind: str,
+    part_vectors: int = PART_VECTORS,
+) -> IndexFacts:
+    """Builds an index, on the cluster this process is connected to.
+
+    The mean of all vectors is taken from each. What they have in common says nothing, and where it is most of them, as
+    in many models, all documents are near to each other: then the nearest are those of the same length, and plans of
+    transport reach all of the pool.
+
+    Args:
+        embedded: folder of the vectors; see `adapt.embed.vector_files`.
+        folder: for the index, in a file system that all nodes see.
+        embedder: what made the vectors.
+        dimension: of the vectors.
+        memory_bytes: what a machine may use for the index.
+        queries: how many will be asked.
+        kind: of index, or `auto`.
+        part_vectors: most vectors of a part.
+
+    Raises:
+        DataError: as `adapt.index.index_files.index_vectors`.
+    """
+    files, begins = vector_files(embedded), [0]
+    for file in files:
+        begins.append(begins[-1] + rows_in(file))
+    parts = range(max(1, -(-begins[-1] // part_vectors)))
+    sums = over_tasks(SumUp(files), range(len(files)))
+    count = sum(known for _, known in sums)
+    centre = sum((each for each, _ in sums), np.zeros(dimension)) / max(count, 1)
+    with file_aside(folder / CENTRE_FILE) as aside, aside.open("wb") as opened:
+        np.save(opened, centre)
+    sizes = over_tasks(WritePart(files, begins, folder, dimension, part_vectors, centre), parts)
+    return index_parts(folder, sizes, embedder, dimension, memory_bytes, queries, kind, over_tasks)

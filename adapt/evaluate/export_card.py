@@ -1,0 +1,322 @@
+"""The exported model: a folder for the Hugging Face Hub with a model card (README.md).
+
+The card says what the model is, how to load it, what the adaptation changed, and how to make it again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config, CorpusConfig, section_of, what
+from adapt.corpus.files.sources import sources_of
+from adapt.corpus.legibility import Legibility, read_legibility
+from adapt.evaluate.intervals import change, mean_loss
+from adapt.evaluate.measure_model import read_losses
+from adapt.evaluate.measurements import NOT_MEASURED, Estimate, LossChange, Text
+from adapt.model.additions.table import stored_additions
+from adapt.model.model_card import front_matter, loading_code, settings, table
+from adapt.model.start import MODEL_FOLDER
+from adapt.redact import redact, redacted
+from adapt.runner import Record
+from adapt.runner.files import link_or_copy, storage_errors, write_atomically
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What is known of a model that is handed over."""
+
+    config: Config
+    training: Record
+    text: Record
+    """The record of the stage that holds the text that the model was trained on."""
+    is_of_tasks: bool
+    """Whether that is the text of tasks, and not that of the corpus."""
+    is_transductive: bool
+    """Whether the text of dev and test is among it."""
+    changes: Sequence[LossChange]
+    made_of: Sequence[Record]
+    """The stages that it was made by."""
+
+
+def hand_over(handover: Handover, folder: Path) -> None:
+    """Makes a folder a Hugging Face folder with the model and its card."""
+    _link(handover.training.path / MODEL_FOLDER, folder)
+    write_atomically(folder / "README.md", model_card(_facts(handover)))
+
+
+def loss_change(text: Text, before: Path, after: Path, samples: int) -> LossChange:
+    """Held-out loss of a text before and after, on the same documents and masks, with 95% intervals.
+
+    Args:
+        text: its name in the evaluations.
+        before: the folder of an evaluation.
+        after: that of another on the same text.
+        samples: bootstrap resamples.
+    """
+    old, counts = read_losses(before, text)
+    new, _ = read_losses(after, text)
+    return LossChange(
+        text=text,
+        predictions=int(counts.sum()),
+        before=mean_loss(old, counts, samples),
+        after=mean_loss(new, counts, samples),
+        change=change(old, new, counts, samples),
+    )
+
+
+def _link(source: Path, folder: Path) -> None:
+    """Links the model's files into the folder; copies them where the file system cannot link."""
+    with storage_errors(folder):
+        for file in source.iterdir():
+            link_or_copy(file, folder / file.name)
+
+
+def _facts(handover: Handover) -> CardFacts:
+    config, training, text = handover.config, handover.training, handover.text
+    legibility = read_legibility(text.metrics)
+    corpus = {
+        "source": _tasks(handover) if handover.is_of_tasks else _source(config.corpus),
+        "documents": text.metrics.get("train_documents"),  # not counted where the corpus is streamed
+        "tokens": text.metrics.get("train_tokens"),
+        **_words(legibility),
+        "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
+    }
+    entries = stored_additions(training.path / MODEL_FOLDER)
+    settings = {
+        **{name: value for name, value in what(config.training).items() if value is not None},
+        **{f"objective.{name}": value for name, value in asdict(config.objective).items()},
+        "seed": config.seed,
+        "steps": training.metrics["steps"],
+        "tokens": training.metrics["tokens"],
+        **_method(config, training),
+        **training.resources,
+        **_price(training),
+    }
+    return CardFacts(
+        name=config.name,
+        base_model=redact(config.model.path),
+        objective=config.objective.kind,
+        corpus=redacted(corpus),
+        training=redacted(settings),
+        results=handover.changes,
+        remarks=legibility.faults() if legibility else (),
+        lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
+        packages=training.packages,
+        additions=[entry["kind"] for entry in entries if entry["kind"] != "domains"],
+        domains=[name for entry in entries if entry["kind"] == "domains" for name in entry["names"]],
+    )
+
+
+def _words(legibility: Legibility | None) -> dict[str, str]:
+    """How the tokenizer breaks the words of the text, as far as that was measured."""
+    if legibility is None:
+        return {}
+    unknown, pieces = legibility.unknown_share, legibility.pieces_per_word
+    return {
+        **({"unknown words": f"{unknown:.1%}"} if unknown is not None else {}),
+        **({"pieces per word": f"{pieces:.2f}"} if pieces is not None else {}),
+    }
+
+
+def _tasks(handover: Handover) -> str:
+    """Describes the text that TAPT trained on."""
+    config, is_transductive = handover.config, handover.is_transductive
+    names = ", ".join(task.name for task in (config.task, *config.tasks))
+    splits = "all splits (transductive)" if is_transductive else "the train split"
+    pool = ", and all of a pool" if config.tapt.pool_paths else ""
+    selected = ", and documents selected of a pool" if "corpora.(selection)" in handover.training.inputs else ""
+    return f"text of {splits} of {names}, without labels{pool}{selected}"
+
+
+def _source(corpus: CorpusConfig) -> str:
+    """Describes where the text of a corpus came from."""
+    if corpus.sources:
+        return "; ".join(f"{name}: {_source(source)}" for name, source in sources_of(corpus))
+    if corpus.source == "files":
+        paths = [corpus.paths] if isinstance(corpus.paths, str) else corpus.paths
+        return ", ".join(paths) or "documents selected of a pool"
+    return corpus.source if corpus.source == "docstrings" else f"dataset {corpus.dataset}"
+
+
+def _method(config: Config, training: Record) -> dict[str, Any]:
+    """Names the method and its options, and the model that training began with if that is not base_model."""
+    start, kind, options = training.inputs.get("start.training"), config.method.kind, config.method_options
+    before = {"began with the model of": start["path"]} if start else {}
+    if kind == "plain":
+        return before
+    chosen = asdict(options) if options is not None else {}
+    return {**before, "method": kind, **{f"{section_of(kind)}.{name}": value for name, value in chosen.items()}}
+
+
+def _price(training: Record) -> dict[str, str]:
+    """What the training took, as far as it is known."""
+    hours, cost, mfu = training.cost.get("device_hours"), training.cost.get("cost"), training.metrics.get("mfu")
+    return {
+        **({"device-hours": f"{hours:.3g}"} if hours is not None else {}),
+        **({"cost": f"{cost:,.2f}"} if cost is not None else {}),
+        **({"model FLOPs utilization": f"{mfu:.1%}"} if mfu is not None else {}),
+    }
+
+
+CARD = """\
+---
+{front}
+---
+
+# {name}
+
+{base_model} adapted to a domain by {objective}. {verdict}
+
+## What it was adapted on
+
+{corpus}
+
+## How to load it
+
+{loading}
+
+## Results
+
+{results}
+
+## Training settings
+
+{training}
+
+## Lineage
+
+Every stage has a key, a hash of what determines its result. The same key means the same result.
+
+{lineage}
+
+## Package versions
+
+{packages}
+"""
+
+OBJECTIVES = {
+    "mlm": "masked language modelling",
+    "whole_word": "masked language modelling of whole words",
+    "entity": "masked language modelling of entities and whole words",
+    "span": "masked language modelling of spans",
+    "causal": "causal language modelling",
+}
+
+RESULTS_NOTE = (
+    "Loss on held-out text, in nats a predicted token, and perplexity, its exponential; lower is better. "
+    "In brackets the 95% interval. Nats a byte of text compare with models that have other tokens."
+)
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card says."""
+
+    name: str
+    base_model: str
+    objective: str
+    """The kind of objective."""
+    corpus: Mapping[str, Any]
+    """Where the text came from, its size and digest."""
+    training: Mapping[str, Any]
+    """Settings, and what the training took."""
+    results: Sequence[LossChange]
+    lineage: Sequence[tuple[str, str, str]]
+    """Kind, key and folder of the stages that it was made by."""
+    packages: Mapping[str, str]
+    """Name -> version."""
+    additions: Sequence[str] = ()
+    """Kinds of what the model carries beside its architecture."""
+    remarks: Sequence[str] = ()
+    """What a user should know of the text that the model was trained on."""
+    domains: Sequence[str] = ()
+    """Names of the domains that it has parts for, in the order learnt."""
+
+
+def model_card(facts: CardFacts) -> str:
+    """Write the card.
+
+    Returns:
+        Markdown with a YAML head as the Hugging Face Hub reads it. It names no licence: that depends on the base model
+        and on the text, and is for the owner to say.
+    """
+    causal = facts.objective == "causal"
+    return CARD.format(
+        front=front_matter(facts.base_model, "text-generation" if causal else "fill-mask"),
+        loading=loading_code(causal, facts.additions, facts.domains),
+        name=facts.name,
+        base_model=f"`{facts.base_model}`",
+        objective=OBJECTIVES.get(facts.objective, facts.objective),
+        verdict=card_verdict(facts.results),
+        corpus="\n\n".join([settings(facts.corpus), *(f"**Note:** {remark}." for remark in facts.remarks)]),
+        results=results_table(facts.results),
+        training=settings(facts.training),
+        lineage=table(("stage", "key", "path"), facts.lineage),
+        packages=settings(facts.packages),
+    )
+
+
+def card_verdict(results: Sequence[LossChange]) -> str:
+    """One sentence on what was gained and what was forgotten, no stronger than the intervals allow."""
+    if not results:
+        return f"Its effect was not measured: {NOT_MEASURED}."
+    sentence = " and ".join(part(row) for row in results)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def part(row: LossChange) -> str:
+    """What happened on one kind of text."""
+    value, low, high = row.change.value, row.change.low, row.change.high
+    if low is None or high is None:
+        return f"on {row.text} text the held-out loss changed by {value:+.3f}, on too few documents for an interval"
+    if low <= 0 <= high:
+        return (
+            f"on {row.text} text the held-out loss did not change measurably "
+            f"({value:+.3f}, 95% interval {low:+.3f} to {high:+.3f})"
+        )
+    direction = "fell" if high < 0 else "rose"
+    sizes = sorted((abs(low), abs(high)))
+    return (
+        f"on {row.text} text the held-out loss {direction} by {abs(value):.3f} "
+        f"(95% interval {sizes[0]:.3f} to {sizes[1]:.3f})"
+    )
+
+
+def results_table(results: Sequence[LossChange]) -> str:
+    """Loss and perplexity before and after, a row for each kind of text; losses per byte where they are known."""
+    if not results:
+        return f"Not measured: {NOT_MEASURED}."
+    has_domain = any(row.text == "domain" for row in results)
+    missing = "" if has_domain else f"\n\nThe domain is not among them: {NOT_MEASURED}."
+    losses = ("loss before", "loss after", "change", "perplexity before", "perplexity after")
+    are_sized = any(row.per_byte_before is not None for row in results)
+    header = ("text", "predictions", *losses, *(("per byte before", "per byte after") if are_sized else ()))
+    rows = [
+        (
+            row.text,
+            row.predictions,
+            row.before.text(".3f"),
+            row.after.text(".3f"),
+            row.change.text("+.3f"),
+            perplexity(row.before),
+            perplexity(row.after),
+            *(_per_byte(row) if are_sized else ()),
+        )
+        for row in results
+    ]
+    return f"{RESULTS_NOTE}\n\n{table(header, rows)}{missing}"
+
+
+def _per_byte(row: LossChange) -> list[str]:
+    """Nats per byte of text before and after."""
+    return ["" if value is None else f"{value:.4f}" for value in (row.per_byte_before, row.per_byte_after)]
+
+
+def perplexity(loss: Estimate) -> str:
+    """A perplexity with its interval: the exponential keeps the order, so the ends of the interval carry over."""
+    ends = [None if end is None else math.exp(end) for end in (loss.low, loss.high)]
+    return Estimate(math.exp(loss.value), *ends).text(".2f")

@@ -1,0 +1,188 @@
+"""Stage `compare`: held-out losses of models on domains (Don't Stop Pretraining, table 12), also as heatmaps."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.console import log
+from adapt.errors import DataError
+from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
+from adapt.evaluate.measure_model import read_losses, read_text_losses
+from adapt.evaluate.measurements import Ends, Estimate, ModelsCompared, Rows, Unit
+from adapt.runner.files import write_atomically
+
+FILE, PICTURE = "matrix.json", "matrix.png"
+FEW_DOCUMENTS = 30
+"""With fewer held-out documents than these, an interval says little."""
+Grid = list[list[Estimate]]
+
+
+def compare_models(
+    evaluations: Mapping[str, Path], domains: Sequence[str], samples: int, folder: Path, unit: Unit = "token"
+) -> ModelsCompared:
+    """Lays the losses of models side by side; the first model is what the others are compared to.
+
+    The change on a domain that the models were not adapted to, such as general text, is what they have forgotten of it.
+
+    Args:
+        evaluations: folders of `evaluate` stages by the model's name, all on the same documents, and where losses are
+            of tokens on the same masks.
+        domains: names of the corpora in them.
+        samples: bootstrap resamples.
+        folder: gets matrix.json and matrix.png.
+        unit: what losses are of.
+
+    Raises:
+        DataError: a domain has no held-out text, or losses of bytes are wanted of texts whose length is not known.
+    """
+    columns = [(_of_tokens if unit == "token" else _of_bytes)(evaluations, domain, samples) for domain in domains]
+    documents = {domain: column.documents for domain, column in zip(domains, columns, strict=True)}
+    loss: Grid = [list(row) for row in zip(*(column.loss for column in columns), strict=True)]
+    difference: Grid = [list(row) for row in zip(*(column.change for column in columns), strict=True)]
+    low, high = _ends(loss)
+    change_low, change_high = _ends(difference)
+    compared = ModelsCompared(
+        models=list(evaluations),
+        domains=list(domains),
+        documents=documents,
+        loss=_values(loss),
+        loss_low=low,
+        loss_high=high,
+        change=_values(difference),
+        change_low=change_low,
+        change_high=change_high,
+        unit=unit,
+    )
+    measured = {name: value for name, value in asdict(compared).items() if value}  # what is no loss is measured later
+    write_atomically(folder / FILE, json.dumps(measured, indent=1))
+    prefix = "" if unit == "token" else "byte_"
+    matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}
+    draw_heatmap(matrices, domains, folder / PICTURE, compared.models)
+    return compared
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A domain: what was measured on it of each model."""
+
+    documents: int
+    loss: list[Estimate]
+    change: list[Estimate]
+
+
+def _of_tokens(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Column:
+    measured = [read_losses(evaluation, domain) for evaluation in evaluations.values()]
+    first, counts = measured[0]
+    _check_size(domain, len(counts))
+    loss = [mean_loss(losses, counts, samples) for losses, counts in measured]
+    return _Column(len(counts), loss, [change(first, losses, counts, samples) for losses, _ in measured])
+
+
+def _of_bytes(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Column:
+    """The documents that all models were measured on: samples have a limit of tokens, so they end at different ones."""
+    measured = [_text_losses(evaluation, domain) for evaluation in evaluations.values()]
+    documents = min(len(each.sizes) for each in measured)
+    _check_size(domain, documents)
+    first, *others = common = [each[:documents] for each in measured]
+    if not all(np.array_equal(first.sizes, other.sizes) for other in others):
+        raise DataError(
+            f"the models were not measured on the same documents of {domain}",
+            "compare models on the same files, with the same corpus.heldout_fraction and evaluation.max_documents",
+        )
+    changes = [byte_change(first, each, samples) for each in common]
+    return _Column(documents, [byte_loss(each, samples) for each in common], changes)
+
+
+def _text_losses(evaluation: Path, domain: str) -> TextLosses:
+    found = read_text_losses(evaluation, domain)
+    if found is None:
+        raise DataError(
+            f"models with different tokens are compared by losses a byte, and {evaluation} does not know how long the"
+            f" texts of {domain} are, since an older version prepared them",
+            f"delete {evaluation} and the corpora that it measured on (folders prepare/), and run the job again",
+        )
+    return found
+
+
+def _check_size(domain: str, documents: int) -> None:
+    fix = "raise corpus.heldout_fraction: a corpus that is only measured on may be held out almost whole"
+    if not documents:
+        raise DataError(f"{domain} has no held-out text to compare models on", fix)
+    if documents < FEW_DOCUMENTS:
+        log(f"{domain} has {documents} held-out documents, too few for a sound interval; {fix}")
+
+
+def _values(grid: Grid) -> Rows:
+    return [[estimate.value for estimate in row] for row in grid]
+
+
+def _ends(grid: Grid) -> tuple[Ends, Ends]:
+    return [[estimate.low for estimate in row] for row in grid], [[estimate.high for estimate in row] for row in grid]
+
+
+MATRICES = {
+    "overlap": "overlap of the top 10,000 words",
+    "jaccard": "Jaccard index of all words",
+    "cross_loss": "cross loss of a unigram model [nats]",
+    "model_loss": "held-out loss of the models [nats]",
+    "loss": "held-out loss [nats a predicted token]",
+    "change": "change against the first model [nats]",
+    "byte_loss": "held-out loss [nats a byte]",
+    "byte_change": "change against the first model [nats a byte]",
+}
+"""Name -> title."""
+SIGNED = ("change", "byte_change")
+"""Matrices whose cells are better or worse than 0."""
+FINE = ("byte_loss", "byte_change")
+"""Matrices of small numbers."""
+
+
+def draw_heatmap(
+    matrices: Mapping[str, Sequence[Sequence[float]]],
+    domains: Sequence[str],
+    file: Path,
+    models: Sequence[str] | None = None,
+) -> None:
+    """Writes heatmaps side by side as PNG, each cell with its number.
+
+    Args:
+        matrices: by name, one of MATRICES; columns are the domains, and rows too unless there are models.
+        domains: names.
+        file: to write.
+        models: names of the rows.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display is needed
+    from matplotlib import pyplot
+
+    rows = domains if models is None else models
+    width, height = 1.8 + 0.75 * len(domains), 2.3 + 0.75 * len(rows)
+    figure, axes = pyplot.subplots(
+        1, len(matrices), figsize=(width * len(matrices), height), layout="constrained", squeeze=False
+    )
+    for axis, (name, matrix) in zip(axes[0], matrices.items(), strict=True):
+        _draw_cells(axis, matrix, name in SIGNED, 3 if name in FINE else 2)
+        axis.set_xticks(range(len(domains)), domains, rotation=45, ha="right")
+        axis.set_yticks(range(len(rows)), rows)
+        axis.set_title(MATRICES[name], fontsize=10)
+        axis.spines[:].set_visible(False)
+        axis.tick_params(length=0)
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
+
+
+def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool, digits: int) -> None:
+    """Draws colours and numbers. If these have a sign, 0 is white, better (lower) ones are blue and worse ones red."""
+    most = max((abs(value) for values in matrix for value in values), default=0) or 1
+    image = axis.imshow(matrix, **({"cmap": "RdBu_r", "vmin": -most, "vmax": most} if signed else {"cmap": "Blues"}))
+    for row, values in enumerate(matrix):
+        for column, value in enumerate(values):
+            depth = image.norm(value)  # from 0, the first colour, to 1, the last
+            dark = abs(2 * depth - 1) > 0.6 if signed else depth > 0.5
+            text = f"{value:{'+' if signed else ''}.{digits}f}"
+            axis.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize=9)

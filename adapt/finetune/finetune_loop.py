@@ -1,0 +1,228 @@
+"""The training loop of fine-tuning, with its resolved settings, device and precision.
+
+Batches are seeded. The score on dev after every epoch decides when training ends.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adapt.config import FinetuneConfig, TrainingConfig
+from adapt.errors import ConfigError, TrainingError
+from adapt.model.additions.table import refuse_additions
+from adapt.model.architecture import max_sequence_length
+from adapt.model.locate import CONFIG, read_json
+from adapt.train.optimizer import build_optimizer
+from adapt.train.precision import Precision, resolve
+from adapt.train.schedule import learning_rate
+
+MAX_GRADIENT_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a training loop is given: a module, its loss, and how it is judged."""
+
+    module: nn.Module
+    """The loop trains its parameters that have `requires_grad`."""
+    loss: Callable[[np.ndarray], Tensor]
+    """Gives the mean loss of the train examples with these indices."""
+    dev_score: Callable[[], float]
+    """Gives the score on dev; higher is better."""
+    masses: np.ndarray
+    """How much each train example weighs in the mean loss of several, float64 [E]."""
+
+
+@dataclass
+class History:
+    """How a training went."""
+
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    """One entry for each epoch: `epoch` (from 1), `loss` (mean over its steps) and `dev` (the score)."""
+    best_epoch: int = 0
+    """The first epoch with the best dev score."""
+    seconds: float = 0.0
+    """Seconds of training, without the time to score dev."""
+
+    @property
+    def best(self) -> float:
+        """The best dev score."""
+        return float(self.curve[self.best_epoch - 1]["dev"]) if self.best_epoch else -math.inf
+
+
+def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: bool = False) -> History:
+    """Trains, and leaves the module in evaluation mode with the weights of its best epoch.
+
+    AdamW; the learning rate rises over the warm-up and falls linearly to 0; gradients are clipped to norm 1. Every
+    epoch sees each example once, in an order that seed and epoch determine. The examples of a step pass the device at
+    once, or `micro_batch` at a time, which changes nothing but rounding and the dropout that is drawn.
+
+    Raises:
+        TrainingError: the loss is not finite.
+    """
+    optimizer = build_optimizer(course.module, settings.optimization)
+    scaler = torch.amp.GradScaler(enabled=loss_scaling)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    batch, examples = settings.finetune.batch_size, len(course.masses)
+    steps = math.ceil(examples / batch)
+    history, best = History(), [parameter.detach().clone() for parameter in parameters]
+    for epoch in range(settings.epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(examples)
+        course.module.train()
+        begin, losses = time.perf_counter(), []
+        for step in range(steps):
+            rate = learning_rate(settings.optimization, epoch * steps + step, settings.epochs * steps)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = _add_gradients(course, order[step * batch : (step + 1) * batch], settings.finetune.passing, scaler)
+            losses.append(_finite(loss, epoch * steps + step + 1))
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        history.seconds += time.perf_counter() - begin
+        course.module.eval()
+        score, before = course.dev_score(), history.best
+        history.curve.append({"epoch": epoch + 1, "loss": sum(losses) / steps, "dev": score})
+        if score > before:
+            history.best_epoch = epoch + 1
+            _copy(parameters, best)
+        elif epoch + 1 - history.best_epoch >= settings.finetune.patience:
+            break
+    _copy(best, parameters)
+    return history
+
+
+def _add_gradients(course: Course, chosen: np.ndarray, at_once: int, scaler: torch.amp.GradScaler) -> float:
+    """The mean loss of some examples, whose gradients are added up, so many examples at a time."""
+    mass, value = float(course.masses[chosen].sum()) or 1.0, 0.0
+    for start in range(0, len(chosen), at_once):
+        some = chosen[start : start + at_once]
+        loss = course.loss(some) * (float(course.masses[some].sum()) / mass)
+        scaler.scale(loss).backward()
+        value += loss.item()
+    return value
+
+
+def _finite(value: float, step: int) -> float:
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"the loss of fine-tuning is {value} at step {step}",
+            "lower finetune.learning_rate, or set training.precision to fp32",
+        )
+    return value
+
+
+@torch.no_grad()
+def _copy(source: list[Any], target: list[Any]) -> None:
+    for old, new in zip(target, source, strict=True):
+        old.copy_(new)
+
+
+LEARNING_RATES = {"fine_tune": 2e-5, "lora": 2e-4, "linear_probe": 1e-2, "feature_extraction": 0.0}
+"""The default peak learning rate of each mode. `feature_extraction` trains in no steps, so it has none."""
+EPOCHS, FEW_EPOCHS = 10, 3
+MANY_EXAMPLES = 5000
+SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
+"""Model types whose own classifier is ours, and what they call our head's two layers. For `tokens` both have one,
+`classifier`."""
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """The settings of a run, with a value for every field of FinetuneConfig that may be null."""
+
+    finetune: FinetuneConfig
+    epochs: int
+    pooling: str
+    max_length: int
+    """Longer examples are cut to this length [tokens]."""
+
+    @classmethod
+    def of(cls, finetune: FinetuneConfig, model: Path, causal: bool, examples: int) -> FinetuneSettings:
+        """Fills in the fields that are null.
+
+        Args:
+            finetune: as configured.
+            model: folder.
+            causal: whether it is a decoder.
+            examples: of the train split.
+        """
+        longest = max_sequence_length(model)
+        return cls(
+            finetune,
+            finetune.epochs or (FEW_EPOCHS if examples > MANY_EXAMPLES else EPOCHS),
+            finetune.pooling or ("last" if causal else "first"),
+            min(finetune.max_length, longest or finetune.max_length),
+        )
+
+    @property
+    def optimization(self) -> TrainingConfig:
+        """Learning rate, decay and warm-up, in the form that pre-training has them."""
+        return TrainingConfig(
+            learning_rate=self.finetune.learning_rate or LEARNING_RATES[self.finetune.mode],
+            warmup_fraction=self.finetune.warmup_fraction,
+            weight_decay=self.finetune.weight_decay,
+        )
+
+
+def check_savable(settings: FinetuneSettings, model: Path, kind: str) -> None:
+    """Refuses `save_model` where transformers has no classifier that computes what ours does.
+
+    Raises:
+        ConfigError: another mode, pooling or architecture.
+        ModelError: the model carries what transformers would leave out.
+    """
+    refuse_additions(model, "fine-tuned with finetune.save_model")
+    family, mode = read_json(model / CONFIG).get("model_type", ""), settings.finetune.mode
+    if mode != "fine_tune":
+        raise ConfigError(
+            f"finetune.save_model works with finetune.mode fine_tune, not with {mode}",
+            "leave finetune.save_model off, or set finetune.mode to fine_tune",
+        )
+    if family not in SAVABLE or (kind != "tokens" and settings.pooling != "first"):
+        pooled = "" if family not in SAVABLE else f" with finetune.pooling {settings.pooling}"
+        raise ConfigError(
+            f"finetune.save_model: transformers has no classifier like ours for model type {family!r}{pooled}",
+            f"leave finetune.save_model off, or use {' or '.join(sorted(SAVABLE))} and finetune.pooling first",
+        )
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class FinetunePlace:
+    """The device and precision that a run computes with. Weights are always fp32."""
+
+    device: torch.device
+    precision: Precision
+
+    @classmethod
+    def here(cls, precision: str) -> FinetunePlace:
+        """Takes the GPU that this process sees, else the CPU.
+
+        The precision `auto` means what it means in pre-training.
+        """
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(device, resolve(precision, device))
+
+    @property
+    def loss_scaling(self) -> bool:
+        """Whether the loss must be scaled, because small gradients would vanish otherwise (fp16)."""
+        return self.precision == "fp16"
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Inside the block, matrices are multiplied in this precision."""
+        return torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.precision != "fp32")

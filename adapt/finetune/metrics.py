@@ -1,0 +1,247 @@
+"""Metrics of predictions: scores by class, entities (as conlleval and seqeval count them), calibration."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from adapt.statistics.outcomes import spans
+from adapt.task.dataset import IGNORED, Facts
+
+Labels: TypeAlias = Sequence[Any]
+"""The true labels, as in `adapt.task.dataset.Split`: for each example the index of its class, or a list of indices."""
+Probabilities: TypeAlias = np.ndarray | Sequence[np.ndarray]
+"""[examples, C]: a distribution, or for `multi_label` each class's own probability. `tokens`: a distribution for each
+token of each example, [tokens, C]; only those of tokens that have a label are looked at."""
+THRESHOLD = 0.5
+"""For `multi_label`, a label is predicted if its probability is at least this."""
+
+
+def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leaked: Sequence[bool]) -> dict[str, Any]:
+    """All scores of a split, JSON-able.
+
+    Args:
+        facts: of the task.
+        truth: of `Split`.
+        probabilities: of the model.
+        leaked: of `Split`.
+
+    Returns:
+        `score`, that of `facts.metric`; `score_without_leaks`, over the examples that do not leak (None if none does,
+        or all do), and the number of `examples` and `examples_without_leaks`; `macro_f1`, `micro_f1`, `accuracy`;
+        `per_class` with precision, recall, f1, support; `confusion` of `single_label` (true class in rows); what
+        `calibration` gives, for `multi_label` over all decisions on a label, for `tokens` over words.
+
+        single_label: `macro_f1` is over the classes that occur in truth or predictions. `micro_f1` over all classes
+        equals `accuracy`; it is the paper's for ChemProt.
+        multi_label: `macro_f1` is over all classes, `accuracy` the share of exactly right sets.
+        tokens: all F1 are of entities with exact place and type, `per_class` by type, `entity_f1` = `micro_f1` with its
+        `precision` and `recall`; `accuracy` is that of words.
+    """
+    predicted = predictions(facts, probabilities)
+    clean = [number for number, leaks in enumerate(leaked) if not leaks]
+    without = None
+    if 0 < len(clean) < len(leaked):
+        without = metric_of(facts, [truth[i] for i in clean], [predicted[i] for i in clean])
+    kind = _entity_scores if facts.kind == "tokens" else _class_scores
+    return {
+        "metric": facts.metric,
+        "score": metric_of(facts, truth, predicted),
+        "score_without_leaks": without,
+        "examples": len(truth),
+        "examples_without_leaks": len(clean),
+        **kind(facts, truth, predicted),
+        **calibration(*_decisions(facts, truth, probabilities)),
+    }
+
+
+def predictions(facts: Facts, probabilities: Probabilities) -> Labels:
+    """The labels that a model decides for, in the form of the true labels; for `tokens`, one for every token."""
+    if facts.kind == "single_label":
+        return [int(row.argmax()) for row in probabilities]
+    if facts.kind == "multi_label":
+        return [np.flatnonzero(row >= THRESHOLD).tolist() for row in probabilities]
+    return [row.argmax(1).tolist() for row in probabilities]
+
+
+def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
+    """The score of `facts.metric` alone, for choosing the best epoch.
+
+    Args:
+        facts: of the task.
+        truth: as in `scores`.
+        predicted: as `predictions` gives them.
+    """
+    if facts.metric == "entity_f1":
+        return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
+    metrics = _sklearn_metrics()
+    true, guess = _arrays(facts, truth), _arrays(facts, predicted)
+    if facts.metric == "accuracy":
+        return float(metrics.accuracy_score(true, guess))
+    return float(metrics.f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
+
+
+def _sklearn_metrics() -> Any:
+    """Imported only here, as it takes a second, which the first training step need not wait for."""
+    from sklearn import metrics
+
+    return metrics
+
+
+def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
+    metrics = _sklearn_metrics()
+    true, guess = _arrays(facts, truth), _arrays(facts, predicted)
+    classes = range(len(facts.labels))
+    names = ("precision", "recall", "f1", "support")
+    columns = metrics.precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
+    scores = {
+        "macro_f1": float(metrics.f1_score(true, guess, average="macro", zero_division=0)),
+        "micro_f1": float(metrics.f1_score(true, guess, average="micro", zero_division=0)),
+        "accuracy": float(metrics.accuracy_score(true, guess)),
+        "per_class": {
+            label: dict(zip(names, (column[row].item() for column in columns), strict=True))
+            for row, label in enumerate(facts.labels)
+        },
+    }
+    if facts.kind == "single_label":
+        scores["confusion"] = metrics.confusion_matrix(true, guess, labels=classes).tolist()
+    return scores
+
+
+def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
+    pairs = list(_names(facts, truth, predicted))
+    counts = EntityCounts.of(pairs)
+    words = [a == b for true, guess in pairs for a, b in zip(true, guess, strict=True)]
+    total, by_type = counts.total, counts.by_type
+    return {
+        "entity_f1": total["f1"],
+        "precision": total["precision"],
+        "recall": total["recall"],
+        "macro_f1": sum(scores["f1"] for scores in by_type.values()) / max(len(by_type), 1),
+        "micro_f1": total["f1"],
+        "accuracy": sum(words) / max(len(words), 1),
+        "per_class": by_type,
+    }
+
+
+def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
+    """Labels as arrays: class indices, [examples]; for `multi_label` 0 and 1, [examples, C]."""
+    if facts.kind == "single_label":
+        return np.asarray(labels, np.int64)
+    held = np.zeros((len(labels), len(facts.labels)), np.int64)
+    for row, those in zip(held, labels, strict=True):
+        row[those] = 1
+    return held
+
+
+def _names(facts: Facts, truth: Labels, predicted: Labels) -> Iterator[tuple[list[str], list[str]]]:
+    """For `tokens`, the true and the predicted labels of each example's words."""
+    for true, guess in zip(truth, predicted, strict=True):
+        words = [pair for pair in zip(true, guess, strict=True) if pair[0] != IGNORED]
+        yield [facts.labels[label] for label, _ in words], [facts.labels[label] for _, label in words]
+
+
+def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tuple[np.ndarray, np.ndarray]:
+    """The true class, [n], and the probabilities, [n, C], of each decision.
+
+    For `multi_label` each label is a decision between no and yes, C = 2.
+    """
+    if facts.kind == "single_label":
+        return _arrays(facts, truth), np.asarray(probabilities)
+    if facts.kind == "multi_label":
+        yes = np.asarray(probabilities).ravel()
+        return _arrays(facts, truth).ravel(), np.stack([1 - yes, yes], 1)
+    true = np.concatenate(truth)
+    return true[true != IGNORED], np.concatenate(list(probabilities))[true != IGNORED]
+
+
+@dataclass
+class EntityCounts:
+    """How many entities of each type there are, were predicted, and were both, with exact place and type."""
+
+    true: Counter[str] = field(default_factory=Counter)
+    predicted: Counter[str] = field(default_factory=Counter)
+    right: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> "EntityCounts":
+        """Counts over texts, each given by its true and its predicted labels."""
+        counts = cls()
+        for truth, guess in pairs:
+            true, predicted = spans(truth), spans(guess)
+            for counter, entities in (
+                (counts.true, true),
+                (counts.predicted, predicted),
+                (counts.right, true & predicted),
+            ):
+                counter.update(kind for kind, _, _ in entities)
+        return counts
+
+    @property
+    def total(self) -> dict[str, float]:
+        """Precision, recall, f1 and support over all types."""
+        return _scores(self.right.total(), self.predicted.total(), self.true.total())
+
+    @property
+    def by_type(self) -> dict[str, dict[str, float]]:
+        """Precision, recall, f1 and support of each type."""
+        kinds = sorted(self.true | self.predicted)
+        return {kind: _scores(self.right[kind], self.predicted[kind], self.true[kind]) for kind in kinds}
+
+
+def _scores(right: int, predicted: int, true: int) -> dict[str, float]:
+    return {
+        "precision": right / max(predicted, 1),
+        "recall": right / max(true, 1),
+        "f1": 2 * right / max(predicted + true, 1),
+        "support": true,
+    }
+
+
+BINS = 15
+SMALLEST = 1e-12
+"""Smaller probabilities count as this one, so that a single sure mistake does not make the mean infinite."""
+
+
+def calibration(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
+    """Calibration of n decisions between C classes.
+
+    The expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3) sorts decisions by their confidence,
+    the largest probability, into 15 bins ((b - 1) / 15, b / 15]. With accuracy and mean confidence in each bin,
+    ECE = sum over b of n_b / n |accuracy_b - confidence_b|. The negative log-likelihood is the mean of
+    -ln p(true class) [nats]; the Brier score the mean of sum over c of (p_c - [c is true])^2, between 0 and 2.
+
+    Args:
+        truth: true classes, int [n].
+        probabilities: [n, C], each row a distribution.
+
+    Returns:
+        `ece`, `nll`, `brier`, and `reliability`: of each bin that holds any, its bounds, number of decisions, accuracy
+        and confidence.
+    """
+    probabilities = np.asarray(probabilities, np.float64)
+    confidence = probabilities.max(1)
+    right = probabilities.argmax(1) == truth
+    bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    reliability = []
+    for number in np.unique(bins):
+        inside = bins == number
+        reliability.append(
+            {
+                "low": number / BINS,
+                "high": (number + 1) / BINS,
+                "decisions": int(inside.sum()),
+                "accuracy": float(right[inside].mean()),
+                "confidence": float(confidence[inside].mean()),
+            }
+        )
+    of_truth = probabilities[np.arange(len(truth)), truth]
+    gaps = [interval["decisions"] * abs(interval["accuracy"] - interval["confidence"]) for interval in reliability]
+    return {
+        "ece": sum(gaps) / len(truth),
+        "nll": float(-np.log(of_truth.clip(SMALLEST)).mean()),
+        "brier": float(((probabilities**2).sum(1) - 2 * of_truth + 1).mean()),
+        "reliability": reliability,
+    }

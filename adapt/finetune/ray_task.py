@@ -1,0 +1,127 @@
+"""One run of fine-tuning (one model, one task, one seed) as a Ray task, and the result that the task returns.
+
+This module loads neither torch nor transformers, because the driver does not need them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from math import floor
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config, FinetuneConfig, ResourcesConfig
+from adapt.errors import ClusterError
+from adapt.model.locate import Pretrained
+from adapt.ray.runtime import await_resources, hide_unreserved_gpus, user_errors
+from adapt.runner.files import write_atomically
+from adapt.train.worker_process import use_threads
+
+SMALLEST_GPU_SHARE = 0.1
+TAKES_LESS = "lower finetune.max_length, or take a larger device"
+MICRO_BATCH = "finetune.micro_batch"
+TRAINED = ("fine_tune", "lora")
+"""Modes in which the model is trained, so that smaller passes take less memory."""
+GPU_PARTS = 10_000
+"""Ray divides a GPU into so many parts. Shares are rounded down to them: rounded up, they would not fit together."""
+
+
+@dataclass
+class FinetuneRun:
+    """What one run of fine-tuning needs to know."""
+
+    config: Config
+    pretrained: Pretrained
+    """The model to start from."""
+    task: str
+    """The folder of the prepared task."""
+    seed: int
+
+
+def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
+    """Runs on the cluster this process is connected to, and writes predictions and curve into `folder`.
+
+    Returns:
+        What `adapt.finetune.metrics.task_scores` says of the test split, and: metric, mode, seed, dev_score,
+        majority_score (of always answering the most frequent train class), degenerate (whether there is but one
+        answer), epochs and best_epoch, truncated (examples cut, by split), max_length [tokens], trained_parameters,
+        examples_per_s (in training; None without), seconds and device_seconds.
+
+    Raises:
+        ClusterError: no machine has the cores or GPUs that a run is to have.
+        ConfigError: `finetune.save_model` where it cannot be.
+        DataError: a split is empty.
+        DeviceMemoryError: the device, or its machine, ran out of memory.
+        ModelError: the checkpoint cannot be used.
+        TrainingError: the loss is not finite.
+    """
+    import ray
+
+    cpus, gpus = run.config.finetune.cpus_per_seed, gpus_per_seed(run.config.finetune)
+    _await_room(run.config.resources, cpus, gpus)
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
+    with user_errors(*fits_with_less(run.config.finetune), MICRO_BATCH):
+        found: RunFound = ray.get(task.remote(run, folder.absolute()))
+    found.write(folder)
+    return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}
+
+
+def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
+    """What to change where memory runs out, and how many examples pass a device at once where fewer would help."""
+    if finetune.mode in TRAINED and finetune.passing > 1:
+        return f"set {MICRO_BATCH} to {finetune.passing // 2}", finetune.passing
+    return TAKES_LESS, 1
+
+
+def gpus_per_seed(finetune: FinetuneConfig) -> float:
+    """The share of a GPU that a run gets: as configured, else an equal share of one, if the cluster has any."""
+    import ray
+
+    if finetune.gpus_per_seed is not None:
+        return finetune.gpus_per_seed
+    share = max(SMALLEST_GPU_SHARE, floor(GPU_PARTS / max(1, len(finetune.seeds))) / GPU_PARTS)
+    return share if ray.cluster_resources().get("GPU", 0) else 0.0
+
+
+def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
+    """Refuses more than any machine has: Ray would wait for it for ever."""
+    try:
+        await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
+    except ClusterError as error:
+        raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
+
+
+def _work(run: FinetuneRun, folder: Path) -> RunFound:
+    hide_unreserved_gpus()
+    import torch
+
+    from adapt.finetune.seed_run import finetune_work
+
+    if not torch.cuda.is_available():
+        use_threads(run.config.finetune.cpus_per_seed)
+    return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
+
+
+PREDICTIONS_FILE = "predictions.jsonl"
+DEV_PREDICTIONS_FILE = "dev_predictions.jsonl"
+"""A file with one object for each example: id, label, predicted (class indices), probabilities, leaked."""
+CURVE_FILE = "curve.json"
+"""A file with one object for each epoch: epoch, loss, dev."""
+
+
+@dataclass(frozen=True)
+class RunFound:
+    """Figures, and what they were computed from."""
+
+    metrics: dict[str, Any]
+    curve: list[dict[str, Any]]
+    predictions: dict[str, list[dict[str, Any]]]
+    """Predictions on dev and test, one line for each example."""
+
+    def write(self, folder: Path) -> None:
+        """Writes predictions and curve."""
+        for name, file in (("test", PREDICTIONS_FILE), ("dev", DEV_PREDICTIONS_FILE)):
+            lines = (json.dumps(line, ensure_ascii=False) for line in self.predictions[name])
+            write_atomically(folder / file, "".join(f"{line}\n" for line in lines))
+        write_atomically(folder / CURVE_FILE, json.dumps(self.curve))

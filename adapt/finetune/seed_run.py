@@ -1,0 +1,110 @@
+"""What a run does in its Ray task: load the model, learn the task, predict dev and test."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.config import Config
+from adapt.finetune.classifier import save_classifier
+from adapt.finetune.examples import Problem
+from adapt.finetune.finetune_loop import FinetunePlace, FinetuneSettings, check_savable
+from adapt.finetune.finetune_modes import Learned, extract_features, probe, tune_classifier
+from adapt.finetune.metrics import task_scores
+from adapt.finetune.ray_task import RunFound
+from adapt.model.additions.domain_modules import choose_domain, domain_vectors, domains_of, nearest_domains
+from adapt.model.load import load_model
+from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer
+from adapt.task.dataset import SPLITS, Facts, Split
+from adapt.train.model_options import apply_options
+
+MODES = {
+    "fine_tune": tune_classifier,
+    "lora": tune_classifier,
+    "feature_extraction": extract_features,
+    "linear_probe": probe,
+}
+
+ROUTED_EXAMPLES = 256
+"""Train examples whose mean vector tells the nearest domain, at the most."""
+
+
+def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunFound:
+    """Teaches a model a task and tests it; a model that is to be kept is written into `folder`.
+
+    Raises:
+        ConfigError: this model cannot be saved as asked.
+        DataError: a split is empty.
+        TrainingError: the loss is not finite.
+    """
+    begin = time.perf_counter()
+    finetune, place = config.finetune, FinetunePlace.here(config.training.precision)
+    causal = is_decoder(load_config(start.model, start.trust_remote_code))
+    settings = FinetuneSettings.of(finetune, start.model, causal, len(Split.load(task, "train")))
+    if finetune.save_model:
+        check_savable(settings, start.model, Facts.load(task).kind)
+    tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
+    closing = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
+    problem = Problem.load(task, settings.max_length, closing)
+    model = load_model(start.model, causal, start.trust_remote_code, config.model.attention_dropout)
+    parts = _domain_parts(model, problem, finetune.domain, place)
+    apply_options(model, replace(config.training, compile=False), place.device)
+    encoder: Any = model.base_model
+    learned = MODES[finetune.mode](encoder, problem, settings, seed, place)
+    probabilities = {name: learned.predict(name) for name in ("dev", "test")}
+    if finetune.save_model:
+        assert learned.classifier
+        save_classifier(learned.classifier, start.model, problem.facts, problem.examples["test"], tokenizer, folder)
+    metrics = _metrics(problem, settings, learned, probabilities) | {"mode": finetune.mode, "seed": seed, **parts}
+    metrics["seconds"] = time.perf_counter() - begin
+    return RunFound(
+        metrics, learned.history.curve, {name: problem.lines(name, by_unit) for name, by_unit in probabilities.items()}
+    )
+
+
+def _domain_parts(model: Any, problem: Problem, domain: str | None, place: FinetunePlace) -> dict[str, str]:
+    """Puts the parts of a domain into use, where the model has some: those asked for, or of the nearest domain.
+
+    Returns:
+        The domain whose parts are used, and the nearest.
+
+    Raises:
+        ModelError: the model has no parts for the domain.
+    """
+    known = domains_of(model)
+    if known is None:
+        if domain is not None:
+            choose_domain(model, domain)
+        return {}
+    train = problem.examples["train"]
+    texts = np.split(train.tokens, train.ends[1:-1])[:ROUTED_EXAMPLES]
+    vectors = domain_vectors(model.to(place.device), texts)
+    nearest = known.names[int(nearest_domains(model, vectors.mean(0, keepdims=True))[0])]
+    choose_domain(model, domain or nearest)
+    return {"domain": domain or nearest, "nearest_domain": nearest}
+
+
+def _metrics(
+    problem: Problem, settings: FinetuneSettings, learned: Learned, probabilities: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    facts, test, history = problem.facts, problem.splits["test"], learned.history
+    epochs = len(history.curve)
+    seen = epochs * len(problem.examples["train"])
+    return {
+        **task_scores(facts, test.labels, problem.by_example("test", probabilities["test"]), test.leaked),
+        "dev_score": problem.score("dev", probabilities["dev"]),
+        "metric": facts.metric,
+        "epochs": epochs,
+        "best_epoch": history.best_epoch,
+        "truncated": {name: problem.examples[name].truncated for name in SPLITS},
+        "max_length": settings.max_length,
+        "examples_per_s": seen / history.seconds if seen else None,
+        "trained_parameters": learned.trained_parameters,
+        "majority_score": problem.majority_score(),
+        "degenerate": problem.degenerate("test", probabilities["test"]),
+    }

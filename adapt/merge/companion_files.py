@@ -1,0 +1,130 @@
+"""Writes the files of a merged model other than its weights: settings, tokenizer, chat template and model card."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.model.architecture import TEMPLATES
+from adapt.model.locate import TOKENIZER_CONFIG, Pretrained, model_files, read_json, tokenizer_files, weight_files
+from adapt.model.model_card import front_matter, settings, table
+from adapt.runner.files import file_aside, write_atomically
+
+BESIDE = ("generation_config.json", *TEMPLATES)
+"""Files that a model may have and that determine nothing of what it computes."""
+
+
+def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrained | None = None) -> None:
+    """Makes folders with weights Hugging Face folders.
+
+    Args:
+        model: the one whose files they get.
+        facts: what the card of each folder says.
+        speaker: the one whose chat template and settings of generation they get; None for the same.
+    """
+    for folder, card in facts.items():
+        for file in _files(model):
+            _copy(file, folder / file.name)
+        if speaker:
+            _copy_beside(speaker, folder)
+        write_atomically(folder / "README.md", merge_card(card))
+
+
+def _files(model: Pretrained) -> Iterator[Path]:
+    weights = {*weight_files(model.model)}
+    yield from (file for file in model_files(model.model) if file not in weights)
+    yield from _beside(model)
+    if model.tokenizer != model.model:
+        yield from tokenizer_files(model.tokenizer)
+
+
+def _beside(model: Pretrained) -> Iterator[Path]:
+    for folder in dict.fromkeys((model.model, model.tokenizer)):
+        yield from (folder / name for name in BESIDE if (folder / name).exists())
+
+
+def _copy_beside(speaker: Pretrained, folder: Path) -> None:
+    """Copies what lies beside a model; a template in the settings of its tokenizer becomes a file."""
+    settings = speaker.tokenizer / TOKENIZER_CONFIG
+    template = read_json(settings).get("chat_template") if settings.is_file() else None
+    if isinstance(template, str):
+        write_atomically(folder / TEMPLATES[0], template)
+    for file in _beside(speaker):
+        _copy(file, folder / file.name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        return
+    with file_aside(target) as aside:
+        shutil.copyfile(source, aside)
+
+
+CARD = """\
+---
+{front}
+---
+
+# {name}
+
+Made of {base_model} and {models} without training: `{kind}`, share {share:g}.
+
+## How it was made
+
+{made}
+
+{rule}
+
+## Models
+
+{sources}
+
+## How to load it
+
+```python
+from transformers import {auto_class}, AutoTokenizer
+
+folder = "."  # the folder of this file
+model = {auto_class}.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```
+
+It has not been measured. Weights were merged in fp32 and are stored in the types of the base.
+"""
+
+
+@dataclass(frozen=True)
+class MergeFacts:
+    """What the card of a merged model says."""
+
+    name: str
+    base_model: str
+    kind: str
+    rule: str
+    """The formula, in words."""
+    share: float
+    settings: Mapping[str, Any]
+    sources: Sequence[tuple[str, str, str, str]]
+    """The base and each model: role, what the configuration calls it, digest or key, and weight."""
+    causal: bool
+
+
+def merge_card(facts: MergeFacts) -> str:
+    """Writes the card: Markdown with a YAML head, as `adapt.evaluate.export_card.model_card`."""
+    number = len(facts.sources) - 1
+    return CARD.format(
+        front=front_matter(facts.base_model, "text-generation" if facts.causal else "fill-mask"),
+        auto_class="AutoModelForCausalLM" if facts.causal else "AutoModelForMaskedLM",
+        name=facts.name,
+        base_model=f"`{facts.base_model}`",
+        models=f"{number} model{'' if number == 1 else 's'}",
+        kind=facts.kind,
+        share=facts.share,
+        made=settings(facts.settings),
+        rule=facts.rule,
+        sources=table(("role", "model", "digest or key", "weight"), facts.sources),
+    )

@@ -1,0 +1,140 @@
+"""Merges models: every tensor of the base is read with those of the models, merged in fp32, and written in its type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from torch import Tensor
+
+from adapt.merge.compatibility import NewTokens
+from adapt.merge.merger import Merger, Merging
+from adapt.merge.table import MERGERS
+from adapt.merge.tensor_files import (
+    FLOATS,
+    StoredWeights,
+    Weights,
+    formed_like,
+    size_of,
+    stored_weights,
+    write_index,
+    write_tensor,
+)
+from adapt.merge.tensor_matching import Names, NewRows, Shapes, same_tensors
+from adapt.model.locate import INDEX
+from adapt.model.safeguards import check_finite
+
+TOO_LARGE = "go less far (merge.shares, merge.weights), or store the base in fp32, which holds larger numbers than fp16"
+"""What to do where finite weights add up to more than the type of the base can hold."""
+
+
+def merge_models(
+    merging: Merging,
+    base: Path,
+    models: Sequence[tuple[Path, Weights]],
+    targets: Mapping[float, Path],
+    trust_remote_code: bool = False,
+    tokens: NewTokens | None = None,
+) -> int:
+    """Writes the weights of the merged models, into files that are named and ordered as those of the base.
+
+    Integers and booleans stay as the base has them, and so do parts that the models lack since no language model has
+    them (a pooler).
+
+    Args:
+        merging: what is made.
+        base: its folder.
+        models: each with its folder, which messages name, and its weights.
+        targets: a folder for each share.
+        trust_remote_code: run code that comes with the base, where names or tokens differ.
+        tokens: those that models have and the base has not. Their rows are as `adapt.merge.tensor_matching` says.
+
+    Returns:
+        How many tensors were merged.
+
+    Raises:
+        ModelError: the tensors of a model are not those of the base (nothing was written then), or a tensor, read or
+            merged, has values that are not finite.
+    """
+    merger, names = MERGERS[merging.kind](merging), Names(base, trust_remote_code)
+    rows = NewRows(tokens, names) if tokens else None
+    with stored_weights(base) as stored:
+        shapes = [stored.shapes, *(weights.shapes for _, weights in models)]
+        shapes = rows.shapes(shapes[0], shapes[1:]) if rows else shapes
+        pairs = [same_tensors(shapes[0], own, names, model[0]) for own, model in zip(shapes[1:], models, strict=True)]
+        folders = [str(folder) for folder in (base, *(folder for folder, _ in models))]
+        sources = _Sources(stored, [weights for _, weights in models], pairs, rows, folders)
+        chosen = [name for name in _floats(stored) if all(name in pair for pair in pairs)]
+        merger.look(lambda: (sources.read(name) for name in chosen))
+        for file in stored.headers:
+            _write_file(file, merger, sources, {*chosen}, targets, names, shapes[0])
+        if (base / INDEX).is_file():
+            forms = {name: form for header in stored.headers.values() for name, form in header.items()}
+            grown = sum(size_of(form, shapes[0][name]) - size_of(form, form["shape"]) for name, form in forms.items())
+            for folder in targets.values():
+                write_index(base / INDEX, folder / INDEX, grown)
+    return len(chosen)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """A base and models, each with the name that it has for a tensor of the base."""
+
+    base: StoredWeights
+    models: Sequence[Weights]
+    pairs: Sequence[Mapping[str, str]]
+    rows: NewRows | None
+    folders: Sequence[str]
+    """What messages call them, the base first."""
+    checked: set[str] = field(default_factory=set)
+    """The tensors whose values were seen to be finite: some kinds of merging read them twice."""
+
+    def read(self, name: str) -> tuple[Tensor, list[Tensor]]:
+        """A tensor of the base, and that of each model, in fp32.
+
+        Raises:
+            ModelError: one has values that are not finite.
+        """
+        base = self.base.read(name).float()
+        models = [weights.read(pair[name]).float() for weights, pair in zip(self.models, self.pairs, strict=True)]
+        if name not in self.checked:
+            owns = [name, *(pair[name] for pair in self.pairs)]
+            for tensor, own, folder in zip((base, *models), owns, self.folders, strict=True):
+                check_finite(tensor, own, folder)
+            self.checked.add(name)
+        return self.rows.widen(name, base, models) if self.rows else (base, models)
+
+
+def _floats(stored: StoredWeights) -> Iterator[str]:
+    for header in stored.headers.values():
+        yield from (name for name, form in header.items() if form["dtype"] in FLOATS)
+
+
+def _write_file(
+    file: Path,
+    merger: Merger,
+    sources: _Sources,
+    chosen: set[str],
+    targets: Mapping[float, Path],
+    names: Names,
+    shapes: Shapes,
+) -> None:
+    own = {name: shapes[name] for name in sources.base.headers[file]}
+    with ExitStack() as stack:
+        opened: dict[float, BinaryIO] = {
+            share: stack.enter_context(formed_like(file, folder / file.name, own)) for share, folder in targets.items()
+        }
+        for name in own:
+            kept = sources.base.read(name)
+            base, models = sources.read(name) if name in chosen else (kept, [])
+            route = merger.route(names.first(name) if merger.is_random else name, base, models) if models else None
+            if not route:
+                check_finite(kept, name, sources.folders[0])
+            for share, written in opened.items():
+                merged = route(share).to(kept.dtype) if route else kept
+                if route:
+                    check_finite(merged, name, f"the merged model at share {share:g}", TOO_LARGE)
+                write_tensor(written, merged)

@@ -1,0 +1,95 @@
+"""Merging with task vectors, the differences that training made to a base: `task_arithmetic`, `residual`, `dare`.
+
+- `task_arithmetic` adds up the task vectors (Ilharco et al., arXiv 2212.04089).
+- `residual` adds the task vector of an instruct model to an adapted base (arXiv 2410.10739).
+- `dare` drops differences at random and scales up the rest (Yu et al., arXiv 2311.03099).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from adapt.merge.merger import Merger, Route, along
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TaskArithmetic(Merger):
+    """theta_0 + a sum_i w_i (theta_i - theta_0) at share a. A negative weight takes away what its model learnt."""
+
+    shares = (0.4,)
+    is_weighted = True
+    can_subtract = True
+
+    def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
+        """Along the sum of what was learnt."""
+        return along(base, weighted_sum([model - base for model in models], self.merging.weights))
+
+
+def weighted_sum(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """sum_i w_i tau_i, in the order of the models.
+
+    Args:
+        learnt: differences from the base, of one shape; the first is overwritten.
+        weights: one each.
+    """
+    total = learnt[0].mul_(weights[0])
+    for weight, one in zip(weights[1:], learnt[1:], strict=True):
+        total.add_(one, alpha=weight)
+    return total
+
+
+class Residual(Merger):
+    """theta_adapted + a (theta_instruct - theta_0) at share a. The models are the adapted one and the instruct one."""
+
+    models = (2, 2)
+    dressed_as = 1
+
+    def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
+        """From the adapted model along what instructions taught."""
+        adapted, instruct = models
+        return along(adapted, instruct - base)
+
+
+RANGE = 2**32
+"""Random numbers are whole ones below it."""
+
+
+class Dare(Merger):
+    """theta_0 + a sum_i w_i b_i (theta_i - theta_0) / density at share a, b_i 1 with probability `density`, else 0.
+
+    So the expectation is task arithmetic's. What is dropped depends on the seed, the place of the model in the list,
+    and the name of the tensor, and not on the order of tensors or on threads. Tied tensors stay equal.
+    """
+
+    shares = (0.4,)
+    density = 0.1
+    is_weighted = True
+    can_subtract = True
+    is_random = True
+
+    def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
+        """Along the sum of what was kept."""
+        density = self.merging.density or 1.0
+        learnt = [
+            (model - base).mul_(kept(f"{self.merging.seed} {number} {name}", base, density)).div_(density)
+            for number, model in enumerate(models)
+        ]
+        return along(base, weighted_sum(learnt, self.merging.weights))
+
+
+def kept(address: str, like: Tensor, density: float) -> Tensor:
+    """1 for each element that stays, else 0: a function of the address and of the element's place.
+
+    The numbers are Philox's own, which no version of numpy changes.
+    """
+    import numpy as np
+    import torch
+
+    key = np.frombuffer(hashlib.sha256(address.encode()).digest()[:16], dtype="<u8")
+    words = np.random.Philox(key=key).random_raw((like.numel() + 1) // 2)
+    numbers = np.asarray(words, dtype="<u8").view("<u4")[: like.numel()]
+    return torch.from_numpy(numbers < np.uint64(round(density * RANGE))).view(like.shape)

@@ -1,0 +1,146 @@
+"""Block expansion (LLaMA Pro, arXiv 2401.02415): new layers learn the domain, and the others stay as they are.
+
+After every `every` layers a copy of the last of them is put in, the projections into the residual stream 0. A layer
+that adds nothing is the identity where norms come before attention and feed-forward (pre-LN). In BERT and RoBERTa,
+which norm the sum, it is not, so they are refused. Only the copies train. The model that is handed on is larger, and
+its config.json says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from adapt.config import Config, PositiveInt
+from adapt.errors import ModelError
+from adapt.method.base import Added, AddedMemory, Method, Setting
+from adapt.model.architecture import check_deeper, check_units, grow_layer_lists
+from adapt.model.locate import CONFIG, read_json
+from adapt.model.size import ALIASES, ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PRE_NORM = ("gpt2", "llama", "mistral", "modernbert", "qwen2", "qwen3")
+"""Model types whose layers are the identity when their projections are 0."""
+
+
+@dataclass(frozen=True)
+class ExpandOptions:
+    """New layers that start as the identity, and train alone (arXiv 2401.02415)."""
+
+    every: PositiveInt = 4
+    """A new layer comes after so many layers; what is left over at the end counts as a group, too."""
+
+
+class Expand(Method):
+    """Trains copies of some layers."""
+
+    Options = ExpandOptions
+    kind: ClassVar[str] = "expand"
+
+    def __init__(self, options: ExpandOptions) -> None:
+        super().__init__(options)
+        self.options: ExpandOptions = options
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models in which a layer that adds nothing is not the identity.
+
+        Raises:
+            ModelError: its layers are not known, norm the sum, or depend on their depth.
+        """
+        check_units(model)
+        check_deeper(model, "method.kind expand")
+        kind = read_json(model / CONFIG).get("model_type")
+        if kind not in PRE_NORM:
+            raise ModelError(
+                f"method.kind expand cannot add layers to {kind} models: they norm what a layer and its input sum to,"
+                " so that no new layer leaves the model as it is",
+                f"choose a model of another type ({', '.join(PRE_NORM)}), or another method",
+            )
+
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
+        """Puts the copies in, and freezes everything else."""
+        import copy
+
+        from torch import nn
+
+        from adapt.model.layers import layers_of
+
+        model.requires_grad_(False)
+        layers = layers_of(model)
+        self.resize(model.config)
+        expanded: list[Any] = []
+        for source, is_new in self._sources(len(layers)):
+            layer = layers[source]
+            if not is_new:
+                expanded.append(layer.module)
+                continue
+            new: Any = copy.deepcopy(layer.module, {id(model.config): model.config})
+            _complete(new, model.config, len(expanded))
+            for part in (layer.pattern.attention_out, layer.pattern.outer):
+                projection = new.get_submodule(part)
+                for parameter in projection.parameters(recurse=False):
+                    nn.init.zeros_(parameter)
+            expanded.append(new.requires_grad_(True))
+        for number, each in enumerate(expanded):
+            for module in each.modules():
+                if "layer_idx" in vars(module):  # by which caches of keys and values tell layers apart
+                    vars(module)["layer_idx"] = number
+        parent, _, name = layers[0].pattern.layers.rpartition(".")
+        setattr(model.base_model.get_submodule(parent), name, nn.ModuleList(expanded))
+        return model
+
+    def resize(self, config: Any) -> None:
+        """Says how many layers there are now, and of what kinds they are."""
+        sources = [source for source, _ in self._sources(config.num_hidden_layers)]
+        grow_layer_lists(config, sources)
+        (name,) = (name for name in ALIASES["layers"] if name in config.to_dict())
+        setattr(config, name, len(sources))
+
+    def _sources(self, layers: int) -> list[tuple[int, bool]]:
+        """For each layer of the larger model, the layer that it is or copies, and whether it is a copy."""
+        sources = []
+        for number in range(1, layers + 1):
+            sources.append((number - 1, False))
+            if not number % self.options.every or number == layers:
+                sources.append((number - 1, True))
+        return sources
+
+    def _new(self, layers: int) -> int:
+        """How many layers are added to so many."""
+        return -(-layers // self.options.every)
+
+    def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
+        """The new layers, forward and backward, as a share of those that there are; where they divide evenly."""
+        return Added(trained=1 / self.options.every)
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """The new layers' weights; gradients and optimizer state are of these alone."""
+        new = self._new(size.layers) / size.layers * size.layer_parameters
+        return AddedMemory(held=4 * new, trained=min(1.0, new / size.parameters))
+
+
+def _complete(layer: Any, config: Any, number: int) -> None:
+    """Gives the copy of a layer the parts that the architecture has at its new place, as they are made at first.
+
+    ModernBERT's layer 0 has no norm before attention, and all others have one. What a new layer's norm does is free,
+    since its output projections are 0.
+
+    Args:
+        layer: the copy.
+        config: of the larger model.
+        number: of the layer in the larger model, from 0.
+    """
+    import torch
+
+    with torch.device("meta"):
+        made = type(layer)(config, layer_idx=number)
+    device, mode = next(layer.parameters()).device, layer.training
+    for name, part in made.named_children():
+        if {each for each, _ in part.named_parameters()} - {
+            each for each, _ in layer.get_submodule(name).named_parameters()
+        }:
+            part.to_empty(device=device).reset_parameters()
+            setattr(layer, name, part.train(mode))

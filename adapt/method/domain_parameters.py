@@ -1,0 +1,201 @@
+"""What methods share whose models get a set of parts for each domain, or one for all: adapters, prompts, experts.
+
+Only the set of the domain that is learnt is trained, so nothing that was learnt before can change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config
+from adapt.errors import ConfigError, ModelError
+from adapt.method.base import Setting
+from adapt.method.measurement import EPOCH, check_prepared, text_of
+from adapt.model.additions.table import stored_additions, with_addition
+from adapt.model.architecture import check_units
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+DOCUMENTS = 256
+"""Documents of a domain whose mean is its prototype, at the most."""
+NAMED = "domains"
+"""The addition that holds the names of domains and their prototypes."""
+
+
+def check_trained_sets(
+    config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any], by_domain: bool
+) -> None:
+    """Refuses what could not be trained, before anything runs.
+
+    Args:
+        config: of the job.
+        model: folder of the model to begin with.
+        method: its `method.kind`.
+        kind: of the addition.
+        options: those of the addition but for the number of sets.
+        by_domain: whether each domain has a set of its own.
+
+    Raises:
+        ConfigError: the corpus is streamed, so that no prototype can be made; or the model has sets of this kind that
+            were made with other options.
+        ModelError: it carries something else.
+    """
+    if by_domain:
+        check_prepared(config, "the prototype of a domain", f"set {method}.per_domain to false")
+    entries = stored_additions(model)
+    for entry in entries:
+        if entry["kind"] not in (kind, NAMED):
+            raise _carries(model, entry["kind"], method)
+        changed = {name: value for name, value in options.items() if entry["kind"] == kind and entry[name] != value}
+        for name, value in changed.items():
+            raise ConfigError(
+                f"{method}.{name} is {value!r}, but {model} has {kind} that were made with {entry[name]!r}",
+                f"set {method}.{name} to {entry[name]!r}, or begin with a model that has none",
+            )
+    if entries and by_domain != any(entry["kind"] == NAMED for entry in entries):
+        had = "one set for all domains" if by_domain else "a set for each domain"
+        raise ConfigError(
+            f"{method}.per_domain is {str(by_domain).lower()}, but {model} has {had}",
+            f"set {method}.per_domain to {str(not by_domain).lower()}, or begin with a model that has no {kind}",
+        )
+
+
+def check_domain_sets(config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any]) -> None:
+    """Refuses what could not be trained by a method that always has a set for each domain.
+
+    Args:
+        config: of the job.
+        model: folder of the model to begin with.
+        method: its `method.kind`.
+        kind: of the addition.
+        options: those of the addition but for the number of sets.
+
+    Raises:
+        ConfigError: the corpus is streamed, so that no prototype of a domain can be made; or the model has sets of this
+            kind that were made otherwise.
+        ModelError: the units of the model are not known, or it carries something else.
+    """
+    check_units(model)
+    check_prepared(config, "the prototype of a domain", "choose another method.kind")
+    for entry in stored_additions(model):
+        if entry["kind"] not in (kind, NAMED):
+            raise _carries(model, entry["kind"], method)
+        for name, value in options.items():
+            if entry["kind"] == kind and entry.get(name) != value:
+                raise ConfigError(
+                    f"method.kind {method} asks for {kind} of {name} {value!r}, but those of {model} have"
+                    f" {entry.get(name)!r}",
+                    f"train it as it was ({method}.{name}), or begin with a model that has none",
+                )
+
+
+def _carries(model: Path, other: str, method: str) -> ModelError:
+    return ModelError(
+        f"{model} carries {other}, and method.kind {method} cannot be trained beside them",
+        "choose the model that its training began with",
+    )
+
+
+def take_set(
+    model: Any,
+    setting: Setting,
+    by_domain: bool,
+    attach: Callable[[], None],
+    begin: Callable[[int], None] = lambda number: None,
+) -> list[str]:
+    """Makes the set of the domain to be learnt, puts it into use, and leaves nothing else to be trained.
+
+    Args:
+        model: the model to be trained, in evaluation mode.
+        setting: of the training.
+        by_domain: whether each domain has a set of its own.
+        attach: gives the model its first set.
+        begin: fills a new set, by its number, with what it is to begin with, where that depends on the model.
+
+    Returns:
+        The names of the domains that the model has sets for; none if one set is for all.
+    """
+    import torch
+
+    from adapt.model.additions.domain_modules import choose_set, own_parameters, sets_of
+
+    model.requires_grad_(False)
+    names = learn_prototype(model, setting.domain, sample_of(setting.texts, setting.seed)) if by_domain else []
+    number, before = names.index(setting.domain) if by_domain else 0, sets_of(model)
+    is_new = number == (len(before[0]) if before else 0)
+    with torch.random.fork_rng([]):
+        torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
+        if not before:
+            attach()
+        for parameter in own_parameters(model, number):
+            parameter.requires_grad_(True)
+        if is_new:
+            begin(number)
+    choose_set(model, number)
+    return names
+
+
+def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
+    """Words that vectors can begin as, int64 [wanted]: the beginning of the domain's text, documents drawn by the seed.
+
+    Where that is streamed, or too short, torch's generator draws them from the vocabulary.
+    """
+    import numpy as np
+    import torch
+
+    text = np.concatenate([np.empty(0, np.int64), *sample_of(setting.texts, setting.seed)])[:wanted]
+    return torch.from_numpy(text) if len(text) == wanted else torch.randint(model.config.vocab_size, (wanted,))
+
+
+def enter_sets(config: Any, kind: str, names: list[str], options: Mapping[str, Any]) -> None:
+    """Says in a model's configuration which sets it has.
+
+    Args:
+        config: transformers' object.
+        kind: of the addition.
+        names: what `take_set` gave.
+        options: of the addition.
+    """
+    with_addition(config, kind, sets=max(len(names), 1), **options)
+    if names:
+        with_addition(config, NAMED, names=names)
+
+
+def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:
+    """Gives the model the prototype of a domain, which is new to it or not, and tells all that it knows.
+
+    Args:
+        model: that has, or gets, domains.
+        domain: its name.
+        sample: documents of it.
+    """
+    from adapt.model.additions.domain_modules import attach_domains, domains_of, prototype_of
+
+    if domains_of(model) is None:
+        attach_domains(model, [])
+    known = domains_of(model)
+    assert known is not None
+    known.learn(domain, prototype_of(model, sample))
+    return list(known.names)
+
+
+def sample_of(texts: Sequence[Path], seed: int) -> list[np.ndarray]:
+    """Documents of a domain.
+
+    Args:
+        texts: folders of its prepared text; none where that is streamed.
+        seed: by which they are drawn.
+    """
+    import numpy as np
+
+    from adapt.corpus.sample_order import permute
+
+    if not texts:
+        return []
+    stream = text_of(texts)
+    wanted = np.arange(min(DOCUMENTS, stream.documents))
+    return [stream.document(number) for number in permute(wanted, stream.documents, seed, EPOCH).tolist()]

@@ -1,0 +1,209 @@
+"""A larger model that computes the same (growth that keeps the function: Net2Net, arXiv 1511.05641; ELLE, 2203.06311).
+
+**Width.** Each new unit is the copy of one that is there: the weights that make it are copied, and those that read it
+are divided by how many copies of it there are. That keeps the function where all units have as many copies; a norm over
+states of which some units stand twice sees another mean and variance. An LM head with a matrix of its own is divided
+like any that reads states. One that is tied to the embeddings is not, since these make states: the norm before it is.
+
+**Depth.** A new layer is a copy of the one below it. `silent` ones have output projections 0. Where norms come first,
+that is the identity. Where the sum is normed (BERT and its kin), it is once the scale and shift of the norm below have
+moved to the new layer's last norm: norming twice is norming once, to within the norm's epsilon.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapt.method.elle.growth import Growth, grow_prompts
+from adapt.model.layers import Layer, inputs, is_transposed, layers_of, outputs
+
+BEFORE_HEAD = {
+    "bert": "cls.predictions.transform.LayerNorm",
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "lm_head.layer_norm"),
+    "electra": "generator_predictions.LayerNorm",
+    "distilbert": "vocab_layer_norm",
+    "modernbert": "head.norm",
+    "gpt2": "transformer.ln_f",
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "model.norm"),
+}
+"""The norm that the last linear layer reads, by model type."""
+NORMS_OF_SUMS = {
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "camembert", "electra"), ("attention.output.LayerNorm", "output.LayerNorm")
+    ),
+    "distilbert": ("sa_layer_norm", "output_layer_norm"),
+}
+"""The two norms of a layer whose norms come after the sums. In other models they come before."""
+
+
+class Axis:
+    """How the units along one axis of a weight grow.
+
+    Args:
+        sources: int64 [after], for each unit of the larger model the one that it copies.
+    """
+
+    def __init__(self, sources: Tensor) -> None:
+        self.sources = sources
+        self.copies = torch.bincount(sources)[sources].float()
+        """For each unit how many there are of its source."""
+        first = torch.full((int(sources.max()) + 1,), len(sources)).scatter_reduce(
+            0, sources, torch.arange(len(sources)), "amin"
+        )
+        self.is_new = first[sources] != torch.arange(len(sources))
+
+    @classmethod
+    def grown(cls, before: int, after: int, draw: torch.Generator) -> Axis:
+        """Each unit once, then all again as often as they fit, in random order: the numbers of copies differ by 1."""
+        rounds = [torch.randperm(before, generator=draw) for _ in range(after // before)]
+        return cls(torch.cat([torch.arange(before), *rounds])[:after])
+
+    def blocks(self, size: int, stacked: int = 1) -> Axis:
+        """The axis of which each unit takes `size` places, `stacked` times one after another."""
+        before = int(self.sources.max()) + 1
+        within = (self.sources[:, None] * size + torch.arange(size)).flatten()
+        return Axis(torch.cat([within + number * before * size for number in range(stacked)]))
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """What the linear parts of a layer make and read, by the part's name in the layer; and the states of the model."""
+
+    made: Mapping[str, Axis]
+    read: Mapping[str, Axis]
+    states: Axis
+
+    @classmethod
+    def between(cls, model: Any, larger: Any, draw: torch.Generator) -> _Axes:
+        """How the units of a model grow into those of a larger one; alike in all layers."""
+        before, after = layers_of(model)[0], layers_of(larger)[0]
+        pattern = before.pattern
+        out, outer, heads = before.part(pattern.attention_out), before.part(pattern.outer), _heads(model)
+        more = _heads(larger)
+        states = Axis.grown(outputs(outer), outputs(after.part(pattern.outer)), draw)
+        inner = Axis.grown(inputs(outer), inputs(after.part(pattern.outer)), draw)
+        groups, width = Axis.grown(heads[1], more[1], draw), inputs(out) // heads[0]
+        queries, keys = groups.blocks(heads[0] // heads[1] * width), groups.blocks(width)
+        attention = {pattern.query: queries, pattern.key: keys, pattern.value: keys}
+        if pattern.fused:
+            attention = {pattern.query: groups.blocks(width, stacked=3)}
+        stacked = {name: outputs(before.part(name)) // inputs(outer) for name in pattern.inner}
+        feed_forward = {name: inner.blocks(1, count) for name, count in stacked.items()}
+        made = {**attention, pattern.attention_out: states, **feed_forward, pattern.outer: states}
+        read = {**dict.fromkeys(made, states), pattern.attention_out: queries, pattern.outer: inner}
+        return cls(made, read, states)
+
+
+def _heads(model: Any) -> tuple[int, int]:
+    """How many heads a model has, and how many of them have keys and values of their own."""
+    heads = int(model.config.num_attention_heads)
+    return heads, int(getattr(model.config, "num_key_value_heads", None) or heads)
+
+
+def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0, seed: int = 0) -> Any:
+    """A larger model of the same kind.
+
+    Args:
+        model: whole, on the CPU, its layers known to `adapt.model.architecture`.
+        growth: what is added.
+        is_silent: new layers add nothing; otherwise they are plain copies.
+        noise: standard deviation of what is added to the weights that make copied units in linear layers of the layers.
+        seed: of what is drawn.
+
+    Returns:
+        The model, in evaluation mode. It computes the same if `is_silent`, there is no noise, and its states are as
+        wide as before or a whole multiple of that.
+    """
+    config, draw = copy.deepcopy(model.config), torch.Generator().manual_seed(seed % 2**63)
+    growth.resize(config)
+    config.dtype = torch.float32
+    with torch.random.fork_rng([]):
+        larger: Any = type(model)(config).eval()
+    old, new, weights = layers_of(model), layers_of(larger), model.state_dict()
+    axes, sources = _Axes.between(model, larger, draw), growth.layer_sources(len(old))
+    with torch.no_grad():
+        for layer, (source, _) in zip(new, sources, strict=True):
+            _fill_layer(layer, old[source].name, weights, axes, noise, draw)
+        within = {id(each) for layer in new for each in layer.module.parameters()}
+        for name, parameter in larger.named_parameters():
+            if id(parameter) not in within:
+                _fill(parameter, weights[name], _reads(larger.get_submodule(name.rpartition(".")[0])), axes.states)
+        _divide_before_tied_head(larger, axes.states)
+        grow_prompts(model, larger, axes.states.sources)
+        for below, layer, (_, is_new) in zip(new, new[1:], sources[1:], strict=False):
+            if is_new and is_silent:
+                _silence(layer, below, NORMS_OF_SUMS.get(config.model_type))
+    return larger
+
+
+def _fill_layer(
+    layer: Layer, source: str, weights: Mapping[str, Tensor], axes: _Axes, noise: float, draw: torch.Generator
+) -> None:
+    """Gives a layer of the larger model the weights of the layer `source`."""
+    for name, parameter in layer.module.named_parameters():
+        if (weight := weights.get(f"{source}.{name}")) is None:
+            continue  # ModernBERT's first layer has no first norm: its copy's is as it was made, which scales nothing
+        part = name.rpartition(".")[0]
+        if part not in axes.made:
+            _fill(parameter, weight, None, axes.states)
+            continue
+        made, reads = axes.made[part], _reads(layer.part(part))
+        _fill(parameter, weight, reads, axes.read[part], made)
+        if noise and made.is_new.any() and parameter.ndim == 2:
+            new = made.is_new[:, None] if reads == 1 else made.is_new[None, :]
+            parameter.add_(noise * torch.randn(parameter.shape, generator=draw) * new)
+
+
+def _reads(module: nn.Module) -> int | None:
+    """The axis of a module's weight along which it reads; None where it makes alone, as embeddings and norms do."""
+    if not (is_transposed(module) or isinstance(module, nn.Linear)):
+        return None
+    return 0 if is_transposed(module) else 1
+
+
+def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made: Axis | None = None) -> None:
+    """Copies units along the axes that have grown, and divides what reads copies by how many there are.
+
+    Args:
+        parameter: of the larger model; filled.
+        weight: of the smaller one.
+        reads: the axis along which it reads, where it has two.
+        read: the axis that it reads; also the one that it makes, where that is not told.
+        made: the axis that it makes.
+    """
+    for axis in range(weight.ndim):
+        if weight.shape[axis] == parameter.shape[axis]:
+            continue
+        is_read = weight.ndim == 2 and axis == reads
+        grows = read if is_read or made is None else made
+        weight = weight.index_select(axis, grows.sources)
+        if is_read:
+            weight = weight / (grows.copies if axis == 1 else grows.copies[:, None])
+    parameter.copy_(weight)
+
+
+def _divide_before_tied_head(larger: Any, states: Axis) -> None:
+    """A head that is the embeddings' matrix reads states that are divided before it."""
+    if larger.get_output_embeddings().weight is larger.get_input_embeddings().weight:
+        for parameter in larger.get_submodule(BEFORE_HEAD[larger.config.model_type]).parameters():
+            if len(parameter) == len(states.copies):
+                parameter /= states.copies
+
+
+def _silence(layer: Layer, below: Layer, norms: tuple[str, str] | None) -> None:
+    """Makes a copy of the layer below add nothing."""
+    for part in (layer.pattern.attention_out, layer.pattern.outer):
+        for parameter in layer.part(part).parameters(recurse=False):
+            parameter.zero_()
+    if norms:
+        first, last = norms
+        layer.part(last).load_state_dict(below.part(last).state_dict())
+        for norm in (layer.part(first), below.part(last)):
+            nn.init.ones_(norm.weight)
+            nn.init.zeros_(norm.bias)

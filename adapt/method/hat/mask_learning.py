@@ -1,0 +1,196 @@
+"""Learns a domain's masks sigma(s e) together with what they mask, and blocks what the domains before use.
+
+Masks are annealed as in Serra et al. 2018 (arXiv 1801.01423, sections 2.4 to 2.6).
+
+Parameters that the domains before use, between 0 and 1, stay as they are (equation 2). A weight between two masked
+units is used as much as the less used of both: where one of them is off, it does nothing. A weight that reads
+unmasked values is used as much as the unit that it makes. Blocking gradients would not do, since Adam goes on by its
+averages. So updates are blocked, by `adapt.model.masked_updates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from adapt.method.base import TrainingEngine, WeightPart
+from adapt.model.additions.domain_modules import DomainSets
+from adapt.model.additions.masks import MOST, PLUGINS, UNITS, UnitMask
+from adapt.model.layers import KINDS, Values, by_parameter, is_transposed, layers_of
+from adapt.model.masked_updates import computed_with, mask_all
+
+
+class MaskLearning:
+    """One domain's training.
+
+    Args:
+        model: with the domain's masks in use, before an engine wraps it.
+        used_parameters: says how much each parameter is used, of how much each unit is, by the name of its masks.
+        steps: of the training.
+        steepest: s at its end.
+        sparsity: weight in the loss of the share of free units that the domain takes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        used_parameters: Callable[[Any, Mapping[str, Tensor]], dict[str, Tensor]],
+        steps: int,
+        steepest: float,
+        sparsity: float,
+    ) -> None:
+        self._steps, self._steepest, self._sparsity = steps, steepest, sparsity
+        self._steepness = 1 / steepest
+        self._masks: list[UnitMask] = []
+        self._free: dict[str, Tensor] = {}  # of the units of each embedding, by its name
+        used: dict[str, Tensor] = {}
+        for name, sets in model.named_modules():
+            if isinstance(sets, DomainSets):
+                used[name] = _used_by_others(sets)
+                self._masks.append(cast(UnitMask, sets.used))
+                self._free[f"{name}.{sets.chosen}.embedding"] = 1 - used[name]
+        self._total = float(sum(free.sum() for free in self._free.values()))
+        self._units = sum(map(len, self._free.values()))
+        held = used_parameters(model, used)
+        for name in held:
+            model.get_parameter(name).requires_grad_(True)
+        self._blocked = mask_all(model, held)
+        self._own: dict[str, Tensor] = {}  # of `_free` what this rank holds
+
+    def begin(self, engine: TrainingEngine) -> None:
+        """Takes this rank's part of what is free."""
+        for part in engine.parts():
+            if (free := self._free.get(part.name)) is not None:
+                self._own[part.name] = part.of(free).to(part.value, copy=True)
+
+    def anneal(self, step: int) -> None:
+        """Makes the masks as steep as they are at a step."""
+        self._steepness = steepness_at(step, self._steps, self._steepest)
+        for mask in self._masks:
+            mask.steepness = self._steepness
+
+    def change_gradients(self, engine: TrainingEngine) -> None:
+        """Adds that of the sparsity term, and compensates the embeddings'."""
+        engine.change_gradients(self._changed)
+
+    def _changed(self, part: WeightPart, gradient: Tensor) -> Tensor:
+        free = self._own.get(part.name)
+        if free is None:
+            return gradient
+        if self._sparsity:
+            added = sparsity_gradient(part.value, free, self._total, self._steepness)
+            gradient = gradient + self._sparsity * added
+        return compensated(gradient, part.value, self._steepness, self._steepest)
+
+    def cut_short(self, done: int) -> str:
+        """Says how steep the masks became in a training that ended before its planned length."""
+        if done >= self._steps:
+            return ""
+        reached = steepness_at(max(done - 1, 0), self._steps, self._steepest)
+        return (
+            f"the masks became {reached:.3g} steep and were to become {self._steepest:g}: the model computes with"
+            " steeper masks than it learnt with"
+        )
+
+    def report(self) -> dict[str, float]:
+        """The share of units that no other domain uses."""
+        return {"free_units": self._total / max(self._units, 1)}
+
+    def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights that the model computes with: where others use them, those it began with."""
+        return computed_with(state, self._blocked)
+
+
+@torch.no_grad()
+def _used_by_others(sets: DomainSets) -> Tensor:
+    """The largest mask of the domains that are not in use, [units]."""
+    masks: list[Any] = list(sets)
+    others = [mask.values() for number, mask in enumerate(masks) if number != sets.chosen]
+    return torch.stack([torch.zeros_like(masks[0].embedding), *others]).amax(0)
+
+
+LARGEST = 50.0
+"""s e is held within this and its negative where its hyperbolic cosine is taken."""
+
+
+def steepness_at(step: int, steps: int, steepest: float) -> float:
+    """s at a step, from 0, of a training: from 1 / steepest at the first to steepest at the last (equation 3).
+
+    The paper anneals within each epoch. A domain is learnt in about one here, so the training takes its place.
+    """
+    passed = step / (steps - 1) if steps > 1 else 1.0
+    return 1 / steepest + (steepest - 1 / steepest) * passed
+
+
+def sparsity_gradient(embedding: Tensor, free: Tensor, total: float, steepness: float) -> Tensor:
+    """The gradient of sum m (1 - m_before) / sum (1 - m_before) in the embeddings (equation 5).
+
+    Args:
+        embedding: e, of some units.
+        free: 1 - m_before of these, m_before being the largest mask of the other domains.
+        total: the sum of 1 - m_before over all units of the model.
+        steepness: s.
+    """
+    mask = torch.sigmoid(steepness * embedding.clamp(-MOST, MOST))
+    return free * steepness * mask * (1 - mask) / max(total, 1.0)
+
+
+def compensated(gradient: Tensor, embedding: Tensor, steepness: float, steepest: float) -> Tensor:
+    """The gradient of embeddings as if s had always been at its steepest (equation 4).
+
+    q s_max / s (cosh(s e) + 1) / (cosh(e) + 1), whatever s does to the sigmoid's slope. What would drive an embedding
+    further beyond its bounds is left out.
+    """
+    bounded = embedding.clamp(-MOST, MOST)
+    slope = torch.cosh((steepness * bounded).clamp(-LARGEST, LARGEST)) + 1
+    found = gradient * (steepest / steepness) * slope / (torch.cosh(bounded) + 1)
+    return torch.where((embedding.abs() >= MOST) & (found * embedding < 0), 0.0, found)
+
+
+PARTS = "first", "second"
+"""The linear layers of a plugin."""
+
+
+def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """How much each parameter of the plugins is used.
+
+    Args:
+        model: with plugins.
+        used: how much the domains before use each unit, by the name of its masks in the model.
+
+    Returns:
+        By the parameter's name, of a shape that broadcasts to the parameter's.
+    """
+    by_name: dict[str, Tensor] = {}
+    for layer in layers_of(model):
+        for place in layer.part(PLUGINS):
+            name = f"{layer.name}.{PLUGINS}.{place}"
+            inner, outer = used[f"{name}.inner"], used[f"{name}.outer"]
+            by_name |= {
+                f"{name}.first.weight": inner[:, None],
+                f"{name}.first.bias": inner,
+                f"{name}.second.weight": torch.minimum(outer[:, None], inner[None, :]),
+                f"{name}.second.bias": outer,
+            }
+    return by_name
+
+
+def used_in_layers(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """How much each parameter of the model's own layers is used; arguments as of `used_in_plugins`.
+
+    The bias behind attention has no unit: it is used where any head is. Norms, embeddings and LM head are not here.
+    """
+    layers = layers_of(model)
+    units: Values = {kind: torch.stack([used[f"{layer.name}.{UNITS}.{kind}"] for layer in layers]) for kind in KINDS}
+    by_name = by_parameter(model, units)
+    for number, layer in enumerate(layers):
+        inner, outer = units["inner"][number], units["output"][number]
+        both = torch.minimum(outer[:, None], inner[None, :])
+        name, pattern = layer.name, layer.pattern
+        by_name[f"{name}.{pattern.outer}.weight"] = both.T if is_transposed(layer.part(pattern.outer)) else both
+        if layer.part(pattern.attention_out).bias is not None:
+            by_name[f"{name}.{pattern.attention_out}.bias"] = units["head"][number].amax()[None]
+    return by_name

@@ -1,0 +1,113 @@
+"""Quadratic penalties strength / 2 sum F (w - w*)^2 on trained weights, and F, the diagonal Fisher information.
+
+Each rank adds the penalty's gradient to the part of a parameter that it holds, before gradients are clipped. So the
+result does not depend on how the batch or the model is divided among ranks, and the weights w* are divided like the
+optimizer's state.
+
+F is the mean over examples of the squared gradient of their loss. An example is a row of the text, its loss the mean
+over the row's predictions (Kirkpatrick et al. 2017, arXiv 1612.00796, equation 3; with the text's own tokens for
+labels). Each row goes through the model by itself: gradients that are summed before they are squared would cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adapt.method.base import TrainingEngine, WeightPart
+from adapt.method.collectives import summed
+from adapt.method.measurement import AddedUp
+from adapt.objective.objective import Batch, Objective
+
+ON_CPU, ON_GPU = 2**18, 2**26
+"""Weights that are pulled at once: so few that what is computed of them on the way stays in a CPU's cache."""
+
+
+@dataclass(frozen=True)
+class Pull:
+    """One pull; of each parameter this rank's part, flat, by name."""
+
+    strength: float
+    to: Mapping[str, Tensor]
+    """The weights that it pulls to."""
+    importance: Mapping[str, Tensor] | None = None
+    """F, how strongly each weight is held; None holds all alike."""
+
+
+class Pulls:
+    """Several pulls, and what their penalty was last."""
+
+    def __init__(self, pulls: Sequence[Pull]) -> None:
+        self._pulls = pulls
+        self._penalty: list[Tensor] = []  # the terms of the last step's penalty that are on this rank
+
+    def add_to(self, engine: TrainingEngine) -> None:
+        """Adds the gradient strength F (w - w*) of every pull to the gradients of a step."""
+        self._penalty = []
+        if self._pulls:
+            engine.change_gradients(self._pulled)
+
+    def _pulled(self, part: WeightPart, gradient: Tensor) -> Tensor:
+        size = ON_GPU if gradient.is_cuda else ON_CPU
+        for pull in self._pulls:
+            importance = [pull.importance[part.name]] if pull.importance else []
+            whole = gradient, part.value, pull.to[part.name], *importance
+            for piece, value, to, *held_by in zip(*(each.split(size) for each in whole), strict=True):
+                moved = value - to
+                held = held_by[0] * moved if held_by else moved
+                self._penalty.append((held * moved).sum().double() * (pull.strength / 2))
+                piece.add_(held, alpha=pull.strength)
+        return gradient
+
+    def penalty(self, device: Any, is_divided: bool) -> float:
+        """The penalty before the last step. All ranks call it.
+
+        Args:
+            device: of the model.
+            is_divided: whether each rank holds a part of the weights only.
+        """
+        own = torch.stack(self._penalty).sum() if self._penalty else torch.zeros((), device=device)
+        return (summed(own) if is_divided else own).item()
+
+
+def parts_now(engine: TrainingEngine) -> dict[str, Tensor]:
+    """A copy of what this rank holds of the weights, by name."""
+    return {part.name: part.value.detach().clone() for part in engine.parts()}
+
+
+def own_parts(engine: TrainingEngine, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
+    """The same parts of other tensors of the parameters' shapes, by name."""
+    return {part.name: part.of(whole(part.name)).to(part.value, copy=True) for part in engine.parts()}
+
+
+def squared_gradients(
+    model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
+) -> AddedUp:
+    """The squared gradients of each row's mean loss, summed over the rows that have something to predict.
+
+    Args:
+        model: with its head, in evaluation mode, not wrapped.
+        objective: gives the loss.
+        batches: numbered.
+        dtype: precision of autocast.
+    """
+    weights = dict(model.named_parameters())
+    device = next(iter(weights.values())).device
+    sums = [torch.zeros_like(weight) for weight in weights.values()]
+    examples = tokens = 0
+    for _, batch in batches:
+        tokens += int(batch.lengths.sum())
+        for row in objective.corrupt(batch).bound_for(device).split(1):
+            if not len(row.targets):
+                continue
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                loss = objective.loss(model, row) / len(row.targets)
+            gradients = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total.addcmul_(gradient, gradient)
+            examples += 1
+    return AddedUp(dict(zip(weights, sums, strict=True)), examples, tokens)

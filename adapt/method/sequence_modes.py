@@ -1,0 +1,61 @@
+"""Methods that leave training as it is and choose what is trained: one model per domain, one for all, or a merge.
+
+`one` and `joint` are the bounds that papers compare methods with. `merge` learns each domain by a model of its own,
+from the base, and then merges all models as section `merge` says (task arithmetic, arXiv 2212.04089; TIES,
+2306.01708; DARE, 2311.03099; the mean), so only the merge can lose what a domain has taught.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.method.base import Method
+
+
+class One(Method):
+    """ONE: each domain is learnt by a model of its own, from the model to begin with. Nothing can be forgotten."""
+
+    kind: ClassVar[str] = "one"
+    mode: ClassVar[str | None] = "separate"
+
+    def what(self) -> dict[str, Any]:
+        """That of plain training, which it is."""
+        return Method().what()
+
+
+class Joint(Method):
+    """JOINT: all domains are learnt at once, mixed, by one model."""
+
+    kind: ClassVar[str] = "joint"
+    mode: ClassVar[str | None] = "joint"
+
+    def what(self) -> dict[str, Any]:
+        """That of plain training, which it is."""
+        return Method().what()
+
+
+class MergedAfter(Method):
+    """Plain training of each domain from the base; after each domain the merge of all models so far is measured."""
+
+    kind: ClassVar[str] = "merge"
+    is_merged_after: ClassVar[bool] = True
+
+    def what(self) -> dict[str, Any]:
+        """That of plain training, which it is: the merge is a stage of its own."""
+        return Method().what()
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses jobs that learn one domain.
+
+        Raises:
+            ConfigError: there is nothing to merge.
+        """
+        if len(config.corpus.sources) < 2:
+            raise ConfigError(
+                "method.kind is merge, but there is one domain, so there are no models to merge",
+                "list the domains as corpus.sources and use dontstop sequence; dontstop merge merges models that are"
+                " there",
+            )

@@ -1,0 +1,148 @@
+"""Prompts: vectors before the first token of every document, in place of the embeddings of words (arXiv 2104.08691).
+
+They enter where words are looked up, so that the model adds positions, norms and drops them as it does words, and its
+tokens see them as the beginning of their document: positions go on behind them. What the base model hands out has the
+states of the tokens alone, so whoever reads it need not know of prompts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapt.errors import ModelError
+from adapt.model.additions.domain_modules import DomainSets
+from adapt.model.architecture import PROMPTS, first_position
+from adapt.model.packing.packed import Prolonged
+
+
+class Prompt(nn.Module):
+    """One domain's vectors, 0 at first.
+
+    Args:
+        length: how many.
+        width: of the embeddings of words.
+        device: of the vectors.
+    """
+
+    def __init__(self, length: int, width: int, device: torch.device) -> None:
+        super().__init__()
+        self.length, self.width = length, width
+        self.vectors = nn.Parameter(torch.zeros(length, width, device=device))
+
+    def fresh(self) -> Prompt:
+        """Another of this size."""
+        return Prompt(self.length, self.width, self.vectors.device)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """The vectors, with those of words [N, width] behind them."""
+        return torch.cat((self.vectors.to(words.dtype), words))
+
+
+class _Before:
+    """Hooks of a base model: a prompt goes in before each document, and its states do not come out."""
+
+    def __init__(self, sets: DomainSets) -> None:
+        self.sets = sets
+        self.tokens: Tensor | None = None
+        """The places of the tokens in the longer sequence, while the model computes; None for no prompt."""
+
+    def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        prompt: Any = self.sets.used
+        self.tokens = None
+        if prompt is None:
+            return arguments, options
+        given = dict(zip(inspect.signature(module.forward).parameters, arguments, strict=False)) | options
+        if given.get("past_key_values") is not None:
+            raise ModelError("a model with prompts cannot go on from states of an earlier call", "set use_cache=False")
+        ids, words = given.pop("input_ids", None), given.pop("inputs_embeds", None)
+        given["inputs_embeds"] = module.get_input_embeddings()(ids) if words is None else words
+        prolong = _prolong_rows if given.get("documents") is None else _prolong_documents
+        self.tokens = prolong(given, prompt, first_position(module.config))
+        return (), given
+
+    def leave(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
+        tokens, self.tokens = self.tokens, None
+        if tokens is None:
+            return output
+        if isinstance(output, tuple):
+            return tuple(_cut(each, tokens) for each in output)
+        for name in ("last_hidden_state", "hidden_states"):
+            if output.get(name) is not None:
+                output[name] = _cut(output[name], tokens)
+        return output
+
+
+def _prolong_documents(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
+    """Puts the prompt before each document of a packed sequence; gives the places of the tokens."""
+    words, documents = given["inputs_embeds"], given["documents"]
+    layout: Prolonged = documents.prolonged(prompt.length)
+    given["documents"] = layout.documents
+    given["inputs_embeds"] = prompt(words[0]).index_select(0, layout.order)[None]
+    beginning = torch.arange(first, first + prompt.length, device=words.device)
+    positions = torch.cat((beginning, given["position_ids"][0] + prompt.length))
+    given["position_ids"] = positions.index_select(0, layout.order)[None]
+    if given.get("token_type_ids") is not None:
+        segments = torch.cat((torch.zeros_like(beginning), given["token_type_ids"][0]))
+        given["token_type_ids"] = segments.index_select(0, layout.order)[None]
+    return layout.tokens
+
+
+def _prolong_rows(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
+    """Puts the prompt before each row, as transformers has them; gives the places of the tokens."""
+    words, length = given["inputs_embeds"], prompt.length
+    given["inputs_embeds"] = torch.stack([prompt(row) for row in words])
+
+    def before(name: str, beginning: Tensor, shift: int = 0) -> None:
+        if (values := given.get(name)) is not None:
+            if values.ndim != 2:
+                raise ModelError(f"a model with prompts takes no {name} of {values.ndim} dimensions", "give rows of it")
+            start = beginning.to(values).expand(len(values), -1)
+            given[name] = torch.cat((start, values + shift), 1)
+
+    numbers = torch.arange(length, device=words.device)
+    before("attention_mask", torch.ones_like(numbers))
+    before("token_type_ids", torch.zeros_like(numbers))
+    before("position_ids", numbers + first, length)
+    return torch.arange(length, length + words.shape[1], device=words.device)
+
+
+def _cut(states: Any, tokens: Tensor) -> Any:
+    """States [B, L, H], or those of each layer, of the tokens alone. What is no states is left as it is."""
+    if isinstance(states, tuple):
+        return tuple(_cut(each, tokens) for each in states)
+    return states.index_select(1, tokens) if isinstance(states, Tensor) and states.ndim == 3 else states
+
+
+def attach_prompts(model: Any, sets: int, length: int) -> None:
+    """Gives a model a prompt for each domain, or one, in place.
+
+    Args:
+        model: of transformers, with or without its head.
+        sets: how many prompts.
+        length: of each [vectors].
+    """
+    base = model.base_model
+    table = base.get_input_embeddings().weight
+    prompts = DomainSets(Prompt(length, table.shape[1], table.device) for _ in range(sets))
+    before = _Before(prompts)
+    base.register_forward_pre_hook(before.enter, with_kwargs=True)
+    base.register_forward_hook(before.leave, prepend=True)  # the others are to see tokens alone
+    base.add_module(PROMPTS, prompts)
+
+
+@torch.no_grad()
+def begin_prompt(model: Any, number: int, words: Tensor) -> None:
+    """Makes a prompt of the embeddings of words.
+
+    Args:
+        model: with prompts.
+        number: of the prompt, from 0.
+        words: int64 [length], their ids.
+    """
+    base = model.base_model
+    table = base.get_input_embeddings().weight
+    getattr(base, PROMPTS)[number].vectors.copy_(table[words.to(table.device)])

@@ -1,0 +1,277 @@
+"""What the settings of a checkpoint say about its architecture, read before the model is loaded.
+
+- Where the parts of a transformer layer are. A new architecture needs a `Pattern` here.
+- How long a sequence the model takes.
+- Whether it is an encoder or a decoder, and whether the objective needs the other.
+- Whether it was trained to follow instructions, which its chat template shows.
+
+This module imports neither torch nor transformers, so that a job can refuse a model at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from adapt.console import log
+from adapt.errors import ConfigError, ModelError
+from adapt.model.additions.table import stored_additions
+from adapt.model.locate import CONFIG, TOKENIZER_CONFIG, Pretrained, read_json
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The parts of a layer, by the names of its modules."""
+
+    layers: str
+    """The list of layers, below base_model."""
+    query: str
+    key: str
+    value: str
+    attention_out: str
+    """The projection behind the heads. Its input holds the outputs of all heads, one after another."""
+    inner: tuple[str, ...]
+    """Modules that compute the inner neurons of the feed-forward block; there are several if the neurons are gated."""
+    outer: str
+    """The module that computes the output neurons of the feed-forward block."""
+    fused: bool = False
+    """Whether query, key and value are one module, with their rows in this order."""
+
+
+_BERT = Pattern(
+    layers="encoder.layer",
+    query="attention.self.query",
+    key="attention.self.key",
+    value="attention.self.value",
+    attention_out="attention.output.dense",
+    inner=("intermediate.dense",),
+    outer="output.dense",
+)
+_LLAMA = Pattern(
+    layers="layers",
+    query="self_attn.q_proj",
+    key="self_attn.k_proj",
+    value="self_attn.v_proj",
+    attention_out="self_attn.o_proj",
+    inner=("mlp.gate_proj", "mlp.up_proj"),
+    outer="mlp.down_proj",
+)
+PATTERNS: dict[str, Pattern] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), _BERT),
+    "distilbert": Pattern(
+        layers="transformer.layer",
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        attention_out="attention.out_lin",
+        inner=("ffn.lin1",),
+        outer="ffn.lin2",
+    ),
+    "modernbert": Pattern(
+        layers="layers",
+        query="attn.Wqkv",
+        key="attn.Wqkv",
+        value="attn.Wqkv",
+        attention_out="attn.Wo",
+        inner=("mlp.Wi",),
+        outer="mlp.Wo",
+        fused=True,
+    ),
+    "gpt2": Pattern(
+        layers="h",
+        query="attn.c_attn",
+        key="attn.c_attn",
+        value="attn.c_attn",
+        attention_out="attn.c_proj",
+        inner=("mlp.c_fc",),
+        outer="mlp.c_proj",
+        fused=True,
+    ),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _LLAMA),
+}
+"""How each family arranges its layers, by `model_type` of its configuration."""
+
+HEADS = {
+    "bert": "cls.predictions.",
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "lm_head."),
+    "electra": "generator_",
+    "distilbert": "vocab_transform.",
+    "modernbert": "head.",
+}
+"""How the names of the language-model head's weights begin, by `model_type` of encoders."""
+
+
+def pattern_of(kind: str) -> Pattern:
+    """The parts of an architecture's layers.
+
+    Args:
+        kind: its `model_type`.
+
+    Raises:
+        ModelError: it is not known.
+    """
+    if kind not in PATTERNS:
+        raise ModelError(
+            f"the units of {kind} models are not known (known: {', '.join(sorted(PATTERNS))})",
+            f"set method.kind to plain, or add a Pattern for {kind!r} to adapt/model/architecture.py, and a test",
+        )
+    return PATTERNS[kind]
+
+
+def check_units(folder: Path) -> None:
+    """Refuses a model whose units are not known, by its config.json.
+
+    Raises:
+        ModelError: names those that are.
+    """
+    pattern_of(str(read_json(folder / CONFIG).get("model_type")))
+
+
+def check_deeper(folder: Path, field: str) -> None:
+    """Refuses a model whose layers compute something else at another depth.
+
+    Args:
+        folder: of the model.
+        field: of the configuration, which asks for more layers.
+
+    Raises:
+        ModelError: GPT-2 with attention scaled by the number of the layer.
+    """
+    if read_json(folder / CONFIG).get("scale_attn_by_inverse_layer_idx"):
+        raise ModelError(
+            f"{field} adds layers, but {folder} scales the attention of each layer by its number"
+            " (scale_attn_by_inverse_layer_idx): the layers above the new ones would compute something else",
+            "choose a model without this setting, or another method",
+        )
+
+
+def grow_layer_lists(config: Any, sources: Sequence[int]) -> None:
+    """Grows what a config of transformers lists for each layer, such as `layer_types`, with the layers.
+
+    Args:
+        config: still with its old number of layers.
+        sources: for each layer of the larger model, the layer that it is or copies.
+    """
+    layers = max(sources) + 1
+    for name, value in config.to_dict().items():
+        if "layer" in name and isinstance(value, list) and len(value) == layers:
+            setattr(config, name, [value[source] for source in sources])
+
+
+COUNT_FROM_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
+"""Model types whose positions start at pad_token_id + 1, so that the table of positions holds fewer usable ones."""
+
+PROMPTS = "prompts"
+"""The kind of the addition whose vectors take positions before each document (`adapt.model.additions.soft_prompts`)."""
+
+
+def first_position(config: Any) -> int:
+    """The number of a document's first position in a model (its transformers configuration)."""
+    return int(config.pad_token_id) + 1 if config.model_type in COUNT_FROM_PADDING else 0
+
+
+def max_sequence_length(folder: Path) -> int | None:
+    """The longest sequence [tokens] a model can be given here; None where its config sets no limit."""
+    limits = [limit for limit in (_positions(folder), unscaled_length(folder)) if limit is not None]
+    prompts = sum(entry["length"] for entry in stored_additions(folder) if entry["kind"] == PROMPTS)
+    return min(limits) - prompts if limits else None
+
+
+def _positions(folder: Path) -> int | None:
+    """For how many tokens a model has positions."""
+    config = read_json(folder / CONFIG)
+    positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 and its kind use the latter
+    if not isinstance(positions, int):
+        return None
+    if config.get("model_type") in COUNT_FROM_PADDING:
+        return positions - int(config.get("pad_token_id", 1)) - 1
+    return positions
+
+
+def unscaled_length(folder: Path) -> int | None:
+    """The number of positions that LongRoPE (Phi-3) leaves alone; None for models without it.
+
+    Beyond, it turns all tokens of a sequence by other angles, also those of short documents that share it. (Dynamic
+    scaling does so beyond the model's positions, which are not to be had here anyway.)
+    """
+    config = read_json(folder / CONFIG)
+    settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files have the latter
+    ropes = [rope for rope in settings if isinstance(rope, Mapping)]
+    ropes += [
+        part for rope in ropes for part in rope.values() if isinstance(part, Mapping)
+    ]  # some files nest them by kind of layer
+    name = "original_max_position_embeddings"
+    lengths = [config.get(name, rope.get(name)) for rope in ropes if "long_factor" in rope]
+    return min((length for length in lengths if isinstance(length, int)), default=None)
+
+
+def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
+    """Refuse sequences that are longer than the model, before anything is started.
+
+    Raises:
+        ConfigError: names the field and the longest length.
+    """
+    longest = max_sequence_length(folder)
+    if longest is not None and wanted > longest:
+        beyond = ": with LongRoPE, longer documents would change what is made of others in their sequence"
+        why = beyond if longest == unscaled_length(folder) != _positions(folder) else ""
+        raise ConfigError(
+            f"{field} is {wanted}, but the model takes {longest} tokens{why}", f"set {field} to {longest} or less"
+        )
+
+
+def check_architecture(folder: Path, causal: bool) -> None:
+    """Refuse a model of the wrong kind by the name in its config.json, as far as that tells; loading knows for sure.
+
+    Raises:
+        ModelError: an encoder for next tokens, or a decoder for masked ones.
+    """
+    config = read_json(folder / CONFIG)
+    names = config.get("architectures") or [""]
+    decoder = str(names[0]).endswith(("ForCausalLM", "LMHeadModel")) and "WithLMHead" not in names[0]
+    if causal and str(names[0]).endswith("ForMaskedLM"):
+        raise not_a_decoder(names[0], folder)
+    if not causal and decoder:
+        raise not_an_encoder(names[0], folder, decoder)
+
+
+def not_a_decoder(name: str, folder: Path) -> ModelError:
+    """The error for a model that does not predict next tokens."""
+    return ModelError(
+        f"{folder} holds a {name}, but causal language modelling needs a decoder",
+        "set objective.kind to mlm, or model.path to a decoder such as GPT-2 or Llama",
+    )
+
+
+def not_an_encoder(name: str, folder: Path, decoder: bool) -> ModelError:
+    """The error for a model that does not predict masked tokens."""
+    return ModelError(
+        f"{folder} holds a {name}, but masked language modelling needs an encoder",
+        "set model.path to an encoder with a masked-LM head, such as BERT, RoBERTa or ModernBERT"
+        + (", or objective.kind to causal" if decoder else ""),
+    )
+
+
+TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+"""Files and folders beside the tokenizer that hold chat templates; tokenizer_config.json may hold one too."""
+
+
+def is_instruct(tokenizer: Path) -> bool:
+    """Whether the folder of a tokenizer has a chat template."""
+    settings = tokenizer / TOKENIZER_CONFIG
+    in_settings = settings.is_file() and bool(read_json(settings).get("chat_template"))
+    return in_settings or any((tokenizer / name).exists() for name in TEMPLATES)
+
+
+@cache
+def warn_of_instruct(pretrained: Pretrained) -> None:
+    """Tells, once, that a model which is to be the base of something is an instruct model."""
+    if is_instruct(pretrained.tokenizer):
+        log(
+            f"warning: {pretrained.model} is an instruct model (it has a chat template); training on plain text makes"
+            " such models forget to follow instructions: adapt the base that it was made from, then add what the"
+            " instruct model learnt (job: merge, merge.kind: residual; docs/merging.md)"
+        )

@@ -1,0 +1,191 @@
+"""Cross entropy of a linear layer's outputs and their divergence from another layer's, for some rows at a time.
+
+The scores of a large vocabulary are therefore never in memory as a whole. Gradients are computed together with the
+loss, while the scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel, arXiv
+2410.10989), so nothing is computed twice. This happens before the loss scale of fp16 is applied, so in fp16 each row of
+a product gets a scale of its own. The divergence serves to distil models with large vocabularies.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+PIECE_BYTES = 256 * 2**20
+"""Scores that stand in memory at once [bytes of fp32]."""
+BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
+"""The part of these that is worked on at once [bytes of fp32], by device: on a CPU, what its caches hold."""
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses of `hidden @ weight.T + bias` against targets, and their sum.
+
+    Args:
+        hidden: [T, H].
+        weight: [V, H].
+        bias: [V] or None.
+        targets: int64 [T].
+
+    Returns:
+        The sum of the losses [nats], float32 scalar, and each of them, float32 [T], without gradient.
+    """
+    total, losses = _LinearCrossEntropy.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]
+    return total, losses
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Any:
+        needs_hidden, needs_weight, needs_bias, _ = context.needs_input_grad
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        states, matrix = hidden.to(dtype), weight.to(dtype)
+        losses = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
+        grads: list[Tensor | None] = [
+            torch.empty_like(hidden, dtype=_scalable(hidden.dtype)) if needs_hidden else None,
+            None,
+            torch.zeros_like(bias) if needs_bias and bias is not None else None,
+        ]
+        with torch.autocast(device, enabled=False):
+            for begin, end in pieces(len(targets), len(weight), PIECE_BYTES):
+                errors = states[begin:end] @ matrix.T  # scores, until their errors take their place
+                if dtype == torch.float16:
+                    errors = errors.float()  # see `product`
+                for first, last in pieces(end - begin, len(weight), BLOCK_BYTES[device]):
+                    rows = slice(begin + first, begin + last)
+                    losses[rows], of_block = _errors(errors[first:last], bias, targets[rows, None])
+                    if any(context.needs_input_grad):
+                        errors[first:last] = of_block
+                    if grads[2] is not None:
+                        grads[2] += of_block.sum(0)
+                if grads[0] is not None:
+                    grads[0][begin:end] = product(errors, matrix)
+                if needs_weight:
+                    part = product(errors.T, states[begin:end])
+                    grads[1] = part.to(weight.dtype) if grads[1] is None else grads[1].add_(part)
+        if needs_weight and grads[1] is None:  # there are no targets
+            grads[1] = torch.zeros_like(weight)
+        context.save_for_backward(*grads)
+        context.dtype = hidden.dtype
+        context.mark_non_differentiable(losses)
+        return losses.sum(), losses
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias = (
+            None if grad is None else grad.mul_(gradient.to(grad.dtype)) for grad in context.saved_tensors
+        )
+        return None if hidden is None else hidden.to(context.dtype), weight, bias, None
+
+
+def _errors(scores: Tensor, bias: Tensor | None, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses [rows], and the probabilities less the targets [rows, V], both fp32. One exponential a score."""
+    scores = scores.float() if bias is None else scores + bias.float()
+    losses = scores.amax(1, keepdim=True) - scores.gather(1, wanted)
+    errors = scores.softmax(1)
+    losses -= errors.amax(1, keepdim=True).log()  # the largest probability is 1 / V at least
+    errors.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=errors.dtype))
+    return losses.squeeze(1), errors
+
+
+def product(errors: Tensor, factor: Tensor) -> Tensor:
+    """`errors @ factor` in the factor's precision.
+
+    fp16 has no numbers below 6e-8, and most probabilities of a large vocabulary are smaller; nor any above 65504. So
+    there every row is scaled to where its products must fit, and they are scaled back in fp32.
+
+    Args:
+        errors: [rows, N], fp32 where the factor is fp16.
+        factor: [N, columns].
+    """
+    if factor.dtype != torch.float16:
+        return errors.to(factor.dtype) @ factor
+    largest = torch.stack(factor.aminmax()).abs().max().float().clamp(min=1.0)
+    rows = torch.linalg.vector_norm(errors, ord=1, dim=1, keepdim=True).clamp(min=1e-30)
+    scale = torch.finfo(torch.float16).max / 2 / largest / rows
+    scaled = torch.mul(errors, scale, out=torch.empty_like(errors, dtype=torch.float16))
+    return (scaled @ factor).float().div_(scale)
+
+
+def _scalable(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+def pieces(rows: int, vocabulary: int, size: int) -> list[tuple[int, int]]:
+    """Rows [begin, end) whose scores fit `size` [bytes of fp32], of about equal number."""
+    most = max(1, size // (4 * vocabulary))
+    count = -(-rows // most)
+    ends = [rows * (number + 1) // count for number in range(count)]
+    return list(zip([0, *ends], ends, strict=False))
+
+
+DIVERGENCE_PIECE_BYTES = 64 * 2**20
+"""Scores of each of the two layers that stand in memory at once [bytes of fp32]."""
+
+
+class LinearScores(NamedTuple):
+    """Scores that are not computed yet: states @ weight.T + bias."""
+
+    states: Tensor
+    """[T, H]."""
+    weight: Tensor
+    """[V, H]."""
+    bias: Tensor | None
+    """[V]."""
+
+    def rows(self, begin: int, end: int) -> Tensor:
+        """Some of the scores, fp32 [rows, V], computed in the precision of the pass."""
+        return linear(self.states[begin:end], self.weight, self.bias).float()
+
+
+def linear_divergence(scores: LinearScores, wanted: LinearScores, temperature: float) -> Tensor:
+    """T^2 KL(softmax(wanted / T) || softmax(scores / T)), summed over rows (Hinton et al. 2015, arXiv 1503.02531).
+
+    Args:
+        scores: of the model that learns; gradients flow to all of its tensors.
+        wanted: of the model that is learnt from; none flow there.
+        temperature: T. The factor T^2 keeps the size of gradients what it is at T = 1.
+
+    Returns:
+        The sum [nats], float32 scalar.
+    """
+    total: Tensor = _LinearDivergence.apply(*scores, wanted, temperature)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _LinearDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, states: Tensor, weight: Tensor, bias: Tensor | None, wanted: LinearScores, temperature: float
+    ) -> Tensor:
+        device = states.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        own = LinearScores(states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+        theirs = LinearScores(*(None if each is None else each.to(dtype) for each in wanted))  # type: ignore[arg-type]
+        needs = context.needs_input_grad[:3]
+        tensors = zip((states, weight, bias), needs, strict=True)
+        grads = [torch.zeros_like(each, dtype=torch.float32) if need else None for each, need in tensors]  # type: ignore[arg-type]
+        total = torch.zeros((), device=states.device)
+        with torch.autocast(device, enabled=False):
+            for begin, end in pieces(len(states), len(weight), DIVERGENCE_PIECE_BYTES):
+                logs = own.rows(begin, end).div_(temperature).log_softmax(1)
+                wanted_logs = theirs.rows(begin, end).div_(temperature).log_softmax(1)
+                shares = wanted_logs.exp()
+                total += (shares * (wanted_logs - logs)).sum() * temperature**2
+                errors = logs.exp_().sub_(shares).mul_(temperature)
+                if grads[0] is not None:
+                    grads[0][begin:end] = product(errors, own.weight)
+                if grads[1] is not None:
+                    grads[1] += product(errors.T, own.states[begin:end])
+                if grads[2] is not None:
+                    grads[2] += errors.sum(0)
+        context.save_for_backward(*grads)
+        context.dtypes = [None if each is None else each.dtype for each in (states, weight, bias)]
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        saved = zip(context.saved_tensors, context.dtypes, strict=True)
+        own = [None if each is None else each.mul_(gradient).to(dtype) for each, dtype in saved]
+        return *own, None, None

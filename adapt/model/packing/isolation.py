@@ -1,0 +1,147 @@
+"""Checks that a model keeps packed documents isolated from each other, after its attention was switched."""
+
+import copy
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from adapt.errors import AdaptError, ModelError
+from adapt.model.additions.domain_modules import without_sets
+from adapt.model.packing import attention
+from adapt.model.packing.packed import Packed
+from adapt.model.safeguards import quiet
+from adapt.model.sparse_prediction import answering, losses_at, predict_at
+
+_LENGTHS = 3, 5
+_ANSWER = 1000.0
+_TOLERANCE = 1e-4
+
+
+def keep_documents_apart(model: PreTrainedModel) -> None:
+    """Switches a model to attention inside documents, and tries whether it then computes what it did.
+
+    What could go wrong differs between architectures: positions as a bias between pairs of tokens, attention that does
+    not go through transformers' interface or asks it for more, logits changed after the last linear layer. One try on
+    two short documents, together and alone, shows it.
+
+    Args:
+        model: in evaluation mode, on any device; its attention is changed.
+
+    Raises:
+        ModelError: the losses of packed documents are not those of the documents alone, or are not finite, or the
+            model raised an error on the way, of whatever kind.
+    """
+    with without_sets(model):  # some change attention, which transformers' own does not know
+        _keep_apart(model)
+
+
+def try_architecture(config: PreTrainedConfig, kind: Any) -> None:
+    """Tries whether an architecture can be packed, on a small random model of it: without weights, in a second or two.
+
+    Nothing is said where such a model cannot be built: loading the model itself shows it.
+
+    Args:
+        config: the model's; it is not changed.
+        kind: the class, or one of transformers' auto classes.
+
+    Raises:
+        ModelError: as `keep_documents_apart`.
+    """
+    with quiet():
+        try:
+            with torch.random.fork_rng([]):
+                torch.manual_seed(0)
+                model = kind.from_config(_small(config), dtype=torch.float32).eval()
+        except Exception:  # the dimensions of some architectures depend on each other
+            return
+        keep_documents_apart(model)
+
+
+def _small(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The same architecture with two layers and few tokens, and weights large enough for attention to matter."""
+    small = copy.deepcopy(config)
+    if layers := getattr(config, "num_hidden_layers", None):
+        for name, value in config.to_dict().items():
+            if isinstance(value, list) and len(value) == layers:  # what each layer has, such as its kind or its window
+                setattr(small, name, value[:2])
+        small.num_hidden_layers = min(int(layers), 2)
+    small.initializer_range = 0.2
+    special = [
+        value for name, value in config.to_dict().items() if name.endswith("token_id") and isinstance(value, int)
+    ]
+    small.vocab_size = min(int(config.vocab_size), max([*special, 0]) + 64)
+    return small
+
+
+def _keep_apart(model: PreTrainedModel) -> None:
+    try:
+        expected = _alone(model)
+    except Exception as error:  # architectures that want other inputs raise errors of any kind
+        raise _refused(model, error) from error
+    if not expected.isfinite().all():
+        raise ModelError(
+            f"{type(model).__name__} gives a loss of {expected.sum():.3g}: its weights are not finite",
+            "copy or download the model again, or use another checkpoint",
+        )
+    try:
+        with quiet(), attention.noting_calls() as callers:
+            model.set_attn_implementation(attention.NAME)
+            losses = _together(model)
+    except Exception as error:  # as above, where packing asks for what is not there
+        raise _refused(model, error) from error
+    if not callers or not torch.allclose(losses, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise _refused(model)
+
+
+def _documents(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Ids from the middle of the vocabulary, where no special ones are."""
+    middle = int(model.config.vocab_size) // 2
+    begin = 0
+    documents = []
+    for length in _LENGTHS:
+        documents.append(torch.arange(middle + begin, middle + begin + length, device=model.device))
+        begin += length
+    return documents
+
+
+@torch.no_grad()
+def _alone(model: Any) -> torch.Tensor:
+    losses = [
+        cross_entropy(model(input_ids=document[None]).logits[0].float(), document, reduction="none")
+        for document in _documents(model)
+    ]
+    return torch.cat(losses)
+
+
+def _together(model: PreTrainedModel) -> torch.Tensor:
+    tokens = torch.cat(_documents(model))
+    everywhere = torch.ones(1, len(tokens), dtype=torch.bool)
+    starts = torch.zeros_like(everywhere)
+    starts[0, [0, _LENGTHS[0]]] = True
+    packed = Packed.of(tokens.cpu()[None], everywhere, starts).to(tokens.device)
+    places = torch.arange(len(tokens), device=tokens.device)
+    with torch.no_grad(), answering(model, lambda hidden, *_: torch.full_like(hidden[..., :1], _ANSWER)):
+        answer = predict_at(model, packed, places)
+    if not torch.equal(answer, torch.full_like(answer, _ANSWER)):
+        raise ValueError("logits are changed after the last linear layer")
+    return losses_at(model, packed, places, tokens)
+
+
+def _refused(model: PreTrainedModel, error: Exception | None = None) -> AdaptError:
+    """The error for an architecture that cannot be packed. A lack of memory, and errors of ours, stay what they are.
+
+    Args:
+        model: that was tried.
+        error: what it raised, if anything.
+    """
+    if isinstance(error, AdaptError):
+        return error
+    if error and (isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)):
+        raise error
+    said = "" if error is None else f" ({type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]})"
+    return ModelError(
+        f"{type(model).__name__} cannot keep documents apart that share a sequence{said}",
+        "choose an architecture like BERT, RoBERTa, DistilBERT, ELECTRA, ModernBERT, GPT-2 or Llama",
+    )

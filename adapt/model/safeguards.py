@@ -1,0 +1,79 @@
+"""Safeguards around transformers: no output, one thread at a time, and no weights that are nan or infinite.
+
+- `quiet` keeps transformers from writing to the terminal. Problems are raised as errors instead.
+- `one_at_a_time` lets one thread at a time build a model. While transformers loads a model, it switches off torch's
+  initialization for the whole process and ties weights by names that it stores there. A second thread would get a model
+  that lacks weights, or one whose random weights were never drawn. Stages that run in parallel are threads of one
+  process.
+- `check_finite` names weights that are nan or infinite. One such weight makes every loss of a model nan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from logging import ERROR
+from threading import RLock
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from transformers.utils import logging
+
+from adapt.errors import ModelError
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' log lines and progress bars inside the block, and put back what was set before."""
+    level = logging.get_verbosity()
+    hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
+    logging.set_verbosity(ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        logging.set_tqdm_hook(hook)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_BUILDING = RLock()
+
+
+def one_at_a_time(build: Callable[P, T]) -> Callable[P, T]:
+    """A function that builds models, made to wait until no other thread does."""
+
+    @wraps(build)
+    def waiting(*given: P.args, **named: P.kwargs) -> T:
+        with _BUILDING:
+            return build(*given, **named)
+
+    return waiting
+
+
+AGAIN = "copy or download the model again; if you trained it, take an earlier checkpoint, or a lower learning rate"
+
+
+def check_finite(tensor: Tensor, name: str, of: str, fix: str = AGAIN) -> None:
+    """Refuses a tensor with a value that is nan or infinite. It reads the tensor once, and makes no copy of it.
+
+    Args:
+        tensor: of any type; whole numbers are always finite.
+        name: of the tensor.
+        of: the model or file that it belongs to, for the message.
+        fix: what to do about it.
+
+    Raises:
+        ModelError: names the tensor, and how many of its values are not finite.
+    """
+    if not tensor.is_floating_point() or not tensor.numel():
+        return
+    ends = torch.stack(torch.aminmax(tensor.detach()))  # both are nan where a value is
+    if ends.isfinite().all():
+        return
+    wrong, count = {"nan": tensor.isnan().sum(), "infinite": tensor.isinf().sum()}, tensor.numel()
+    told = " and ".join(f"{int(number):,} {kind}" for kind, number in wrong.items() if number)
+    raise ModelError(f"{of}: the tensor {name} has values that are not finite: {told} of {count:,}", fix)

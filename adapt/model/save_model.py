@@ -1,0 +1,90 @@
+"""Save a model as a Hugging Face folder: one without additions can be loaded with transformers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from adapt.errors import ModelError
+from adapt.model.additions.table import attach_additions
+from adapt.model.load import model_class
+from adapt.model.locate import listed
+from adapt.model.safeguards import check_finite, quiet
+from adapt.model.tokenizer import load_config
+
+
+def save_model(
+    config_folder: Path,
+    state_dict: Mapping[str, Tensor],
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    trust_remote_code: bool = False,
+    max_shard_size: str = "5GB",
+    resize: Callable[[Any], None] = lambda config: None,
+) -> None:
+    """Write config.json, model.safetensors and the tokenizer.
+
+    Args:
+        config_folder: a folder with the config.json of the model, usually the one it was loaded from.
+        state_dict: the weights, from any device and in any type. Of tied weights one name is enough.
+        tokenizer: the model's tokenizer.
+        folder: where to write. The caller makes it atomic.
+        trust_remote_code: run code that comes with the checkpoint.
+        max_shard_size: larger models are split into files of this size.
+        resize: changes the config where the model has another size or other additions than that one says.
+
+    Raises:
+        ModelError: the weights are not those of the model that config.json describes, or are not finite.
+    """
+    config = load_config(config_folder, trust_remote_code)
+    resize(config)
+    with quiet():
+        with torch.device("meta"):  # only its names, shapes and ties are wanted
+            model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+            attach_additions(model, config)
+        weights = untied(model, {name: plain_state(tensor) for name, tensor in state_dict.items()})
+        check_nothing_lost(model, weights)
+        for name, tensor in weights.items():
+            check_finite(tensor, name, "the model to save", "lower training.learning_rate, and train again")
+        model.save_pretrained(folder, state_dict=weights, max_shard_size=max_shard_size)
+        tokenizer.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):  # safetensors lets only the owner read them
+        file.chmod((folder / "config.json").stat().st_mode)
+
+
+def plain_state(tensor: Tensor) -> Tensor:
+    """A tensor on the CPU, with floating-point numbers in fp32."""
+    tensor = tensor.detach().cpu()
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Keep one name of each tied pair. A pair with different values was not tied in truth, and both stay."""
+    for name, source in model.all_tied_weights_keys.items():
+        if name not in weights:
+            continue
+        if source not in weights:
+            weights[source] = weights.pop(name)
+        elif torch.equal(weights[name], weights[source]):
+            del weights[name]
+    return weights
+
+
+def check_nothing_lost(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    """Refuse to write a folder that would load with random numbers in it, or lose something that was trained."""
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    missing = sorted(shapes.keys() - weights.keys() - model.all_tied_weights_keys.keys())
+    unknown = sorted(weights.keys() - shapes.keys())
+    reshaped = sorted(name for name in weights if name in shapes and weights[name].shape != shapes[name])
+    faults = {"missing": missing, "unknown": unknown, "of another shape": reshaped}
+    faulty = "; ".join(f"{fault}: {listed(names)}" for fault, names in faults.items() if names)
+    if faulty:
+        raise ModelError(
+            f"the weights to save are not those of a {type(model).__name__} as its config.json describes it ({faulty})",
+            "pass the whole state_dict of the model, with what was added to it for training merged into its weights",
+        )

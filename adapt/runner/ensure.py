@@ -1,0 +1,193 @@
+"""The runner: it skips finished stages and runs the others, inputs first."""
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from adapt.console import duration, log
+from adapt.errors import StorageError
+from adapt.runner.files import remove_asides, storage_errors
+from adapt.runner.key import ran_with, say_untried
+from adapt.runner.lock import locked
+from adapt.runner.outputs import check_content, digest_outputs, settle, sync_folder
+from adapt.runner.record import Record, plain_values
+from adapt.runner.stage import Done, Finished, Stage
+from adapt.runner.store import Store, logged
+
+R = TypeVar("R")
+
+
+def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[Any]], dict[str, Record]]:
+    """What has to run so that all of some stages are finished, inputs first; and the records that are there, by key.
+
+    The inputs of a finished stage are not looked at.
+
+    Raises:
+        StageError: a finished stage that is needed has lost files.
+    """
+    done: dict[str, Record] = {}
+    waiting: dict[str, Stage[Any]] = {}
+
+    def visit(stage: Stage[Any]) -> None:
+        if stage.key in done or stage.key in waiting:
+            return
+        if record := store.find(stage.kind, stage.name, stage.key):
+            done[stage.key] = record
+            return
+        for needed in stage.inputs.values():
+            visit(needed)
+        waiting[stage.key] = stage
+
+    for stage in stages:
+        visit(stage)
+    return list(waiting.values()), done
+
+
+def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
+    """Refuses what is known to fail, before any of some stages runs, and names versions that were not tried.
+
+    Raises:
+        StorageError: they would write more than there is room for, all together.
+        AdaptError: as `adapt.runner.stage.Stage.refuse_early`.
+    """
+    if waiting:
+        say_untried()
+    for stage in waiting:
+        stage.refuse_early()
+    amounts = [stage.disk(store.folder(stage.kind, stage.name, stage.key)) for stage in waiting]
+    needed = sum(kept for kept, _ in amounts) + max((passing for _, passing in amounts), default=0)
+    if not needed:
+        return
+    place = next(folder for folder in (store.root, *store.root.parents) if folder.is_dir())
+    if (free := shutil.disk_usage(place).free) < needed:
+        raise StorageError(
+            f"{store.root} has {free / 1e9:.2f} GB free, and checkpoints and models will take {needed / 1e9:.2f} GB",
+            "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
+        )
+
+
+def ensure(stage: Stage[R], store: Store) -> Finished[R]:
+    """A finished stage, after running it and its inputs where they are not finished.
+
+    Raises:
+        StageError: a finished stage that is needed has lost files; nothing was run then.
+        AdaptError: a stage failed.
+    """
+    waiting, done = unfinished([stage], store)
+    check_ahead(waiting, store)
+    for needed in waiting:
+        done[needed.key] = run(needed, inputs_done(needed, done), store)
+    return Finished.of(stage, done[stage.key])
+
+
+def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
+    """The finished stages that a stage reads, out of all finished stages (by key)."""
+    return Done({needed.key: records[needed.key] for needed in stage.inputs.values()})
+
+
+def run(stage: Stage[Any], done: Done, store: Store) -> Record:
+    """Runs a stage whose inputs are finished, unless another process finishes it meanwhile.
+
+    Raises:
+        StageError: a file of an input is not as it was written.
+        AdaptError: the stage failed.
+    """
+    folder = store.folder(stage.kind, stage.name, stage.key)
+    with locked(folder):
+        if record := store.find(stage.kind, stage.name, stage.key):  # finished by the run we waited for
+            return record
+        with logged(folder):
+            for made in done.records.values():
+                check_content(made)
+            return _run(stage, done, folder)
+
+
+def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
+    log(f"{stage.kind}: {folder}")
+    started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise StorageError(
+                f"{folder} was begun by another user (id {folder.stat().st_uid}), who alone may continue it",
+                "wait until that user has finished the stage, or point storage.root to another folder",
+            )
+        remove_asides(folder)
+        outcome = stage.run(folder, done)
+        outputs = settle(folder)
+        digests = digest_outputs(folder, outputs)
+    seconds = time.monotonic() - start
+    record = Record(
+        stage=stage.kind,
+        name=stage.name,
+        key=stage.key,
+        version=stage.version,
+        what=dict(stage.what()),
+        inputs={name: _told(done.records[needed.key]) for name, needed in stage.inputs.items()},
+        metrics=plain_values(outcome.result),
+        cost={"seconds": round(seconds, 3), **outcome.cost},
+        resources={"host": platform.node(), **outcome.resources},
+        outputs=outputs,
+        packages={"python": platform.python_version(), **ran_with()},
+        started_at=started_at,
+        digests=digests,
+        path=folder,
+    )
+    record.save()
+    with storage_errors(folder):
+        for directory in (folder, folder.parent):
+            sync_folder(directory)
+        stage.tidy(folder)
+    log(f"{stage.kind}: done in {duration(seconds)}")
+    return record
+
+
+def _told(record: Record) -> dict[str, str]:
+    return {"stage": record.stage, "key": record.key, "path": str(record.path)}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One line of a plan."""
+
+    stage: Stage[Any]
+    folder: Path
+    record: Record | None
+    nearest: Record | None
+    """The finished stage of the same kind that is most like this one, if this one is still to run."""
+    changed: list[str]
+    """The fields and inputs in which this stage and `nearest` differ."""
+
+
+def plan_stages(stage: Stage[Any], store: Store) -> list[Planned]:
+    """What `ensure` would skip and run, inputs first, each stage once.
+
+    Raises:
+        StageError: `ensure` would refuse to go on.
+    """
+    unfinished([stage], store)
+    return [_planned(needed, store) for needed in _inputs_first(stage, set())]
+
+
+def _inputs_first(stage: Stage[Any], seen: set[str]) -> Iterator[Stage[Any]]:
+    if stage.key in seen:
+        return
+    seen.add(stage.key)
+    for needed in stage.inputs.values():
+        yield from _inputs_first(needed, seen)
+    yield stage
+
+
+def _planned(stage: Stage[Any], store: Store) -> Planned:
+    folder = store.folder(stage.kind, stage.name, stage.key)
+    if record := store.known(stage.kind, stage.name, stage.key):
+        return Planned(stage, folder, record, None, [])
+    inputs = {name: needed.key for name, needed in stage.inputs.items()}
+    nearest, changed = store.nearest(stage.kind, stage.version, stage.what(), inputs) or (None, [])
+    return Planned(stage, folder, None, nearest, changed)

@@ -1,0 +1,87 @@
+"""kNN-TAPT: the nearest documents of every text of the target (Don't Stop Pretraining, section 5.3).
+
+With `select.per_example` k the selection is the union of the k nearest documents, by cosine, of all texts; texts that
+have neighbours in common make it smaller. Its score is the highest similarity of a document to a text that it is a
+neighbour of.
+
+With another budget, or before another selection, it is the union for the least k that fills it. Then all documents come
+first that are the nearest of some text, then the second nearest, and so on, those of each rank by similarity, so that
+every text has its share: the score is similarity - 2 x (rank - 1), of the best rank that a document has. Similarities
+are from -1 to 1, so ranks do not mix, and to have looked for more neighbours than were needed changes nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adapt.index.exact_search import NOBODY, Nearest
+from adapt.select.selection import NEVER, Given, NoOptions, Offer, Room, Selection, VectorsOf
+from adapt.select.vector_search import Nearby, scores_by_id, target_rows, wanted_documents
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
+
+Union = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Ids, sorted; the best rank of each; its highest similarity."""
+
+
+class NearestNeighbours(Selection):
+    """A search of the index for each text, and one pass over the pool. Memory holds the union."""
+
+    Options = NoOptions
+
+    def vectors(self) -> tuple[VectorsOf, ...]:
+        """Those of both."""
+        return ("pool", "target")
+
+    def learn(self, given: Given) -> None:
+        """Opens the index.
+
+        Raises:
+            DataError: as `Nearby` and `target_rows`.
+        """
+        self._near, self._target = Nearby(given), target_rows(given)
+
+    def look_for(self, room: Room, per_text: int | None) -> Offer:
+        """Searches.
+
+        Raises:
+            DataError: the pool is smaller than the number of neighbours.
+        """
+        near, rows = self._near, self._target.rows
+        wanted = wanted_documents(room)
+        self.k = per_text or min(max(1, ceil(wanted / len(rows))), near.documents)
+        self._union = union_of(near.search(rows, self.k))
+        while per_text is None and len(self._union[0]) < wanted and self.k < near.documents:
+            self.k = min(2 * self.k, near.documents)
+            self._union = union_of(near.search(rows, self.k))
+        self._by_rank = per_text is None
+        if per_text:
+            return "enough"
+        return "more" if self.k < near.documents else "all"
+
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
+        """Similarities, after ranks where the budget is none for each text."""
+        ids, ranks, similar = self._union
+        return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)
+
+    def figures(self) -> dict[str, float]:
+        """Neighbours of a text, documents that are neighbours, and what the index has found of the nearest."""
+        known = {"neighbours": self.k, "union": len(self._union[0]), "recall": self._near.recall}
+        return {**known, "texts_without_vector": self._target.unknown}
+
+
+def union_of(found: Iterable[Nearest]) -> Union:
+    """The documents that are neighbours of any text."""
+    union: Union = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    for distances, some in found:
+        places = np.nonzero(some != NOBODY)
+        joined = zip(union, (some[places], places[1], 1.0 - distances[places]), strict=True)
+        ids, ranks, similar = (np.concatenate(each) for each in joined)
+        order = np.argsort(ids, kind="stable")
+        known, starts = np.unique(ids[order], return_index=True)
+        if len(known):
+            union = known, np.minimum.reduceat(ranks[order], starts), np.maximum.reduceat(similar[order], starts)
+    return union

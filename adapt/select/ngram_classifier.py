@@ -1,0 +1,192 @@
+"""A classifier that tells the target from the pool: logistic regression on hashed n-grams.
+
+As in DeepSeekMath (Shao et al. 2024, arXiv 2402.03300, section 2.1), where it is fastText on seeds against random
+pages: texts of the target are positive, a random sample of the pool is negative, and the documents of the pool with the
+highest probability are taken. In a further round the best documents of the pool so far are positive too, which finds
+what is like the target and shares few words with it.
+
+Neither length nor markup decides. The regression is trained on windows of about WINDOW words: a text of one sentence
+and a long document otherwise differ in their length first. All windows of a text together weigh as much as those of any
+other, and the score of a document is the mean over its windows. Grams of the target that never occur in the pool are
+left out: they would separate the two sides by themselves and say nothing about the documents of the pool.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
+from adapt.console import log
+from adapt.errors import DataError
+from adapt.select.dsir import check_some_known
+from adapt.select.grams import Buckets, KnownGrams, chunks, gram_hashes, window_matrix, windows
+from adapt.select.highest import Best, FindBest, Ranked, as_it_is, highest
+from adapt.select.selection import Given, NoOptions, Random, Room, Selection
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
+
+NEGATIVE = 2
+"""The stream that draws the negative texts."""
+FEWEST = 2
+SMALLEST = 1.0
+"""Norm of a window that has a gram."""
+MOST_WINDOWS = 4
+"""Windows of a text that is learnt from; of a longer one they are taken from all over."""
+MOST_STEPS, TOLERANCE = 1000, 1e-5
+
+
+@dataclass(frozen=True)
+class ClassifierOptions:
+    """How it is trained."""
+
+    ngram: PositiveInt = 2
+    """Words of the longest n-grams."""
+    buckets: Buckets = 2**18
+    """N-grams are hashed into so many buckets."""
+    sample: PositiveInt = 20_000
+    """Documents of the pool that are the negative texts, drawn at random; all of a smaller pool."""
+    rounds: PositiveInt = 1
+    """Trainings. Each after the first takes a pass over the pool for further positive texts, and one for negative."""
+    recalled: NonNegativeFloat = 1.0
+    """A further round adds the best documents of the pool, so many times the texts of the target."""
+    strength: PositiveFloat = 10.0
+    """Inverse of the L2 penalty (C of scikit-learn's logistic regression); both classes weigh the same."""
+
+
+class ByClassifier(Selection):
+    """Memory holds the sample; the pool is read once for it, and once for the scores."""
+
+    Options = ClassifierOptions
+
+    def packages(self) -> tuple[str, ...]:
+        """When a regression has converged."""
+        return ("scikit-learn",)
+
+    def learn(self, given: Given) -> None:
+        """Trains.
+
+        Raises:
+            DataError: one side has too few texts, or they have no word in common.
+        """
+        positive = list(given.target)
+        known = KnownGrams.of(positive, self.options.ngram)
+        negative, occurs = self._sampled(given, known)
+        for texts, name in ((positive, "target"), (negative, "pool")):
+            if len(texts) < FEWEST:
+                raise DataError(
+                    f"the {name} of the selection has {len(texts)} texts, too few to train a classifier",
+                    "give it more text, or use another select.kind",
+                )
+        self._figures = {"unknown_share": 1.0 - float(occurs.mean()) if len(occurs) else 0.0}
+        known = known.only(occurs)
+        check_some_known(known)
+        self._train(positive, known, [], negative)
+        for number in range(2, self.options.rounds + 1):
+            count = round(self.options.recalled * len(given.target))
+            recalled = [text for _, text, _ in highest(self, given.pool, given.target, count)]
+            seen = set(recalled)
+            log(f"classifier: round {number} of {self.options.rounds}, with {len(recalled)} documents of the pool")
+            self._train(positive, known, recalled, [text for text in negative if text not in seen] or negative)
+
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
+        """Log odds of the target, the mean over the windows of each document."""
+        for some in chunks(pool, len):
+            found = windows(some, self.options.ngram, self.options.buckets)
+            norms = np.maximum(found.grams.norms(self.options.buckets), SMALLEST)
+            yield from found.means(found.grams.sums(self.weights) / norms + self.bias).tolist()
+
+    def figures(self) -> dict[str, float]:
+        """The share of the target's different grams that never occur in the pool."""
+        return self._figures
+
+    def _sampled(self, given: Given, known: KnownGrams) -> tuple[list[str], np.ndarray]:
+        """Negative texts, in the order of the pool, and which grams of the target occur in the pool, bool [known]."""
+        draw = Random(NoOptions(), self.seed)
+        draw.stream = NEGATIVE
+        room = Room(documents=self.options.sample)
+        best, occurs = Best(room), np.zeros(len(known.hashes), bool)
+        for seen in given.pool.visit(SampleAndLook(draw, room, known, self.options.ngram), best.hint):
+            best.merge(seen.best)
+            occurs |= seen.occurs
+        documents = sorted((entry.held for entry in best.held), key=lambda document: document.id)
+        return [str(document) for document in documents], occurs
+
+    def _train(
+        self, target: Sequence[str], known: KnownGrams, recalled: Sequence[str], negative: Sequence[str]
+    ) -> None:
+        from scipy.sparse import vstack
+
+        ngram, buckets = self.options.ngram, self.options.buckets
+        sides = [(target, known), (recalled, None), (negative, None)]
+        found = [window_matrix(texts, ngram, buckets, MOST_WINDOWS, only) for texts, only in sides]
+        weights = np.concatenate([equal_text_weights(owners) for _, owners in found])
+        positive = sum(len(owners) for _, owners in found[:2])
+        features = vstack([matrix for matrix, _ in found], format="csr")
+        self.weights, self.bias = regression(features, positive, self.options.strength, weights)
+
+
+class Seen(NamedTuple):
+    """What `SampleAndLook` finds in an item."""
+
+    best: Best
+    occurs: np.ndarray
+
+
+@dataclass(frozen=True)
+class SampleAndLook:
+    """Draws documents, and looks for the grams of the target in all of them, in one pass."""
+
+    draw: Random
+    room: Room
+    known: KnownGrams
+    ngram: int
+
+    def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[Seen | None]:
+        """What an item has, at its end."""
+        occurs = np.zeros(len(self.known.hashes), bool)
+        find = FindBest(self.draw, (), self.room, as_it_is)
+        for found in find(self._looked_at(documents, occurs), hint):
+            yield Seen(found, occurs) if found else None
+
+    def _looked_at(self, documents: "Iterator[Document]", occurs: np.ndarray) -> "Iterator[Document]":
+        for some in chunks(documents, len):
+            self.known.mark(gram_hashes(some, self.ngram)[0], occurs)
+            yield from some
+
+
+def equal_text_weights(owners: np.ndarray) -> np.ndarray:
+    """Weights of windows by which all texts weigh 1, float64 [windows].
+
+    Args:
+        owners: the text of each window, rising from 0, int64 [windows].
+    """
+    weights: np.ndarray = 1.0 / np.bincount(owners)[owners] if len(owners) else np.zeros(0)
+    return weights
+
+
+def regression(features: Any, positive: int, strength: float, weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weights [buckets] and bias of logistic regression, both classes weighing the same; fitted by scikit-learn.
+
+    Buckets that no row has are left out while it is fitted: the penalty would keep their weights at 0.
+
+    Args:
+        features: sparse [rows, buckets], the positive rows first.
+        positive: number of them.
+        strength: inverse of the penalty.
+        weights: of the rows, within their class, float64 [rows].
+    """
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
+
+    seen = np.unique(features.indices)
+    is_positive = np.arange(features.shape[0]) < positive
+    classes = np.where(is_positive, weights[is_positive].sum(), weights[~is_positive].sum())
+    model = LogisticRegression(C=strength, max_iter=MOST_STEPS, tol=TOLERANCE)
+    with threadpool_limits(1):  # more threads wait for each other most of the time
+        fitted = model.fit(features[:, seen], is_positive, weights * weights.sum() / (2 * classes))
+    found = np.zeros(features.shape[1])
+    found[seen] = fitted.coef_[0]
+    return found, float(fitted.intercept_[0])

@@ -1,0 +1,230 @@
+"""Metrics of a selection, compared with random documents: similarity to the target, and diversity.
+
+- KL divergence of the target's hashed n-grams from the selection's. KL reduction says how much closer the selected
+  documents are to the target than random documents are. DSIR (arXiv 2302.03169, section 5) found that it predicts
+  downstream scores.
+- AUC of a new classifier that separates the selection from the target; 0.5 means that it cannot. It sees windows of a
+  few words, because otherwise it would separate long documents from short texts.
+- Shared words, as between domains (Don't Stop Pretraining, section 3.1).
+- Distinct n-grams: the share of word pairs that are different, in samples of as many words.
+- Mean pairwise distance, and a map of texts in two dimensions. The vector of a text is the TF-IDF of its words, reduced
+  by SVD (latent semantic analysis, Deerwester et al. 1990) to length 1. All sets share words, weights and dimensions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from adapt.config import Config
+from adapt.corpus.shingles import hashed, ngrams, normalised, words
+from adapt.model.locate import Pretrained
+from adapt.select.grams import gram_counts, gram_matrix, window_matrix
+from adapt.select.ngram_classifier import MOST_WINDOWS, equal_text_weights, regression
+
+NGRAM, BUCKETS = 2, 10_000
+FEATURES = 2**18
+"""Buckets of the fresh classifier's features."""
+MOST = 4000
+"""Texts of a side that the fresh classifier sees."""
+FEWEST = 8
+MEASURED_TOKENS = 20_000
+"""Tokens of each sample that a model's loss is measured on, to within a document."""
+EXCERPT = 400
+"""Characters of an example."""
+
+
+@dataclass(frozen=True)
+class TakenExample:
+    """A document that was taken, to be read, beside the text of the target that it is most like."""
+
+    rank: int
+    """1 was taken first."""
+    score: float
+    text: str
+    nearest: str
+    cosine: float
+    """How alike the hashed n-grams of both are."""
+
+
+def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:
+    """KL(target || texts) of the distributions of hashed n-grams [nats]; the texts have a gram more in each bucket."""
+    wanted, found = (gram_counts(side, NGRAM, BUCKETS) for side in (target, texts))
+    p, q = wanted / max(wanted.sum(), 1), (found + 1) / (found.sum() + BUCKETS)
+    seen = p > 0
+    return float((p[seen] * np.log(p[seen] / q[seen])).sum())
+
+
+def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> float | None:
+    """AUC of logistic regression that tells texts from the target, in two folds; None where one side has too few.
+
+    Args:
+        target: texts.
+        texts: those to tell from them.
+        seed: decides which texts are looked at, where there are many.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    sides = [in_random_order(side, seed)[:MOST] for side in (target, texts)]
+    if min(map(len, sides)) < FEWEST:
+        return None
+    texts_of_both = [text for side in sides for text in side]
+    features, owners = window_matrix(texts_of_both, NGRAM, FEATURES, MOST_WINDOWS)
+    of_target = np.arange(len(texts_of_both)) < len(sides[0])
+    places = np.concatenate([np.arange(len(side)) for side in sides])
+    weights = equal_text_weights(owners)
+    areas = []
+    for fold in (0, 1):
+        rows = np.flatnonzero(places[owners] % 2 == fold)  # those of the target come first
+        found, _ = regression(features[rows], int(of_target[owners[rows]].sum()), 1.0, weights[rows])
+        scores = np.bincount(owners, (features @ found) * weights)  # the mean over a text's windows
+        other = places % 2 != fold
+        areas.append(roc_auc_score(of_target[other], scores[other]))
+    return float(np.mean(areas))
+
+
+def distinct_shares(samples: Sequence[Sequence[str]]) -> list[float]:
+    """The share of word pairs that are different in each sample, among as many pairs of each: its first ones."""
+    pairs = [_pairs(texts) for texts in samples]
+    most = min(map(len, pairs))
+    return [len(np.unique(runs[:most])) / max(most, 1) for runs in pairs]
+
+
+def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """A model's held-out loss on the first texts of each sample [nats a predicted token], on the CPUs of this process.
+
+    Args:
+        config: `evaluation` and `objective`.
+        pretrained: the model.
+        samples: texts by name.
+    """
+    import torch
+
+    from adapt.evaluate.losses import loss_on
+    from adapt.model.load import load_model
+    from adapt.model.tokenize.ragged import IDS
+    from adapt.model.tokenize.text_tokenizer import QuickTokenizer
+    from adapt.model.tokenizer import load_text_tokenizer
+
+    tokenizer = load_text_tokenizer(pretrained)
+    quick = QuickTokenizer(tokenizer.backend_tokenizer)
+    model = load_model(pretrained.model, config.objective.kind == "causal", pretrained.trust_remote_code)
+    found = {}
+    for name, texts in samples.items():
+        tokens: list[np.ndarray] = []
+        for text in texts:
+            if sum(map(len, tokens)) >= MEASURED_TOKENS:
+                break
+            tokens += [ids.astype(np.int64) for ids in quick([text]).lists(IDS)]
+        found[name] = loss_on(tokens, model, tokenizer, config, torch.device("cpu"))
+    return found
+
+
+def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str], count: int) -> list[TakenExample]:
+    """Documents to read: half of them the best, the others from all over the ranking.
+
+    Args:
+        taken: the best first.
+        scores: of each.
+        target: texts.
+        count: how many, or all where there are fewer.
+    """
+    best = min(count // 2, len(taken))
+    spread = np.linspace(best, len(taken) - 1, min(count, len(taken)) - best).round().astype(int).tolist()
+    ranks = [*range(best), *spread]
+    mine, theirs = (gram_matrix(side, NGRAM, FEATURES) for side in ([taken[n] for n in ranks], target))
+    alike = (mine @ theirs.T).toarray()
+    return [
+        TakenExample(
+            rank + 1,
+            float(scores[rank]),
+            taken[rank][:EXCERPT],
+            target[int(row.argmax())][:EXCERPT],
+            round(float(row.max()), 4),
+        )
+        for rank, row in zip(ranks, alike, strict=True)
+    ]
+
+
+def in_random_order(texts: Sequence[str], seed: int) -> list[str]:
+    """The same texts in an order that hangs on the seed and their number alone."""
+    return [texts[place] for place in np.random.default_rng(seed).permutation(len(texts))]
+
+
+def _pairs(texts: Sequence[str]) -> np.ndarray:
+    found = [ngrams(hashed(words(normalised(text))), 2) for text in texts]
+    return np.concatenate([np.zeros(0, np.uint64), *found])
+
+
+DIMENSIONS = 50
+SAMPLE, CHARACTERS = 1000, 2000
+"""Texts of a set that get a vector, and how much of the beginning of each is read."""
+WORDS = 20_000
+"""The most frequent words, of those that stand in two texts at least, count."""
+MAPPED = 200
+"""Texts of a set that are on the map."""
+NEIGHBOURS = 30
+"""About so many texts around each count for its place on the map (t-SNE's perplexity)."""
+STEPS = 500
+"""How long the map is sought."""
+FEWEST_VECTORS = 12
+"""Fewer texts than these have no vectors."""
+
+
+def word_vectors(samples: Mapping[str, Sequence[str]], seed: int) -> dict[str, np.ndarray]:
+    """The vectors of the first SAMPLE texts of each set, float64 [texts, d], of length 1.
+
+    Texts without a word that another has too get none; and no text does where there is too little of all.
+
+    Args:
+        samples: texts by name, in random order.
+        seed: of the SVD.
+    """
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    looked_at = {name: [text[:CHARACTERS] for text in texts[:SAMPLE]] for name, texts in samples.items()}
+    vectorizer = TfidfVectorizer(min_df=2, max_features=WORDS, sublinear_tf=True)
+    try:
+        counts = vectorizer.fit_transform(chain.from_iterable(looked_at.values()))
+    except ValueError:  # no word stands in two texts
+        return {}
+    dimensions = min(DIMENSIONS, *(size - 1 for size in counts.shape))
+    if counts.shape[0] < FEWEST_VECTORS or dimensions < 2:
+        return {}
+    vectors = TruncatedSVD(dimensions, random_state=seed % 2**32).fit_transform(counts)
+    lengths = np.linalg.norm(vectors, axis=1)
+    bounds = np.cumsum([len(texts) for texts in looked_at.values()])[:-1]
+    parts = zip(looked_at, np.split(vectors, bounds), np.split(lengths, bounds), strict=True)
+    return {name: rows[sizes > 0] / sizes[sizes > 0, None] for name, rows, sizes in parts}
+
+
+def mean_distance(vectors: np.ndarray) -> float | None:
+    """The mean of 1 - cosine over all pairs of different rows [n, d], which have length 1; None for fewer than two."""
+    number = len(vectors)
+    if number < 2:
+        return None
+    total = vectors.sum(0)
+    return float(1 - (total @ total - number) / (number * (number - 1)))
+
+
+def map_places(vectors: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """Places of the first MAPPED texts of each set on one map [texts, 2], by t-SNE (van der Maaten and Hinton 2008).
+
+    Texts that are alike lie together; distances between groups, and their sizes, mean little.
+
+    Args:
+        vectors: of length 1, by name.
+        seed: of the map.
+    """
+    from sklearn.manifold import TSNE
+
+    if not vectors:
+        return {}
+    shown = {name: rows[:MAPPED] for name, rows in vectors.items()}
+    rows = np.concatenate(list(shown.values()))
+    perplexity = min(NEIGHBOURS, (len(rows) - 1) / 3)
+    found = TSNE(perplexity=perplexity, max_iter=STEPS, init="pca", random_state=seed % 2**32).fit_transform(rows)
+    bounds = np.cumsum([len(part) for part in shown.values()])[:-1]
+    return dict(zip(shown, np.split(found, bounds), strict=True))

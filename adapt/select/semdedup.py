@@ -1,0 +1,215 @@
+"""SemDeDup: of documents whose vectors nearly agree, one is kept (Abbas et al. 2023, arXiv 2303.09540).
+
+The vectors are clustered by k-means. Inside a cluster, in the order of the pool, a document is dropped if its cosine
+similarity to a kept one is above 1 - eps. (The published code also drops what is near to a dropped document, so that
+whole chains disappear whose ends are not similar.) Copies in two clusters are not found.
+
+Centres are learnt from a sample, in one process. All later steps are exact, so neither parts nor the number of workers
+change the result. Memory holds 12 bytes per vector, the ids, and the vectors of one cluster.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adapt.config import OpenFraction, PositiveInt
+from adapt.index.index_files import IndexFacts, Spread, one_after_another, rows_at
+from adapt.index.parts import VectorPart, unit_rows
+from adapt.select.selection import NEVER, Given, Selection, VectorsOf, draws_at
+from adapt.select.vector_search import are_among, documents_of, each_by_id
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
+
+
+WITHIN = 6
+"""The stream that draws the documents which are taken of those that stay, where no other selection follows."""
+
+
+@dataclass(frozen=True)
+class SemdedupOptions:
+    """Which documents count as copies."""
+
+    eps: OpenFraction = 0.05
+    """Documents are copies above a cosine similarity of 1 - eps. Texts that say something else may well be at .75."""
+    clusters: PositiveInt | None = None
+    """Clusters; null is the square root of the number of documents."""
+
+
+class WithoutCopies(Selection):
+    """A filter: the vectors are read twice, before the pass over the pool."""
+
+    Options = SemdedupOptions
+
+    def vectors(self) -> tuple[VectorsOf, ...]:
+        """Those of the pool."""
+        return ("pool",)
+
+    def packages(self) -> tuple[str, ...]:
+        """Who finds the centres."""
+        return ("faiss-cpu",)
+
+    def is_filter(self) -> bool:
+        """It is one."""
+        return True
+
+    def learn(self, given: Given) -> None:
+        """Finds the copies; where the vectors have several parts, on the cluster.
+
+        Raises:
+            DataError: there is no document.
+        """
+        assert given.vectors is not None
+        documents, folder = documents_of(given), given.vectors.pool
+        clusters, spread = min(self.options.clusters or isqrt(documents), documents), one_after_another
+        if len(IndexFacts.load(folder).parts) > 1:
+            from adapt.embed.vector_files import over_tasks
+            from adapt.ray.runtime import connect
+
+            connect(given.config.resources)
+            spread = over_tasks
+        self._copies = copies_in(folder, clusters, 1.0 - self.options.eps, given.permitted, self.seed, spread)
+        self._figures = {"documents": documents, "clusters": clusters, "copies": len(self._copies)}
+
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
+        """Random numbers, so that alone it takes some of those that stay."""
+        return each_by_id(pool, self._drawn)
+
+    def figures(self) -> dict[str, float]:
+        """Documents that were compared, clusters, and copies."""
+        return self._figures
+
+    def _drawn(self, ids: np.ndarray) -> np.ndarray:
+        return np.where(are_among(ids, self._copies), NEVER, draws_at(ids, self.seed, WITHIN))
+
+
+SAMPLED = 64
+"""Vectors for each centre that centres are learnt from, evenly from all over."""
+PASSES = 10
+"""Passes of k-means over the sample."""
+ROWS_AT_ONCE = 1024
+TASKS = 64
+"""Shares of the clusters that are looked through side by side."""
+NO_CLUSTER = -1
+
+
+def copies_in(
+    folder: Path,
+    clusters: int,
+    most: float,
+    only: np.ndarray | None = None,
+    seed: int = 0,
+    spread: "Spread[np.ndarray]" = one_after_another,
+) -> np.ndarray:
+    """Ids of the vectors that are copies of others that stay, sorted, int64.
+
+    Args:
+        folder: of an index.
+        clusters: how many.
+        most: the largest cosine similarity of two that stay.
+        only: sorted ids of the vectors that are looked at; None for all.
+        seed: of the centres.
+        spread: who looks through the parts, and the clusters.
+    """
+    parts = range(len(IndexFacts.load(folder).parts))
+    ids = np.concatenate([VectorPart.open(folder, number).ids for number in parts])
+    positions = np.arange(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only))
+    sample = positions[:: max(1, len(positions) // (SAMPLED * clusters))]
+    centres = centres_of(rows_at(folder, sample).astype(np.float32), clusters, seed)
+    labels = np.concatenate(spread(Assign(folder, centres, only), parts))
+    order = np.argsort(labels, kind="stable")  # inside a cluster in the order of the pool
+    bounds = np.searchsorted(labels, np.arange(clusters + 1), sorter=order)
+    shares = np.array_split(np.arange(clusters), min(TASKS, clusters))
+    look = FindCopies(folder, order, bounds, shares, most)
+    return np.sort(ids[np.concatenate(spread(look, range(len(shares))))])
+
+
+def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
+    """Centres of length 1 by spherical k-means, float16 [clusters, d].
+
+    Args:
+        sample: of length 1, float32 [n, d], at least as many as clusters.
+        clusters: how many.
+        seed: of the first centres.
+    """
+    import faiss
+
+    means = faiss.Kmeans(
+        sample.shape[1],
+        clusters,
+        niter=PASSES,
+        seed=seed % 2**31,
+        spherical=True,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(sample),
+    )
+    means.train(sample)
+    return unit_rows(np.asarray(means.centroids))
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Finds the nearest centre of each vector of a part; of equally near ones the first."""
+
+    folder: Path
+    centres: np.ndarray
+    only: np.ndarray | None
+
+    def __call__(self, number: int) -> np.ndarray:
+        """Numbers of the centres, int32 [vectors]; NO_CLUSTER for those that are not looked at."""
+        part, centres = VectorPart.open(self.folder, number), self.centres.astype(np.float64).T
+        labels = np.full(len(part.ids), NO_CLUSTER, np.int32)
+        places = np.arange(len(part.ids)) if self.only is None else part.positions_of(self.only)
+        for start in range(0, len(places), ROWS_AT_ONCE):
+            some = places[start : start + ROWS_AT_ONCE]
+            labels[some] = (part.rows[some].astype(np.float64) @ centres).argmax(1)
+        part.let_go()
+        return labels
+
+
+@dataclass(frozen=True)
+class FindCopies:
+    """Looks through a share of the clusters."""
+
+    folder: Path
+    order: np.ndarray
+    """Positions of vectors among those of all parts, cluster after cluster."""
+    bounds: np.ndarray
+    """Where each cluster begins in `order`, and where the last one ends."""
+    shares: Sequence[np.ndarray]
+    """Numbers of clusters."""
+    most: float
+
+    def __call__(self, number: int) -> np.ndarray:
+        """Positions of copies, int64."""
+        found = [np.zeros(0, np.int64)]
+        for cluster in self.shares[number]:
+            positions = self.order[self.bounds[cluster] : self.bounds[cluster + 1]]
+            found.append(positions[~staying(rows_at(self.folder, positions), self.most)])
+        return np.concatenate(found)
+
+
+def staying(rows: np.ndarray, most: float) -> np.ndarray:
+    """Which vectors stay: those that are not too similar to one before that stays, bool [n].
+
+    Args:
+        rows: of length 1, float16 [n, d].
+        most: the largest cosine similarity.
+    """
+    stays = np.zeros(len(rows), bool)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        block = rows[start : start + ROWS_AT_ONCE].astype(np.float64)
+        is_copy = np.zeros(len(block), bool)
+        for before in range(0, start, ROWS_AT_ONCE):
+            others = rows[before : before + ROWS_AT_ONCE][stays[before : before + ROWS_AT_ONCE]].astype(np.float64)
+            is_copy |= (block @ others.T > most).any(1)
+        alike = block @ block.T > most
+        for place in range(len(block)):
+            if not is_copy[place]:
+                stays[start + place] = True
+                is_copy[place + 1 :] |= alike[place, place + 1 :]
+    return stays

@@ -1,0 +1,252 @@
+"""TSDS: documents in proportion to the mass that optimal transport gives them (arXiv 2410.11303, KNN-KDE).
+
+Distances are those of vectors of length 1, sqrt(2 - 2 cos). The density of a document is that of the pool around it,
+
+    rho = sum max(0, 1 - distance^2 / sigma^2)
+
+over its nearest documents, itself included: 1 where it has no near copy. Documents are drawn without replacement in
+proportion to their mass (Gumbel top-k). For M texts and documents at distances d_ij, the plan g minimizes
+
+    alpha / C sum_ij g_ij d_ij + (1 - alpha) M max_ij rho_j |g_ij - u_j|    where sum_j g_ij = 1 / M
+
+and u_j = (1 / rho_j) / (M sum_k 1 / rho_k). The first term moves the mass of each text to near documents. The second
+term spreads it in proportion to 1 / rho, so that near copies, among which the density rho is high, share what one of
+them would get alone.
+
+For a given maximum, called 1 / (M level), the cheapest plan fills the nearest documents of each text up to their
+limit, 1 / (M level rho_j), and gives the rest to the next one. Where the level rises, each text spends
+
+    sum_k (d_next - d_k) / rho_k    over the k that are full
+
+more, per text and level^2, and the second term falls by 1 / level^2. So the best level is the first at which the mean
+of that sum reaches C (1 - alpha) / alpha. (The second term cannot fall further once the level passes half of sum_j 1 /
+rho_j, far beyond the neighbours that are searched.) A budget that asks for more documents than have mass raises the
+level, as a smaller alpha would.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adapt.config import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+from adapt.index.exact_search import NOBODY
+from adapt.index.vector_index import rows_by_id
+from adapt.select.selection import NEVER, Given, Offer, Room, Selection, VectorsOf, draws_at
+from adapt.select.vector_search import Nearby, scores_by_id, target_rows, wanted_documents
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The nearest documents of each text of a target, the nearest first [texts, k]."""
+
+    distances: np.ndarray
+    """float64, rising; inf where fewer were found."""
+    shares: np.ndarray
+    """1 / density of each document, float64; 0 where there is none."""
+
+    @cached_property
+    def reach(self) -> np.ndarray:
+        """The level at which each document is full [texts, k]."""
+        return np.cumsum(self.shares, axis=1)
+
+    @cached_property
+    def last(self) -> np.ndarray:
+        """Column of the farthest document that was found [texts]."""
+        found: np.ndarray = np.isfinite(self.distances).sum(1) - 1
+        return found
+
+    @cached_property
+    def levels(self) -> np.ndarray:
+        """Those at which a document becomes full, rising."""
+        return np.unique(self.reach[np.isfinite(self.distances)])
+
+    def are_used_up(self, level: float) -> np.ndarray:
+        """Whether the documents of a text are all full at a level, so that farther ones would be needed [texts]."""
+        used: np.ndarray = _at(self.reach, self.last) <= level
+        return used
+
+    def full(self, level: float) -> np.ndarray:
+        """How many documents of each text are full; the farthest never is, since it takes the rest [texts]."""
+        full: np.ndarray = np.minimum((self.reach <= level).sum(1), self.last)
+        return full
+
+    def spent(self, level: float) -> float:
+        """sum_ik (d_next - d_k) / rho_k over the documents that are full: it rises with the level."""
+        full = self.full(level)
+        costs = np.cumsum(self.shares * np.where(np.isfinite(self.distances), self.distances, 0.0), axis=1)
+        before = full > 0
+        following = _at(self.distances, full) * _at(self.reach, full - 1) - _at(costs, full - 1)
+        return float(following[before].sum())
+
+    def masses(self, level: float) -> np.ndarray:
+        """The plan: the mass that each text gives to each document, 1 / texts together [texts, k]."""
+        texts, width = self.shares.shape
+        full = self.full(level)[:, None]
+        columns = np.arange(width)[None]
+        given = np.where(columns < full, self.shares, 0.0) / level
+        plan: np.ndarray = (given + (columns == full) * np.maximum(1.0 - given.sum(1, keepdims=True), 0.0)) / texts
+        return plan
+
+
+def best_level(around: Surroundings, alpha: float, scale: float) -> float:
+    """The level of the plan that minimizes the sum, as far as the documents reach.
+
+    Args:
+        around: the documents.
+        alpha: weight of distances against spread, from 0 to 1.
+        scale: C, in the unit of distances.
+    """
+    texts, levels = len(around.shares), around.levels
+    if alpha == 0:
+        return float(levels[-1])
+    wanted = texts * scale * (1.0 - alpha) / alpha
+    place = _first(len(levels), lambda place: around.spent(float(levels[place])) >= wanted)
+    return float(levels[min(place, len(levels) - 1)])
+
+
+def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float:
+    """The least level at which so many different documents have mass, or all that there are.
+
+    Args:
+        around: the documents.
+        ids: theirs [texts, k].
+        count: how many.
+    """
+    found = np.isfinite(around.distances)
+    enters = np.pad(around.reach[:, :-1], ((0, 0), (1, 0)))[found]  # what those before it hold
+    order = np.lexsort((enters, ids[found]))
+    _, first = np.unique(ids[found][order], return_index=True)
+    entered = np.sort(enters[order][first])
+    place = np.searchsorted(around.levels, entered[min(count, len(entered)) - 1], side="right")
+    return float(around.levels[min(place, len(around.levels) - 1)])
+
+
+def _at(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """One number of each row."""
+    found: np.ndarray = np.take_along_axis(table, columns[:, None], axis=1)[:, 0]
+    return found
+
+
+def _first(count: int, holds: Callable[[int], bool]) -> int:
+    """The first place of which something holds that holds of all after it; `count` if of none."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+NOISE = 5
+"""The stream of the draw."""
+FIRST_NEIGHBOURS = 64
+"""So many neighbours of a text are looked at, and more where these do not reach: to look at all changes nothing."""
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class TsdsOptions:
+    """How mass is given. Defaults are the paper's."""
+
+    alpha: Fraction = 0.6
+    """Weight of nearness to the target; 1 - alpha is that of diversity."""
+    scale: PositiveFloat = 5.0
+    """Distances are divided by this (C)."""
+    sigma: NonNegativeFloat = 0.75
+    """Documents at a smaller distance than this share mass; 0: none do."""
+    neighbours: PositiveInt = 5000
+    """Most documents that get mass of one text."""
+    density_neighbours: PositiveInt = 1000
+    """Most documents that the density of one is made of."""
+
+
+class TransportMass(Selection):
+    """A search for each text and for each document that gets mass, and one pass over the pool."""
+
+    Options = TsdsOptions
+
+    def vectors(self) -> tuple[VectorsOf, ...]:
+        """Those of both."""
+        return ("pool", "target")
+
+    def learn(self, given: Given) -> None:
+        """Opens the index.
+
+        Raises:
+            DataError: as `Nearby` and `target_rows`.
+        """
+        self._near, self._target = Nearby(given), target_rows(given)
+        assert given.vectors is not None
+        self._folder = given.vectors.pool
+        self._densities: tuple[np.ndarray, np.ndarray] = np.zeros(0, np.int64), np.zeros(0)
+
+    def look_for(self, room: Room, per_text: int | None) -> Offer:
+        """Finds the plan, with as many neighbours as it needs."""
+        options, wanted = self.options, wanted_documents(room)
+        most = min(options.neighbours, self._near.documents)
+        k = min(FIRST_NEIGHBOURS, most)
+        while True:
+            around, ids = self._around(k)
+            level = max(best_level(around, options.alpha, options.scale), level_of_support(around, ids, wanted))
+            if k == most or not around.are_used_up(level).any():
+                break
+            k = min(4 * k, most)
+        masses = around.masses(level)
+        self._known, places = np.unique(ids[masses > 0], return_inverse=True)
+        self._mass = np.bincount(places, masses[masses > 0])
+        self._level, self._reached = level, float(around.full(level).mean() + 1)
+        return "all" if k == most and wanted >= len(self._densities[0]) else "more"
+
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
+        """Log mass with noise."""
+        noise = -np.log(-np.log(draws_at(self._known, self.seed, NOISE)))
+        return scores_by_id(pool, self._known, np.log(self._mass) + noise, NEVER)
+
+    def figures(self) -> dict[str, float]:
+        """The level, neighbours of a text that get mass, documents that do, their density, and recall of the index."""
+        return {
+            "level": self._level,
+            "neighbours": self._reached,
+            "documents_with_mass": len(self._known),
+            "density": float(self._densities[1].mean()),
+            "recall": self._near.recall,
+            "texts_without_vector": self._target.unknown,
+        }
+
+    def _around(self, k: int) -> tuple[Surroundings, np.ndarray]:
+        """The k nearest documents of each text, and their ids."""
+        found = list(self._near.search(self._target.rows, k))
+        nearness, ids = (np.concatenate([each[place] for each in found]) for place in (0, 1))
+        self._learn_densities(np.unique(ids[ids != NOBODY]))
+        known, densities = self._densities
+        places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+        shares = np.where(ids == NOBODY, 0.0, 1.0 / densities[places])
+        return Surroundings(np.sqrt(2.0 * np.maximum(nearness, 0.0)), shares), ids
+
+    def _learn_densities(self, ids: np.ndarray) -> None:
+        """Adds those of documents that were not reached before."""
+        known, densities = self._densities
+        new = np.setdiff1d(ids, known, assume_unique=True)
+        found = [self._density(new[start : start + ROWS_AT_ONCE]) for start in range(0, len(new), ROWS_AT_ONCE)]
+        ids, densities = np.concatenate([known, new]), np.concatenate([densities, *found])
+        order = np.argsort(ids)
+        self._densities = ids[order], densities[order]
+
+    def _density(self, ids: np.ndarray) -> np.ndarray:
+        """The density around some documents."""
+        if self.options.sigma == 0:
+            return np.ones(len(ids))
+        rows, most = rows_by_id(self._folder, ids), min(self.options.density_neighbours, self._near.documents)
+        densities, open_, count = np.ones(len(ids)), np.arange(len(ids)), min(FIRST_NEIGHBOURS, most)
+        while len(open_):
+            found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])
+            kernels = np.clip(1.0 - 2.0 * found / self.options.sigma**2, 0.0, 1.0)
+            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # one that knows no word is not even near itself
+            open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]  # the others have nothing farther to add
+            count = min(4 * count, most)
+        return densities

@@ -1,0 +1,70 @@
+"""Stage `evidence`: measurements on samples of texts and on tasks, for advice on what to run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.advise.evidence import Evidence
+from adapt.config import Config
+from adapt.model.start import Start
+from adapt.objective.table import objective_what
+from adapt.preflight import check_weights
+from adapt.runner import Done, Outcome, Stage
+from adapt.stage.context import Tokens
+from adapt.stage.finetuning import PrepareTask
+from adapt.stage.text_sources import Files
+
+
+@dataclass(frozen=True, eq=False)
+class Look(Stage[Evidence]):
+    """Looks at texts that are not prepared, and at tasks, with a model."""
+
+    kind = "evidence"
+    version = 3  # samples leave out the texts of evaluation sets
+
+    name: str
+    config: Config
+    start: Start
+    """The model."""
+    tokens: Tokens
+    texts: Mapping[str, tuple[Files, ...]]
+    """`corpus`, `general`, `pool` and `candidates`, those that there are, each as its sources."""
+    tasks: Mapping[str, PrepareTask]
+
+    def what(self) -> Mapping[str, Any]:
+        """Model, tokenizer, how texts are read, and how much of them."""
+        config = self.config
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "texts": {name: [source.reading for source in sources] for name, sources in self.texts.items()},
+            "objective": objective_what(config),
+            "sequence_length": config.evaluation.sequence_length,
+            "max_documents": config.advice.max_documents,
+            "min_count": config.vocabulary.min_count,
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Evidence]:
+        """Samples and measures, in this process.
+
+        Raises:
+            DataError: a corpus holds no text.
+        """
+        from adapt.advise.collect_evidence import look
+        from adapt.advise.corpus_sample import joined_samples, sample_corpus
+
+        start, most = self.start.made(done), self.config.advice.max_documents
+        check_weights(start.model)
+        samples = {
+            name: joined_samples(
+                [sample_corpus(each.manifest, each.corpus, most // len(sources) or 1) for each in sources]
+            )
+            for name, sources in self.texts.items()
+        }
+        tasks = {name: done[task].path for name, task in self.tasks.items()}
+        return Outcome(look(self.config, start, samples, tasks))

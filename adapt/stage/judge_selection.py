@@ -1,0 +1,266 @@
+"""Stage `selection`: the selected documents, handed over with their metrics next to random documents."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.better import More
+from adapt.config import Config
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.files import link_or_copy, write_atomically
+from adapt.runner.key import deciding
+from adapt.runner.record import Record
+from adapt.select import TEXTS_FILE
+from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted
+from adapt.stage.context import Tokens
+from adapt.stage.select_documents import Select, Target, measuring_what
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """Figures of some texts, beside a target. None stands for what was not measured."""
+
+    documents: int
+    tokens: int
+    kl: float | None
+    """KL(target || texts) of hashed n-grams [nats a gram]."""
+    auc: float | None
+    """How well a classifier tells them from the target, on texts that it was not trained on."""
+    shared_words: float | None
+    """Share of the most frequent words of as much text of each."""
+    distinct: float
+    """Share of the word pairs that are different, in as much text of each."""
+    distance: float | None
+    """How diverse they are: the mean of 1 - cosine over all pairs of 1,000 texts at random; see `layout`."""
+    loss: float | None
+    """Held-out loss of the model that the job begins with [nats a predicted token]."""
+
+
+EXAMPLES_FILE, MAP_FILE = "examples.json", "map.json"
+EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class SelectionJudged:
+    """What was taken, and what that gained.
+
+    The folder holds `texts.jsonl`, `examples.json` to be read, and `map.json`: places of some texts, by set.
+    """
+
+    way: str
+    """The selections, in their order."""
+    documents: int
+    tokens: int
+    pool: int
+    near_copies: int
+    dropped: dict[str, int]
+    selection: Nearness
+    random: Nearness | None
+    """Figures of random documents of the pool, of as many tokens; None where the selection is random itself."""
+    target: Nearness
+    markup: list[str]
+    """Warnings of what the target often has and the pool lacks."""
+    kl_reduction: More[float | None]
+    """How much nearer the target the selection is than the random documents [nats a gram]."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """What was selected next to random documents and the target, and the best documents to read."""
+        judged = {self.way: self.selection, "random": self.random, "target": self.target}
+        warned = [FindingBlock("Markup", line, "warning") for line in self.markup]
+        blocks: list[Block] = [
+            *([Findings(warned)] if warned else []),
+            nearness_table({name: of for name, of in judged.items() if of}),
+        ]
+        if self.kl_reduction is not None:
+            text = f"KL reduction against random documents: {self.kl_reduction:+.3f} nats per n-gram"
+            blocks.append(TextBlock(text))
+        if best := example_table("The best documents, and the text of the target most like each", record.path):
+            blocks.append(best)
+        files = f"selected: {record.path / TEXTS_FILE}; to read: {record.path / EXAMPLES_FILE}"
+        return [*blocks, TextBlock(files)]
+
+
+NEARNESS_COLUMNS = {
+    "documents": "{:,}",
+    "tokens": "{:,}",
+    "KL": "{:.3f}",
+    "AUC": "{:.3f}",
+    "shared words": "{:.1%}",
+    "distinct pairs": "{:.1%}",
+    "distance": "{:.3f}",
+    "loss": "{:.3f}",
+}
+NEARNESS_NOTE = (
+    "Random documents come from the same pool and have as many tokens. KL: from the target's hashed n-grams to theirs, "
+    "nats per n-gram. AUC: of a classifier that separates them from the target; .5 if it cannot. Distinct pairs: share "
+    "of different pairs of words, in equal amounts of text. Distance: mean of 1 - cosine over all pairs of 1,000 "
+    "random texts (TF-IDF in 50 dimensions). Loss: of the model that the stage begins with, nats per predicted token."
+)
+EXAMPLES_FILE = "examples.json"
+SHOWN, WIDTH = 5, 100
+"""Number of documents that are shown, and characters of each."""
+
+
+def nearness_table(judged: Mapping[str, Nearness]) -> Table:
+    """How near selections, random documents and targets are to a target, a row each."""
+    rows = []
+    for name, of in judged.items():
+        figures = (of.documents, of.tokens, of.kl, of.auc, of.shared_words, of.distinct, of.distance, of.loss)
+        forms = NEARNESS_COLUMNS.values()
+        rows.append([name, *(formatted(figure, form) for figure, form in zip(figures, forms, strict=True))])
+    return Table(["text", *NEARNESS_COLUMNS], rows, "Selected text", NEARNESS_NOTE)
+
+
+def example_table(title: str, folder: Path) -> Table | None:
+    """Documents that were selected, each next to the text of the target that is most like it; None without a file."""
+    try:
+        examples = json.loads((folder / EXAMPLES_FILE).read_text(encoding="utf-8"))[:SHOWN]
+    except OSError:
+        return None
+    rows = [
+        [f"{each['rank']}", f"{each['score']:.3f}", _line(each["text"]), _line(each["nearest"])] for each in examples
+    ]
+    return Table(["rank", "score", "document", "most alike of the target"], rows, title, words=True)
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+@dataclass(frozen=True, eq=False)
+class JudgeSelection(Stage[SelectionJudged]):
+    """A selection beside a random one."""
+
+    kind = "selection"
+    version = 5  # the AUC is that of windows; the map's sample of the pool leaves out the texts of evaluation sets
+
+    name: str
+    config: Config
+    chosen: Select
+    control: Select | None
+    """Random documents of as many tokens."""
+    target: Target
+    start: Start | None
+    """The model whose loss is measured; None for no model."""
+    tokens: Tokens
+    """Those that texts are counted in."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Model and seed."""
+        by_model = {"model": self.start.digest, **measuring_what(self.config)} if self.start else {}
+        return {"seed": self.config.seed, **by_model, **deciding("scikit-learn")}
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
+        """Links the texts and measures."""
+        from adapt.select.markup import markup_warnings
+        from adapt.select.selection_metrics import examples, in_random_order, map_places
+
+        chosen, target = done[self.chosen], self.target.texts(done)
+        link_or_copy(chosen.path / TEXTS_FILE, folder / TEXTS_FILE)
+        lines = sorted(lines_of(chosen.path), key=lambda line: (-line["score"], line["id"]))
+        taken, scores = [line["text"] for line in lines], [line["score"] for line in lines]
+        sets = {"selection": taken, "target": target}
+        if self.control:
+            sets["random"] = [line["text"] for line in lines_of(done[self.control].path)]
+        mixed = {name: in_random_order(texts, self.config.seed) for name, texts in sets.items()}
+        vectors = self._vectors(mixed)
+        figures = self._measured(sets, mixed, vectors, done)
+        places = {name: found.round(3).tolist() for name, found in map_places(vectors, self.config.seed).items()}
+        write_atomically(folder / MAP_FILE, json.dumps(places))
+        found = examples(taken, scores, target, EXAMPLES)
+        content = [{**asdict(example), "id": lines[example.rank - 1]["id"]} for example in found]
+        write_atomically(folder / EXAMPLES_FILE, json.dumps(content, ensure_ascii=False, indent=1))
+        random, selection = figures.get("random"), figures["selection"]
+        return Outcome(
+            SelectionJudged(
+                way=self.chosen.way,
+                documents=chosen.result.documents,
+                tokens=chosen.result.tokens,
+                pool=chosen.result.pool,
+                near_copies=chosen.result.near_copies,
+                dropped=chosen.result.dropped,
+                selection=selection,
+                random=random,
+                target=figures["target"],
+                markup=markup_warnings(done[self.target].result.markup),
+                kl_reduction=_reduction(random, selection),
+            )
+        )
+
+    def _vectors(self, mixed: Mapping[str, Sequence[str]]) -> "dict[str, np.ndarray]":
+        """Vectors of some texts of each set, and of some of the pool."""
+        from adapt.advise.corpus_sample import sample_corpus
+        from adapt.select.selection_metrics import SAMPLE, word_vectors
+
+        pool = sample_corpus(self.chosen.pool.manifest, self.chosen.pool.corpus, SAMPLE)
+        return word_vectors({"pool": pool.texts, **mixed}, self.config.seed)
+
+    def _measured(
+        self,
+        sets: Mapping[str, Sequence[str]],
+        mixed: Mapping[str, Sequence[str]],
+        vectors: "Mapping[str, np.ndarray]",
+        done: Done,
+    ) -> dict[str, Nearness]:
+        """Figures of each set of texts; the target is one of them, and compared with itself in diversity and loss.
+
+        Args:
+            sets: texts by name.
+            mixed: the same in random order.
+            vectors: of some of them.
+            done: has the model.
+        """
+        from adapt.evaluate.domain_similarity import word_overlaps
+        from adapt.select.choose import TokenCounter
+        from adapt.select.selection_metrics import (
+            distinct_shares,
+            kl_divergence,
+            mean_distance,
+            sample_losses,
+            separability,
+        )
+
+        seed, target = self.config.seed, sets["target"]
+        others = [name for name in sets if name != "target"]
+        shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
+        overlaps = dict(zip(others, shared, strict=True))
+        distinct = dict(zip(sets, distinct_shares(list(mixed.values())), strict=True))
+        tokens = self.tokens.made(done)
+        count = TokenCounter(tokens.pretrained, tokens.form.ends)
+        losses = sample_losses(self.config, self.start.made(done), mixed) if self.start else {}
+        return {
+            name: Nearness(
+                documents=len(texts),
+                tokens=sum(count(texts)),
+                kl=kl_divergence(target, texts) if name in overlaps else None,
+                auc=separability(target, texts, seed) if name in overlaps else None,
+                shared_words=overlaps.get(name),
+                distinct=distinct[name],
+                distance=mean_distance(vectors[name]) if name in vectors else None,
+                loss=losses.get(name),
+            )
+            for name, texts in sets.items()
+        }
+
+
+def _reduction(random: Nearness | None, selection: Nearness) -> float | None:
+    """How much nearer the selection is to the target than random text [nats a gram]."""
+    if random is None or random.kl is None or selection.kl is None:
+        return None
+    return random.kl - selection.kl
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """What a selection has taken, in the pool's order."""
+    return [json.loads(line) for line in (folder / TEXTS_FILE).read_text(encoding="utf-8").split("\n") if line]

@@ -1,0 +1,207 @@
+"""Stage `merge`: models made of others without training."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config, ModelConfig
+from adapt.errors import ModelError
+from adapt.merge.merger import Merging
+from adapt.merge.table import MERGERS
+from adapt.model.locate import Pretrained
+from adapt.model.start import Start
+from adapt.redact import redact
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, TextBlock
+from adapt.stage.context import Context, located
+from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
+
+if TYPE_CHECKING:
+    from adapt.merge.companion_files import MergeFacts
+    from adapt.merge.compatibility import NewTokens
+    from adapt.merge.tensor_files import Weights
+
+
+@dataclass(frozen=True)
+class MadeOf:
+    """What was merged."""
+
+    kind: str
+    shares: dict[str, str]
+    """For each share the folder of its model, in the stage's; `.` where there is one share."""
+    weights: list[float]
+    density: float | None
+    tensors: int
+    """Tensors that were merged; the others are the base's."""
+    transductive: bool
+    """Whether one of the models was trained on the text of dev and test."""
+    new_tokens: int = 0
+    """Tokens that models have and the base has not."""
+
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of each model, by its share; under an empty name where there is one."""
+        folders = {share: record.path / folder for share, folder in self.shares.items()}
+        return folders if len(folders) > 1 else {"": next(iter(folders.values()))}
+
+    def blocks(self, record: Record) -> list[Block]:
+        """How the models were made, and where each one is."""
+        parts = [f"{self.kind} of {self.tensors} tensors"]
+        if self.weights:
+            parts.append(f"weights {', '.join(f'{weight:.4g}' for weight in self.weights)}")
+        if self.density is not None:
+            parts.append(f"density {self.density:g}")
+        if self.new_tokens:
+            parts.append(f"{self.new_tokens:,} tokens that the base has no rows for")
+        folders = [TextBlock(f"share {share}: {record.path / folder}") for share, folder in self.shares.items()]
+        return [TextBlock(", ".join(parts)), *folders]
+
+
+@dataclass(frozen=True, eq=False)
+class Merge(Stage[MadeOf]):
+    """A model for each share of what is made of a base and some models."""
+
+    kind = "merge"
+
+    name: str
+    config: Config
+    start: Start
+    """The base."""
+    models: tuple[Start, ...]
+    merging: Merging
+    extended: int | None = None
+    """The place of the first model that has more tokens than the base; None if none has. The result has its tokens."""
+
+    @property
+    def tokens(self) -> Start:
+        """The one whose tokens and shape the result has."""
+        return self.start if self.extended is None else self.models[self.extended]
+
+    @property
+    def folders(self) -> dict[float, str]:
+        """For each share the folder of its model, in the stage's."""
+        shares = self.merging.shares
+        return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
+
+    def what(self) -> Mapping[str, Any]:
+        """Kind, shares, weights, and the models that are there; those still to be made are inputs."""
+        merging = self.merging
+        return {
+            "merge": merging.kind,
+            "shares": merging.shares,
+            "weights": merging.weights,
+            "density": merging.density,
+            "base": self.start.digest,
+            "models": [model.digest for model in self.models],
+            **({"seed": merging.seed} if MERGERS[merging.kind].is_random else {}),
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes nothing of the cluster."""
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[MadeOf]:
+        """Merges tensor by tensor.
+
+        Raises:
+            ModelError: the models are not of one architecture and vocabulary; nothing was written then.
+        """
+        from adapt.merge.companion_files import dress
+        from adapt.merge.streamed_merge import merge_models
+
+        base, models = self.start.made(done), [model.made(done) for model in self.models]
+        tokens = check_alike(base, models)  # also those that this chain has made
+        targets = {share: folder / name for share, name in self.folders.items()}
+        for target in targets.values():
+            target.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            weights = [(model.model, stack.enter_context(_opened(model.model))) for model in models]
+            tensors = merge_models(self.merging, base.model, weights, targets, base.trust_remote_code, tokens)
+        number = tokens.number if tokens else 0
+        facts = {target: self._facts(share, base, models, number) for share, target in targets.items()}
+        place = MERGERS[self.merging.kind].dressed_as
+        speaker = None if place is None else models[place]
+        dress(models[tokens.extended[0]] if tokens else speaker or base, facts, speaker)
+        knows = any(start.knows(done) for start in (self.start, *self.models)) or any(map(_knows, models))
+        shares = {f"{share:g}": name for share, name in self.folders.items()}
+        merging = self.merging
+        return Outcome(MadeOf(merging.kind, shares, list(merging.weights), merging.density, tensors, knows, number))
+
+    def _facts(self, share: float, base: Pretrained, models: list[Pretrained], new_tokens: int) -> "MergeFacts":
+        """What the card says of the model at a share."""
+        from adapt.merge.companion_files import MergeFacts
+
+        merging = self.merging
+        weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
+        known = {"kind": merging.kind, "share": share, "density": merging.density, "new tokens": new_tokens or None}
+        seeded = {"seed": merging.seed} if MERGERS[merging.kind].is_random else {}
+        return MergeFacts(
+            name=self.name,
+            base_model=redact(self.config.model.path if self.start.training is None else str(base.model)),
+            kind=merging.kind,
+            rule=" ".join((MERGERS[merging.kind].__doc__ or "").split()),
+            share=share,
+            settings={name: value for name, value in {**known, **seeded}.items() if value is not None},
+            sources=[
+                ("base", redact(str(base.model)), _identity(self.start), ""),
+                *(
+                    (f"model {number}", redact(str(model.model)), _identity(start), weight)
+                    for number, (model, start, weight) in enumerate(zip(models, self.models, weights, strict=True), 1)
+                ),
+            ],
+            causal=self.config.objective.kind == "causal",
+        )
+
+
+def merged_from(context: Context, path: str) -> Start:
+    """A model that the chain makes, one that lies at a path, or a checkpoint.
+
+    Raises:
+        ModelError: there is none, or it is a checkpoint that cannot be used.
+    """
+    folder, config = Path(path).expanduser(), context.config
+    if path in context.made:
+        return context.made[path]
+    if not is_checkpoint(folder):
+        return located(ModelConfig(path=path, trust_remote_code=config.model.trust_remote_code), context.digests)
+    if config.merge.kind != "average":
+        raise ModelError(f"merge.models: {path} is a checkpoint", "name an exported model, or use merge.kind average")
+    files = checkpoint_files(folder.resolve())
+    return Start(Pretrained(folder.resolve(), context.start.pretrained.tokenizer), context.digests.of_all(files))
+
+
+def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> "NewTokens | None":
+    """Refuses models that cannot be merged with a base, as far as settings and tokenizers tell.
+
+    Returns:
+        The tokens that models have and the base has not; None if there are none.
+
+    Raises:
+        ModelError: says what differs.
+    """
+    from adapt.merge.compatibility import check_architectures, new_tokens
+
+    told = [base if is_checkpoint(model.model) else model for model in models]  # of a checkpoint, its tensors will tell
+    for model in told:
+        if model != base:
+            check_architectures(base.model, model.model)
+    return new_tokens(base, told)
+
+
+def _opened(folder: Path) -> "AbstractContextManager[Weights]":
+    from adapt.merge.tensor_files import stored_weights
+
+    return checkpoint_weights(folder) if is_checkpoint(folder) else stored_weights(folder)
+
+
+def _knows(model: Pretrained) -> bool:
+    """Whether a checkpoint is of a training on the text of dev and test."""
+    record = training_of(model.model) if is_checkpoint(model.model) else None
+    return bool(record and record.metrics.get("transductive"))
+
+
+def _identity(start: Start) -> str:
+    """The digest of a model that lay there, or the key of the stage that made it."""
+    return start.training.key if start.training else start.digest or ""

@@ -1,0 +1,94 @@
+"""Stage `scratch`: a tokenizer and a model from nothing, for a domain."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from adapt.better import Less
+from adapt.config import Config
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, TextBlock
+from adapt.stage.context import Tokens
+from adapt.stage.text_sources import Files
+from adapt.stage.vocabulary_analysis import Screening, empty_corpus
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A model that knows nothing. It is in the stage's folder, with its tokenizer."""
+
+    vocabulary: int
+    """Tokens of the tokenizer that was trained."""
+    parameters: Less[int]
+    """Trained numbers of the model."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """What was made, and where it is."""
+        made = f"a tokenizer of {self.vocabulary:,} tokens, a model of {self.parameters:,} random parameters"
+        return [TextBlock(made), TextBlock(f"model and tokenizer: {record.path}")]
+
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that was made, under an empty name."""
+        return {"": record.path}
+
+
+@dataclass(frozen=True, eq=False)
+class ScratchModel(Stage[Begun]):
+    """A tokenizer that was trained on a corpus, and random weights."""
+
+    kind = "scratch"
+
+    name: str
+    config: Config
+    start: Start
+    """The model whose architecture and kind of tokenizer are taken."""
+    tokens: Tokens
+    domains: Mapping[str, Files]
+    screening: Screening
+    """What the domains leave out."""
+
+    def what(self) -> Mapping[str, Any]:
+        """The architecture, what is read and how much, sizes and seed."""
+        asked = self.config.vocabulary
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "domains": {name: files.what() for name, files in self.domains.items()},
+            "size": asked.size,
+            "dimensions": asked.dimensions,
+            "max_megabytes": asked.max_megabytes,
+            "seed": self.config.seed,
+            **self.screening.what(self.domains),
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Begun]:
+        """Trains the tokenizer in this process, and draws the weights.
+
+        Raises:
+            DataError: the corpus has no text.
+            ModelError: the dimensions cannot be set.
+        """
+        from adapt.model.tokenizer import load_tokenizer
+        from adapt.vocabulary.from_scratch import write_scratch
+
+        texts, asked = self._texts(done), self.config.vocabulary
+        first = next(texts, None)
+        if first is None:
+            raise empty_corpus(", ".join(self.domains))
+        size = asked.size if isinstance(asked.size, int) else None
+        every = chain([first], texts)
+        parameters = write_scratch(self.start.made(done), every, size, asked.dimensions, self.config.seed, folder)
+        return Outcome(Begun(len(load_tokenizer(folder)), parameters))
+
+    def _texts(self, done: Done) -> Iterator[str]:
+        """The documents of all domains."""
+        megabytes = self.config.vocabulary.max_megabytes / len(self.domains)
+        return chain.from_iterable(self.screening.texts(self.domains, megabytes, self.config.seed, done).values())

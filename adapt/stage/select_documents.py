@@ -1,0 +1,279 @@
+"""Stages `target` and `select`: text that documents should resemble, and the selected documents of a pool."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config, CorpusConfig
+from adapt.console import log
+from adapt.corpus.corpora import dedup_identity
+from adapt.corpus.files.manifest import check_listed
+from adapt.errors import DataError
+from adapt.model.start import Start
+from adapt.objective.table import objective_what
+from adapt.runner import Done, Outcome, Stage
+from adapt.select import TEXTS_FILE
+from adapt.select.markup import Mark
+from adapt.stage.context import Tokens
+from adapt.stage.document_vectors import VectorStages
+from adapt.stage.prepare_text import Prepare, Prepared
+from adapt.stage.text_sources import Files, TaskTexts, without, write_texts
+
+if TYPE_CHECKING:
+    from adapt.corpus.screening import Tally
+    from adapt.select.choose import Budget, Choice
+    from adapt.select.selection import Given
+
+
+SAMPLE = 2000
+"""Documents of the pool that markup is looked for in."""
+
+
+@dataclass(frozen=True)
+class TargetWritten:
+    """The texts are in `texts.jsonl`, a line a text."""
+
+    texts: int
+    markup: list[Mark]
+    """What they often have and the pool lacks. Signs were taken out, words were not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target(Stage[TargetWritten]):
+    """Text of tasks, or of some files."""
+
+    kind = "target"
+
+    name: str
+    text: TaskTexts | Files
+    pool: Files
+    """What is selected of."""
+
+    def what(self) -> Mapping[str, Any]:
+        """How files are read. Their content, and the text of tasks, is among the inputs."""
+        target = {"target": self.text.reading} if isinstance(self.text, Files) else {}
+        return {**target, "pool": self.pool.reading}
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[TargetWritten]:
+        """Compares the texts with a sample of the pool, and writes them.
+
+        Raises:
+            DataError: there is no text, or files have changed since they were listed.
+        """
+        from adapt.advise.corpus_sample import sample_corpus
+        from adapt.select.markup import foreign_marks, markup_warnings, without_marks
+
+        texts = self._read(done)
+        marks = foreign_marks(texts, sample_corpus(self.pool.manifest, self.pool.corpus, SAMPLE).texts)
+        for line in markup_warnings(marks):
+            log(f"warning: {line}")
+        write_texts(folder, ({"id": n, "text": text} for n, text in enumerate(without_marks(texts, marks))))
+        return Outcome(TargetWritten(len(texts), marks))
+
+    def texts(self, done: Done) -> list[str]:
+        """All texts, in order, once the stage has run."""
+        return _lines(done[self].path)
+
+    def _read(self, done: Done) -> list[str]:
+        if isinstance(self.text, TaskTexts):
+            return _lines(done[self.text].path)
+        from adapt.select.pool import Pool, guards
+
+        corpus = self.text.corpus
+        found = [str(text) for text in Pool(self.text.manifest, corpus, guards(corpus, [], []).sieve)]
+        check_listed(self.text.manifest)
+        if not found:
+            raise DataError(
+                "no text of select.target_paths is left after cleaning and without the texts of corpus.decontaminate",
+                "check select.target_paths, select.target_text_field, corpus.cleaning and corpus.decontaminate",
+            )
+        return found
+
+
+def _lines(folder: Path) -> list[str]:
+    lines = (folder / TEXTS_FILE).read_text(encoding="utf-8").split("\n")
+    return [json.loads(line)["text"] for line in lines if line]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What was taken. `texts.jsonl` has a line a document, in the pool's order; see `adapt.select`."""
+
+    documents: int
+    tokens: int
+    """All their tokens, with the special tokens of each."""
+    pool: int
+    """Documents to choose from."""
+    near_copies: int
+    """Documents that were passed over as near copies of one with a higher score."""
+    passed: list[int]
+    """In a list of selections, how many documents each but the last has passed on."""
+    dropped: dict[str, int]
+    """Documents of the pool that were dropped, by reason."""
+    bad: dict[str, int]
+    """Records of the pool that cannot be read, by reason."""
+    evaluation_texts: dict[str, Any]
+    """Evaluation texts that were looked for in the pool, by set and file."""
+    figures: list[dict[str, float]]
+    """What each selection says of how it has chosen."""
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Stage[Selected]):
+    """Documents of a pool up to a budget."""
+
+    kind = "select"
+    version = 8  # neither the length of documents nor markup of the target decides
+
+    name: str
+    config: Config
+    """`select`, `seed`, and for those that score by a model `objective` and `evaluation`."""
+    pool: Files
+    target: Target
+    tokens: Tokens
+    unseen: TaskTexts | None
+    """Texts that must not be chosen."""
+    measured: tuple[Stage[Prepared], ...]
+    """Text that must not be chosen, because it is measured."""
+    start: Start | None
+    """The model that the job begins with, where the selection reads it."""
+    others: Mapping[str, Start]
+    """Further models that it reads, by path."""
+    vectors: VectorStages | None = None
+    """The vectors that it reads."""
+    like: "Select | None" = None
+    """A selection whose number of tokens is the budget."""
+
+    @property
+    def way(self) -> str:
+        """The selections, in their order."""
+        from adapt.select.table import steps_of, way_of
+
+        return way_of(steps_of(self.config.select, self.config.seed))
+
+    def what(self) -> Mapping[str, Any]:
+        """The way, the budget, how the pool is read, and what counts as a near copy."""
+        from adapt.select.table import steps_of
+
+        select, config = self.config.select, self.config
+        models = [start.digest for start in (self.start, *self.others.values()) if start]
+        by_model = {"models": models, **measuring_what(config)}
+        steps = [step.what() for step in steps_of(select, config.seed)]
+        return {
+            "steps": steps,
+            **({"keep": select.keep} if len(steps) > 1 else {}),
+            "budget": {name: getattr(select, name) for name in ("per_example", "documents", "tokens")},
+            "corpus": self.pool.reading,
+            "near": dedup_identity(replace(config.corpus, deduplicate="near")),
+            "tokens": {**self.tokens.tokenizer, "ends": self.tokens.form.ends},
+            "seed": config.seed,
+            **(by_model if models else {}),
+            **({"min_recall": select.min_recall} if self.vectors else {}),
+        }
+
+    def needs(self) -> Mapping[str, float] | None:
+        """It takes one CPU; all of the cluster where a model scores, an index is searched, or the pool is large."""
+        from adapt.select.pool import Pool
+
+        is_small = Pool(self.pool.manifest, self.pool.corpus).is_small
+        return {"CPU": 1} if is_small and not self.start and not self.vectors else None
+
+    def run(self, folder: Path, done: Done) -> Outcome[Selected]:
+        """Scores the pool and writes what was taken.
+
+        Raises:
+            ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
+                they were listed.
+        """
+        from adapt.corpus.cluster_calls import Cluster
+        from adapt.select.pool import MeasuredText, Pool, guards
+        from adapt.select.selection import Given
+
+        corpus = without(self.pool.corpus, self.unseen, done)
+        files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
+        guard = guards(
+            corpus,
+            [done[text].path for text in self.measured],
+            [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
+        )
+        pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
+        if next(iter(pool), None) is None:  # what learns from a pool would only say that it has no words
+            self._check_usable(pool.tally, corpus)
+        target = self.target.texts(done)
+        budget = self._budget(done, len(target))
+        starts = {**({"": self.start} if self.start else {}), **self.others}
+        models = {path: start.made(done) for path, start in starts.items()}
+        vectors = self.vectors.made(done) if self.vectors else None
+        choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens.made(done), budget)
+        tally = pool.tally
+        self._check_usable(tally, corpus)
+        _check_enough(choice, tally.kept, budget, self.like is not None)
+        in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
+        write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
+        return Outcome(
+            Selected(
+                documents=len(choice.taken),
+                tokens=choice.tokens,
+                pool=tally.kept,
+                near_copies=choice.near,
+                passed=list(choice.passed),
+                dropped=dict(tally.dropped),
+                bad=dict(tally.bad),
+                evaluation_texts={name: dict(counts) for name, counts in guard.evaluation_texts.items()},
+                figures=list(choice.figures),
+            )
+        )
+
+    def _check_usable(self, tally: "Tally", corpus: CorpusConfig) -> None:
+        """Refuses a pool of which too many records cannot be read, or none is left."""
+        from adapt.corpus.screening import check_few_bad, check_some_left
+
+        check_few_bad(tally, corpus.max_bad_fraction, "records of the pool")
+        check_some_left(tally, self.pool.manifest.files)
+
+    def _budget(self, done: Done, texts: int) -> "Budget":
+        from adapt.select.choose import Budget
+
+        select = self.config.select
+        if self.like:
+            return Budget(tokens=done[self.like].result.tokens)
+        if select.per_example:
+            return Budget(select.per_example * texts, per_text=select.per_example)
+        return Budget(select.documents, select.tokens)
+
+
+def measuring_what(config: Config) -> dict[str, Any]:
+    """What determines the losses of a model on texts, beside the model."""
+    return {"objective": objective_what(config), "sequence_length": config.evaluation.sequence_length}
+
+
+def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
+    """What is taken."""
+    from adapt.corpus.deduplication import Alike
+    from adapt.select.choose import TokenCounter, choose
+    from adapt.select.table import steps_of
+
+    config = given.config
+    selections = [step.selection for step in steps_of(config.select, config.seed)]
+    alike = Alike.of(replace(config.corpus, deduplicate="near"))
+    count = TokenCounter(tokens.pretrained, tokens.form.ends)
+    return choose(selections, given, budget, config.select.keep, alike, count)
+
+
+def _check_enough(choice: "Choice", documents: int, budget: "Budget", is_control: bool) -> None:
+    """Refuses a pool of so many documents of which all that there is would be taken."""
+    if choice.is_full or (is_control and choice.taken):
+        return
+    wanted = f"{budget.documents} documents" if budget.documents is not None else f"{budget.tokens} tokens"
+    raise DataError(
+        f"{wanted} are wanted, but of the {documents} documents of the pool {len(choice.taken)} can be taken"
+        f" ({choice.tokens} tokens; {choice.near} are near copies of these)",
+        "lower the budget (select.per_example, select.documents or select.tokens), give a larger pool, or train on all"
+        " of it (tapt.pool_paths)",
+    )

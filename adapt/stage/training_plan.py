@@ -1,0 +1,281 @@
+"""What is known before a training: batch size, length, mixture, dimensions of the model.
+
+Also a warning where too little text is held out to measure the training.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of
+from adapt.console import log
+from adapt.corpus.corpora import FEWEST_DOCUMENTS
+from adapt.errors import ConfigError, DataError
+from adapt.method.table import method_of, past_fraction
+from adapt.model.size import ModelSize, model_size
+from adapt.model.start import Start
+from adapt.runner import Done, Stage
+from adapt.stage.extend_vocabulary import ExtendVocabulary, TeachRows
+from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
+from adapt.train.schedule import RunLength, length_of, rows_of
+
+if TYPE_CHECKING:
+    from adapt.corpus.sample_order import Mixture
+
+
+@dataclass(frozen=True)
+class SourceShare:
+    """What a source gave to a run."""
+
+    rows: int
+    tokens: int
+    """Tokens that the run took, to within a row."""
+    share: float
+    """Share of this source in the rows of the run."""
+
+
+def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:
+    """The same with the global batch that so many examples fill; in eights, so that workers can share it.
+
+    Args:
+        config: of the training.
+        batch_examples: None leaves the batch as it is configured.
+        texts: what the examples are of.
+
+    Raises:
+        ConfigError: these workers cannot share it.
+    """
+    if not batch_examples:
+        return config
+    documents = sum(text.train_documents or 0 for text in texts)
+    tokens = sum(text.train_tokens or 0 for text in texts)
+    training, workers = config.training, config.resources.workers
+    rows = max(1, round(batch_examples * tokens / max(documents, 1) / training.sequence_length))
+    batch = rows if rows < 8 else round(rows / 8) * 8
+    if wrong := next((number for number in (fewest_of(workers), most_of(workers)) if batch % number), None):
+        raise ConfigError(
+            f"{batch_examples} examples fill {batch} sequences, which {wrong} workers cannot share equally",
+            "use another number of resources.workers, or set tapt.batch_examples to null and"
+            " training.global_batch_size to a multiple of resources.workers",
+        )
+    return replace(config, training=replace(training, global_batch_size=batch))
+
+
+def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
+    """How long a training is.
+
+    Args:
+        config: of the training.
+        mixture: of its sources; None where the corpus is streamed.
+    """
+    training = config.training
+    if not mixture:
+        return length_of(training, sys.maxsize)
+    most = mixture.exhausted if config.mixture.exhausted == "stop" else None
+    length = length_of(training, mixture.epoch, most)
+    if length.rows < training.global_batch_size:
+        log(f"the corpus is {length.rows} rows: a batch of {training.global_batch_size} repeats them")
+    return length
+
+
+def length_matters(config: Config, has_general: bool) -> str:
+    """Names what makes a step of a training compute something else in a longer training.
+
+    Where nothing does, a longer training of schedule `wsd` starts from the state of a shorter one. Data order, masks
+    and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
+
+    Args:
+        config: of the training.
+        has_general: whether general text is mixed in.
+
+    Returns:
+        The field of the configuration with its value; empty if nothing depends on the length.
+    """
+    from adapt.corpus.sample_order import share_changes
+
+    if method_of(config).depends_on_length:
+        return f"method.kind {config.method.kind}"
+    if has_general and share_changes(config.mixture):
+        return f"mixture.replay_last {config.mixture.replay_last:g}"
+    return ""
+
+
+def mixed(
+    config: Config, sources: Mapping[str, Prepared], replay: Prepared | None, recalled: Mapping[str, Prepared]
+) -> "Mixture | None":
+    """How the sources of a training share the run; None where the corpus is streamed.
+
+    Args:
+        config: of the training.
+        sources: texts of the domain.
+        replay: general text.
+        recalled: texts of the domains before.
+
+    Raises:
+        DataError: a share of the run is for text that has no row.
+    """
+    from adapt.corpus.sample_order import Mixture, replay_shares
+
+    if config.corpus.streaming:
+        return None
+    rows, past = (
+        {name: rows_of(text.train_tokens or 0, config.training) for name, text in texts.items()}
+        for texts in (sources, recalled)
+    )
+    replayed = [rows_of(replay.train_tokens or 0, config.training)] if replay else []
+    weights = weights_of(config.corpus)
+    _check_rows(rows, weights)
+    if replayed == [0] and any(replay_shares(config.mixture)):
+        raise DataError(
+            f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, but the files of mixture.replay_paths"
+            " have no text to train on",
+            "add text to these files, or set mixture.replay_fraction to 0",
+        )
+    if past and not any(past.values()):
+        raise DataError(
+            f"{', '.join(past)}: the domains before have no text to replay",
+            "give them more text, lower corpus.heldout_fraction, or set method.kind to plain",
+        )
+    make = partial(
+        Mixture.of,
+        list(rows.values()),
+        config.seed,
+        config.mixture,
+        weights,
+        replayed,
+        list(past.values()),
+        past_fraction(config),
+    )
+    if config.mixture.replay_last is None or not replay:
+        return make()
+    return make(samples=length_over(config, make()).steps * config.training.global_batch_size)
+
+
+def weights_of(corpus: CorpusConfig) -> list[float] | None:
+    """The configured weights of the sources; None where they have none.
+
+    Raises:
+        ConfigError: all are 0, as those of a part of the sources may be.
+    """
+    weights = [source.weight for source in corpus.sources if source.weight is not None]
+    if weights and not any(weights):
+        names = ", ".join(source.name for source in corpus.sources)
+        raise ConfigError(f"corpus.sources: the weights of {names} are all 0", "give one of them a weight above 0")
+    return weights or None
+
+
+def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:
+    """Refuses a share of the run for text that has no row, of which no sample could ever be found.
+
+    Sources without weights share in proportion to their rows, which may be none.
+    """
+    for name, weight in zip(rows, weights or [0.0] * len(rows), strict=True):
+        if weight and not rows[name]:
+            raise DataError(
+                f"corpus.sources: {name} has weight {weight:g}, but no text to train on",
+                "give this source more text, lower corpus.heldout_fraction, or set the weight to 0",
+            )
+
+
+def shares_of(
+    named: Mapping[str, Prepared], mixture: "Mixture | None", steps: int, training: TrainingConfig
+) -> dict[str, SourceShare] | None:
+    """What each text gave to a run, by its name.
+
+    Args:
+        named: the texts, in the order in which the mixture numbers them.
+        mixture: of the run; None where the corpus is streamed.
+        steps: of the run.
+        training: its settings.
+    """
+    if mixture is None:
+        return None
+    drawn = mixture.drawn(steps * training.global_batch_size)
+    shares = {}
+    for (name, text), rows in zip(named.items(), drawn, strict=True):
+        tokens = text.train_tokens or 0
+        given = round(rows * tokens / max(rows_of(tokens, training), 1))
+        shares[name] = SourceShare(rows, given, rows / max(sum(drawn), 1))
+    return shares
+
+
+WANTED_SHARE, WANTED_MOST = 0.1, 30
+"""The advice holds out this share of the documents, but no more documents than this. 30 give a sound interval."""
+
+
+def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
+    """Says that a training cannot be measured well, and which `corpus.heldout_fraction` would change that.
+
+    Says nothing where no text is to be held out: the share is 0, or text of other files is measured, as in TAPT.
+
+    Args:
+        name: of the training.
+        corpora: the texts of the training, by source.
+        done: the finished stages, with these texts.
+    """
+    from adapt.evaluate.intervals import FEWEST
+
+    shares = [_share(stage) for stage in corpora.values()]
+    texts = [done[stage] for stage in corpora.values()]
+    held_out = sum(text.result.heldout_documents for text in texts)
+    if not all(shares) or held_out >= FEWEST:
+        return
+    trained = [text.result.train_documents for text in texts]
+    documents = None if None in trained else held_out + sum(count or 0 for count in trained)
+    of_all = "its documents" if documents is None else f"its {documents:,} documents"
+    if held_out < FEWEST_DOCUMENTS:
+        number = f"{held_out} of {of_all} is" if held_out else f"none of {of_all} is"
+        found = f"{name}: nothing will be measured: {number} held out (corpus.heldout_fraction {shares[0]:g})"
+    else:
+        found = (
+            f"{name}: only {held_out} of {of_all} are held out (corpus.heldout_fraction {shares[0]:g}), so that losses"
+            " have no interval"
+        )
+    log(f"{found}; {_fix(shares[0], documents, [text.path for text in texts])}")
+
+
+def documents_to_measure(documents: int) -> int:
+    """How many of a text's documents should be held out."""
+    return max(FEWEST_DOCUMENTS, min(round(WANTED_SHARE * documents), WANTED_MOST))
+
+
+def _share(stage: Stage[Prepared]) -> float:
+    """The share of a text that is held out."""
+    if isinstance(stage, Prepare):
+        return stage.files.corpus.heldout_fraction
+    return stage.heldout_fraction if isinstance(stage, PrepareTexts) else 0.0
+
+
+def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
+    """Says which share would hold out enough, as the texts themselves tell."""
+    from adapt.corpus.heldout import share_holding
+
+    none = "set it to 0 to train without a measurement"
+    if documents is None:  # the text is streamed: how many documents it has is not known
+        return f"set corpus.heldout_fraction to {min(10 * share, 0.5):.2g} or more, or {none}"
+    found = share_holding(folders, documents_to_measure(documents))
+    if found is None:
+        return f"give it more text, or {none}"
+    return f"set corpus.heldout_fraction to {found.share:g}, which holds out {found.documents}, or {none}"
+
+
+def first_size(start: Start, done: Done) -> ModelSize | None:
+    """The dimensions of the first model of the chain that has the tokens of this one; methods may make it grow later.
+
+    A vocabulary that is still to be extended counts as it will be, but for an elbow, which nobody knows yet; one that
+    is still to be trimmed or made, as the one before. None where dimensions cannot be told.
+
+    Args:
+        start: the model.
+        done: the stages that have finished.
+    """
+    made = start.vocabulary
+    if made is None or made in done:
+        return model_size(start.with_tokenizer(done).model)
+    extended = made.extended if isinstance(made, TeachRows) else made
+    before = getattr(extended, "start", None)
+    size = first_size(before, done) if before else None
+    return extended.size_ahead(size) if size and isinstance(extended, ExtendVocabulary) else size

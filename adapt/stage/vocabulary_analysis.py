@@ -1,0 +1,145 @@
+"""Stage `vocabulary`: how a tokenizer splits the words of domains, and what more tokens would save.
+
+`Screening` leaves out of the text of domains what a training leaves out; all stages about vocabulary read by it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config
+from adapt.errors import DataError
+from adapt.model.size import model_size
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
+from adapt.stage.context import Tokens
+from adapt.stage.prepare_text import duplicates_of
+from adapt.stage.text_sources import Dedup, Files
+from adapt.train.capacity.flops import workload
+from adapt.vocabulary.vocabulary_results import Analyzed, DomainWords
+
+
+@dataclass(frozen=True)
+class Screening:
+    """What the text of the domains leaves out besides held-out text and the texts of `corpus.decontaminate`."""
+
+    measured: Files | None = None
+    """General text that is measured: no document of it is chosen from or taught on."""
+    dedup: Dedup | None = None
+    """Says which documents are copies, where `corpus.deduplicate` asks for it."""
+
+    def what(self, domains: Mapping[str, Files]) -> dict[str, Any]:
+        """Returns what the keys of stages hold of the screening; nothing where nothing is screened.
+
+        Before evaluation sets were screened here, keys held their digests already. "screened" tells such results apart.
+        """
+        return {
+            **({"screened": True} if any(files.corpus.decontaminate for files in domains.values()) else {}),
+            **({"measured": self.measured.what()} if self.measured else {}),
+        }
+
+    def texts(self, domains: Mapping[str, Files], megabytes: float, seed: int, done: Done) -> dict[str, Iterator[str]]:
+        """Returns the documents of each domain, which are read as they are iterated over.
+
+        Args:
+            domains: their files, in the order in which they were deduplicated.
+            megabytes: about this much text is read of each domain.
+            seed: of the order in which parts of a domain are read.
+            done: the finished stages.
+
+        Raises:
+            DataError: a file is broken, or too many records are.
+        """
+        from adapt.vocabulary.corpus_texts import corpus_texts, measured_in
+
+        measured = measured_in(self.measured.manifest, self.measured.corpus) if self.measured else None
+        return {
+            name: corpus_texts(
+                files.manifest, files.corpus, megabytes, seed, measured, duplicates_of(self.dedup, place, done)
+            )
+            for place, (name, files) in enumerate(domains.items())
+        }
+
+
+GENERAL = "(general)"
+"""What general text is called among the domains."""
+
+
+@dataclass(frozen=True, eq=False)
+class AnalyzeVocabulary(Stage[Analyzed]):
+    """The words of each domain, counted and looked at with a tokenizer."""
+
+    kind = "vocabulary"
+
+    name: str
+    config: Config
+    start: Start
+    """The model, for its tokenizer and its dimensions."""
+    tokens: Tokens
+    domains: Mapping[str, Files]
+    """The text of each domain. General text comes first, if there is some."""
+    screening: Screening
+    """What the domains leave out; general text is read whole."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Tokenizer, how text is read and how much of it; the model's dimensions and the objective, for the compute."""
+        config = self.config
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "domains": {name: files.what() for name, files in self.domains.items()},
+            "min_count": config.vocabulary.min_count,
+            "max_megabytes": config.vocabulary.max_megabytes,
+            "objective": [config.objective.kind, config.objective.mask_fraction],
+            "sequence_length": config.training.sequence_length,
+            **self.screening.what(self.domains),
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Analyzed]:
+        """Counts in this process, and draws the curves.
+
+        Raises:
+            DataError: a domain has no words.
+        """
+        from adapt.model.tokenizer import load_text_tokenizer
+        from adapt.vocabulary.analysis import analyze_words
+        from adapt.vocabulary.vocabulary_results import draw_curves
+        from adapt.vocabulary.word_reader import WordReader
+
+        config, start = self.config, self.start.made(done)
+        tokenizer = load_text_tokenizer(start)
+        reader = WordReader(tokenizer.backend_tokenizer)
+        names = {number: reader.surface(piece) for piece, number in tokenizer.get_vocab().items()}
+        size = model_size(start.model)
+        found: dict[str, DomainWords] = {}
+        for name, texts in self._texts(done).items():
+            work = workload(config.objective, config.training.sequence_length)
+            words = analyze_words(texts, reader, names, config.vocabulary.min_count, size, work, found.get(GENERAL))
+            if words is None:
+                raise empty_corpus(name)
+            found[name] = words
+        draw_curves(found, folder / "vocabulary.png")
+        return Outcome(Analyzed(len(tokenizer), found))
+
+    def _texts(self, done: Done) -> dict[str, Iterator[str]]:
+        from adapt.vocabulary.corpus_texts import corpus_texts
+
+        megabytes, seed = self.config.vocabulary.max_megabytes, self.config.seed
+        domains = {name: files for name, files in self.domains.items() if name != GENERAL}
+        texts = self.screening.texts(domains, megabytes, seed, done)
+        if general := self.domains.get(GENERAL):
+            return {GENERAL: corpus_texts(general.manifest, general.corpus, megabytes, seed), **texts}
+        return texts
+
+
+def empty_corpus(name: str) -> DataError:
+    """The error for a corpus without words."""
+    return DataError(
+        f"the text of {name} has no words after cleaning, beside what is held out",
+        "check corpus.paths, corpus.text_field and corpus.cleaning",
+    )

@@ -1,0 +1,343 @@
+"""Labelled examples as their files hold them, checked: unusable ones are refused with file and line, or counted.
+
+`texts_of` gives the texts of a task without their labels, for TAPT.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from adapt.config import TaskConfig
+from adapt.console import log
+from adapt.corpus.files.formats import TABLES, Bad, fix_of, format_of
+from adapt.corpus.files.lines import TOO_LONG
+from adapt.corpus.files.manifest import expand_paths
+from adapt.corpus.files.records import Record, read_objects
+from adapt.errors import ConfigError, DataError
+from adapt.task.labels import check_labels, check_no_vector, check_no_written_list
+
+NO_LABEL = Bad("no label")
+_TEXT_SETTINGS = ("text_field", "pair_field")
+_SETTINGS = (*_TEXT_SETTINGS, "label_field", "id_field")
+_REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
+"""The reader's reasons for leaving out a record, in the words of a task."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A labelled example."""
+
+    place: str
+    """The file and line that it stands in, for messages."""
+    id: str
+    text: str
+    """The text; for `tokens` the words with a blank between them."""
+    pair: str | None
+    words: tuple[str, ...]
+    """The words of an example of `tokens`; empty for other kinds."""
+    labels: tuple[str | int, ...]
+    """One label; for `multi_label` those that hold, each once, sorted; for `tokens` one for each word."""
+
+
+def split_files(task: TaskConfig, split: str) -> list[str]:
+    """The files of a split, as `adapt.corpus.files.manifest.expand_paths` lists them.
+
+    Raises:
+        ConfigError: none is named.
+        DataError: a path matches nothing, or a file's format is not known.
+        StorageError: a store cannot be listed.
+    """
+    paths = getattr(task, split)
+    if not paths:
+        raise ConfigError(f"task.{split} is empty", f"name its files: --task.{split} 'data/{split}.jsonl'")
+    try:
+        return expand_paths(paths)
+    except DataError as error:
+        raise DataError(f"task.{split}: {error.what}", error.fix) from error
+
+
+def read_file(
+    task: TaskConfig, file: str, start: int = 0, labelled: bool = True
+) -> Iterator[tuple[str, Example | Bad]]:
+    """The examples of a file in order; for one that cannot be used, the reason.
+
+    Args:
+        task: names the fields.
+        file: path or URL.
+        start: number of the file's first record in its split; the id of examples that have none of their own.
+        labelled: whether examples need labels and ids; else neither is looked at, and examples have no labels.
+
+    Yields:
+        The place of a record, for messages, and what it holds.
+
+    Raises:
+        DataError: the file as a whole is broken, its first readable record lacks a field, or it has records of which
+            none can be used.
+        StorageError: the store failed, again and again.
+    """
+    unit = "row" if format_of(file)[0] in TABLES else "line"
+    seen, is_usable, fault = False, False, ""
+    for number, (line, record) in enumerate(_objects(file), start):
+        place = f"{file}, {unit} {line}"
+        if isinstance(record, Bad):
+            reason = _REASONS.get(record, record)
+            fault = fault or f"{place}: {reason}"
+            yield place, reason
+            continue
+        if not seen:
+            _check_fields(record, task, _SETTINGS if labelled else _TEXT_SETTINGS, place)
+            seen = True
+        example = _example(record, task, place, number, labelled)
+        is_usable = is_usable or not isinstance(example, Bad)
+        fault = fault or (f"{place}: {example}" if isinstance(example, Bad) else "")
+        yield place, example
+    if fault and not is_usable:
+        raise DataError(
+            f"{file} holds no usable example; the first record is unusable: {fault}",
+            "mend the file, or leave it out of the task",
+        )
+
+
+def _objects(file: str) -> Iterator[tuple[int, Record]]:
+    try:
+        yield from read_objects(file)
+    except DataError as error:
+        raise DataError(error.what, error.fix.replace("corpus.paths", "the task")) from error
+
+
+def _check_fields(record: Mapping[str, Any], task: TaskConfig, settings: Sequence[str], place: str) -> None:
+    for setting in settings:
+        name = getattr(task, setting)
+        if name is None or name in record:
+            continue
+        near = get_close_matches(name, record, 1, cutoff=0.5)
+        names = ", ".join(map(repr, record)) or "none"
+        raise DataError(
+            f"{place} has no field {name!r}; it has {names}",
+            f"set task.{setting}" + (f"; did you mean {near[0]!r}?" if near else " to one of them"),
+        )
+
+
+def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: int, labelled: bool) -> Example | Bad:
+    text, pair = record.get(task.text_field), record.get(task.pair_field) if task.pair_field else None
+    labels = _labels(record.get(task.label_field), task.kind, place) if labelled else ()
+    if isinstance(labels, Bad):
+        return labels
+    words: tuple[str, ...] = ()
+    if text is not None and task.kind == "tokens":
+        if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
+            return Bad("text is not a list of words")
+        text, words = " ".join(text), tuple(text)
+    if text is None or (task.pair_field and pair is None):
+        return Bad("no text" if text is None else "no second text")
+    if not isinstance(text, str) or not isinstance(pair, str | None):
+        return Bad("text is not a string")
+    identifier = record.get(task.id_field) if task.id_field and labelled else number
+    encoded = {"text": f"{text}{pair}", "label": "".join(map(str, labels)), "id": str(identifier)}
+    if unwritable := next((name for name, value in encoded.items() if not _is_writable(value)), None):
+        return Bad(f"half a character in the {unwritable}")
+    if identifier is None:
+        raise DataError(
+            f"{place} has no id: {task.id_field!r} is null", "give the example an id, or leave task.id_field out"
+        )
+    return Example(place, str(identifier), text, pair, words, labels)
+
+
+def _is_writable(text: str) -> bool:
+    """Whether the text can be encoded: it holds no half of a character, as is left where an emoji was cut."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _labels(value: Any, kind: str, place: str) -> tuple[str | int, ...] | Bad:
+    """Labels without blanks around them. A string of several (`multi_label`, from csv) is cut at each `|` and `,`.
+
+    If there are several, blank ones do not count.
+
+    Raises:
+        DataError: they are a vector of ones and zeros, or a list written as text.
+    """
+    check_no_written_list(value, kind, place)
+    if value is None or (kind == "single_label" and isinstance(value, str) and not value.strip()):
+        return NO_LABEL
+    if kind == "multi_label" and isinstance(value, str):
+        value = re.split(r"[|,]", value)
+    if kind == "multi_label":
+        check_no_vector(value, place)
+    values = [value] if kind == "single_label" else value
+    if not isinstance(values, list):
+        return Bad("label is not a list")
+    if any(isinstance(label, bool) or not isinstance(label, str | int) for label in values):
+        return Bad("label is neither a string nor an integer")
+    labels = tuple(label.strip() if isinstance(label, str) else label for label in values)
+    return tuple(sorted(set(labels) - {""}, key=str)) if kind == "multi_label" else labels
+
+
+_BIO = re.compile(r"O|[BI]-.+", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The examples of a split that are used, and how many have what faults."""
+
+    examples: list[Example]
+    empty_texts: int
+    """How many examples have nothing but blanks in the text, and in the second text if there is one."""
+    unusable: dict[str, int]
+    """How many records were left out, by reason."""
+
+
+def metric_of_task(task: TaskConfig) -> str:
+    """The metric that models are judged by: `task.metric`, or the usual one of the task's kind."""
+    return task.metric or ("entity_f1" if task.kind == "tokens" else "macro_f1")
+
+
+def check_split(task: TaskConfig, split: str) -> Checked:
+    """Reads a split. Empty texts leave train; they stay in dev and test, so that all scores are of the same examples.
+
+    Raises:
+        ConfigError: `task.{split}` names no file.
+        DataError: a file is missing or broken; a field or, in dev and test, a label is missing; an id comes twice;
+            words and labels do not match; too many records are unusable; or there is none with text.
+        StorageError: a store failed, again and again.
+    """
+    examples: list[Example] = []
+    unusable: Counter[str] = Counter()
+    first_fault, empty, count = "", 0, 0
+    places: dict[str, str] = {}
+    for file in split_files(task, split):
+        for place, example in read_file(task, file, count):
+            count += 1
+            if isinstance(example, Bad):
+                if example is NO_LABEL and split != "train":
+                    raise DataError(
+                        f"{place} has no label, so {split} cannot be scored",
+                        f"is task.{split} a test set without labels? Take one that has them, or part of train",
+                    )
+                unusable[str(example)] += 1
+                first_fault = first_fault or f"{place}: {example}"
+                continue
+            if example.id in places:
+                raise DataError(
+                    f"the id {example.id!r} stands in {places[example.id]} and again in {place}",
+                    "give each example its own",
+                )
+            places[example.id] = place
+            if task.kind == "tokens":
+                _check_words(example)
+            is_empty = not (example.text.strip() or (example.pair or "").strip())
+            empty += is_empty
+            if split != "train" or not is_empty:
+                examples.append(example)
+    kept = len(examples) if split == "train" else len(examples) - empty
+    check_count(task, split, count, sum(unusable.values()), first_fault, kept)
+    return Checked(examples, empty, dict(unusable))
+
+
+def _check_words(example: Example) -> None:
+    if len(example.words) != len(example.labels):
+        raise DataError(
+            f"{example.place} has {len(example.words)} words and {len(example.labels)} labels",
+            "give each word one label",
+        )
+    wrong = [label for label in example.labels if not _BIO.fullmatch(str(label))]
+    if wrong:
+        raise DataError(
+            f"{example.place} has the label {wrong[0]!r}, which is not O, B-... or I-...",
+            "write the labels of words as names: B-X for the first word of an entity, I-X for its others, O elsewhere",
+        )
+
+
+def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault: str, usable: int) -> None:
+    """Refuses a split with too many unusable records, or nothing else.
+
+    Args:
+        task: the task.
+        split: train, dev or test.
+        count: records.
+        bad: those that cannot be used.
+        first_fault: the first of them, and why.
+        usable: examples, or texts, that are not empty.
+
+    Raises:
+        DataError: the split is refused.
+    """
+    known = fix_of(first_fault)
+    if bad > task.max_bad_fraction * count:
+        raise DataError(
+            f"{bad} of {count} records of task.{split} are unusable; the first is {first_fault}",
+            f"mend them{known and f' ({known})'}, or raise task.max_bad_fraction",
+        )
+    if not usable:
+        raise no_example(task, split)
+
+
+def no_example(task: TaskConfig, split: str, fault: str = "") -> DataError:
+    """The error for a split in which nothing can be used."""
+    return DataError(
+        f"task.{split} holds no usable example{fault}", f"put labelled examples into its files: {getattr(task, split)}"
+    )
+
+
+def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
+    """The classes of all splits, sorted: by number where all are integers, also those written as strings.
+
+    Args:
+        kind: of the task.
+        splits: examples of `train` and the others.
+
+    Raises:
+        DataError: labels are integers in one place and strings in another, train leaves nothing to choose from, or
+            labels cannot be meant as they are read (`adapt.task.labels`).
+    """
+    first: dict[type, str] = {}
+    for example in (example for examples in splits.values() for example in examples):
+        for label in example.labels:
+            first.setdefault(type(label), example.place)
+    if len(first) > 1:
+        raise DataError(
+            f"labels are integers in {first[int]} and strings in {first[str]}",
+            "write them in one way in all files (values in csv and tsv are strings)",
+        )
+    learned = {str(label) for example in splits["train"] for label in example.labels}
+    if kind == "tokens" and learned <= {"O"}:
+        raise DataError("no word of task.train is labelled as part of an entity", "add examples that hold some")
+    if len(learned) < 2:
+        raise DataError(f"task.train has one class only: {', '.join(learned) or 'none'}", "add examples of another one")
+    check_labels(kind, splits)
+    names = {str(label) for examples in splits.values() for example in examples for label in example.labels}
+    try:
+        return sorted(names, key=lambda name: (int(name), name))
+    except ValueError:
+        return sorted(names)
+
+
+def texts_of(task: TaskConfig, split: str) -> list[str]:
+    """Each text of a split once, in order; a second text that does not stand in the first is a text of its own.
+
+    Labels are not looked at: the text of examples without any is text too, to train on as to keep away from.
+
+    Raises:
+        ConfigError, DataError, StorageError: as `adapt.task.labelled_examples.split_files` and `read_file`.
+        DataError: too many records are unusable, or there is no text.
+    """
+    texts: dict[str, None] = {}
+    count, faults = 0, list[str]()
+    for file in split_files(task, split):
+        for place, example in read_file(task, file, labelled=False):
+            count += 1
+            if isinstance(example, Bad):
+                faults.append(f"{place}: {example}")
+                continue
+            pair = example.pair if example.pair and example.pair not in example.text else ""
+            texts |= {text: None for text in (example.text, pair) if text.strip()}
+    check_count(task, split, count, len(faults), faults[0] if faults else "", len(texts))
+    if faults:
+        log(f"task {task.name}: left out {len(faults)} of {count} records of {split}; the first is {faults[0]}")
+    return list(texts)

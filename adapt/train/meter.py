@@ -1,0 +1,138 @@
+"""Measures a run while it trains: loss, speed, waits for data, and how much of its devices the run uses."""
+
+import resource
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from adapt.method.collectives import among_hosts
+from adapt.model.size import ModelSize
+from adapt.train.capacity.device import matmul_rate
+from adapt.train.capacity.flops import Workload, training_flops
+from adapt.train.training_run import Progress
+from adapt.train.worker_process import CORE_WAIT, CoreWait
+
+
+class Meter:
+    """Times steps and averages what they report.
+
+    Args:
+        progress: counts to continue; updated with every step.
+        steps: length of the run.
+    """
+
+    def __init__(self, progress: Progress, steps: int) -> None:
+        self.progress = progress
+        self.steps = steps
+        self._world = dist.get_world_size()
+        self._cores = CoreWait()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._losses: list[torch.Tensor] = []
+        self._tokens = 0
+        self._seconds = self._wait = 0.0
+
+    def start(self) -> None:
+        """To be called before the step's batch is asked for."""
+        self._started = time.perf_counter()
+
+    def got_data(self) -> None:
+        """To be called once the batch is there."""
+        self._got = time.perf_counter()
+
+    def stop(self, loss: torch.Tensor, tokens: int) -> None:
+        """To be called after the optimizer's step."""
+        seconds, wait = time.perf_counter() - self._started, self._got - self._started
+        self._losses.append(loss)
+        self._tokens += tokens
+        self._seconds += seconds
+        self._wait += wait
+        progress = self.progress
+        progress.step += 1
+        progress.tokens += tokens
+        progress.seconds += seconds
+        progress.data_wait_seconds += wait
+        progress.device_seconds += seconds * self._world
+
+    def report(self) -> dict[str, Any]:
+        """Averages over the steps since the last report. All ranks call it: the loss is summed over them.
+
+        Of the shares of time in which ranks wait for a core it holds the largest, which the others wait for.
+        """
+        loss = torch.stack(self._losses).mean()
+        dist.all_reduce(loss)
+        progress = self.progress
+        values = {
+            "step": progress.step,
+            "steps": self.steps,
+            "loss": loss.item(),
+            "tokens": progress.tokens,
+            "tokens_per_s": self._tokens / self._seconds,
+            "data_wait_share": self._wait / self._seconds,
+            "eta_s": (self.steps - progress.step) * self._seconds / len(self._losses),
+            "peak_memory_bytes": _peak_memory(),
+        }
+        if (share := self._longest_core_wait()) >= 0:
+            values[CORE_WAIT] = share
+        self._clear()
+        return values
+
+    def _longest_core_wait(self) -> float:
+        """Over all ranks; negative where none knows."""
+        share = self._cores.share()
+        longest = torch.tensor(-1.0 if share is None else share)
+        dist.all_reduce(longest, dist.ReduceOp.MAX, group=among_hosts())
+        return longest.item()
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most memory that any rank's device held since its process began [bytes]. All ranks call it."""
+    peak = torch.tensor(_peak_memory(), device=device)
+    dist.all_reduce(peak, dist.ReduceOp.MAX)
+    return int(peak)
+
+
+def _peak_memory() -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """Model FLOPs utilization (MFU; Chowdhery et al., arXiv 2204.02311).
+
+    The FLOP/s that the model's training needs, over those that its devices reach in multiplying large matrices,
+    measured on the spot.
+    """
+
+    needed: float
+    """FLOPs a token of forward and backward, without recomputation."""
+    done: float
+    """FLOPs a token of forward and backward, with recomputation."""
+    peak: float
+    """Peak rate of all devices together [FLOP/s]."""
+
+    @classmethod
+    def measure(
+        cls, size: ModelSize, work: Workload, recompute: bool, device: torch.device, precision: str
+    ) -> "Utilization":
+        """Measures how fast all devices multiply, in under a second.
+
+        All ranks call it, and measure at the same time, since they may share a machine.
+        """
+        peak = torch.tensor(matmul_rate(device.type, precision), dtype=torch.float64, device=device)
+        dist.all_reduce(peak)
+        return cls(training_flops(size, work), training_flops(size, work, recompute), peak.item())
+
+    def mfu(self, tokens_per_s: float) -> float:
+        """Computes the MFU of a run at this speed: between 0 and about 1."""
+        return self.needed * tokens_per_s / self.peak
+
+    def added(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Adds `mfu` to a report."""
+        return {**report, "mfu": self.mfu(report["tokens_per_s"])}

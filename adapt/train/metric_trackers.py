@@ -1,0 +1,281 @@
+"""Where a run's metrics go: a file that the driver follows, TensorBoard and Ray always, MLflow, W&B when asked for.
+
+Ray's gauges are for the cluster's own monitoring: Prometheus scrapes them on every node.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from adapt.config import TrackingConfig, flat
+from adapt.errors import ConfigError
+from adapt.redact import has_password, redacted
+from adapt.runner.files import write_atomically
+from adapt.train.training_run import METRICS_FILE, TrainingRun
+
+ENVIRONMENT = {
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # without it MLflow refuses a folder, the one local store of mlflow-skinny
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_SILENT": "true",
+}
+NAME_FILE = "tracked.txt"
+"""Under which name trackers outside the stage's folder know a training."""
+_FAILED_S = 5.0
+"""How long trackers may take to close when the run has failed [s]: its error waits for them."""
+
+
+class Tracker(Protocol):
+    """Somewhere that keeps metrics."""
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """Keeps the metrics of a step."""
+        ...
+
+    def close(self, failed: bool) -> None:
+        """Flushes."""
+        ...
+
+
+def check_trackers(tracking: TrackingConfig) -> None:
+    """Looks for the packages of the trackers asked for, and for passwords, before anything is started.
+
+    Raises:
+        ConfigError: one is not installed, or MLflow's address holds a password: its messages would show it.
+    """
+    if tracking.mlflow_uri and has_password(tracking.mlflow_uri):
+        raise ConfigError(
+            "tracking.mlflow_uri holds a password",
+            "leave user and password out; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment",
+        )
+    for field, wanted, package in (
+        ("mlflow_uri", tracking.mlflow_uri, "mlflow"),
+        ("wandb_project", tracking.wandb_project, "wandb"),
+    ):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"tracking.{field} is set but {package} is not installed", f"pip install 'dontstop[{package}]'"
+            )
+
+
+def mlflow_folder(tracking: TrackingConfig) -> Path | None:
+    """The folder that MLflow is to write to; None where it has a server, or is not asked for."""
+    uri = tracking.mlflow_uri
+    local = uri and urlsplit(uri).scheme in ("", "file") and uri not in ("databricks", "databricks-uc", "uc")
+    return Path(urlsplit(uri).path).expanduser() if uri and local else None
+
+
+def anchored(tracking: TrackingConfig) -> TrackingConfig:
+    """With MLflow's folder made absolute, since workers run in folders of their own."""
+    folder = mlflow_folder(tracking)
+    return replace(tracking, mlflow_uri=str(folder.absolute())) if folder else tracking
+
+
+class Trackers:
+    """All trackers of a run, open while it trains. Only rank 0's is active."""
+
+    def __init__(self, job: TrainingRun, step: int, active: bool) -> None:
+        self._trackers = _open(job, step) if active else []
+
+    def __enter__(self) -> "Trackers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            for tracker in self._trackers:
+                tracker.close(failed=False)
+            return
+        closing = threading.Thread(target=self._give_up, daemon=True)
+        closing.start()
+        closing.join(_FAILED_S)
+
+    def _give_up(self) -> None:
+        """Closes what can be closed: why the run failed matters more than why a tracker does."""
+        for tracker in self._trackers:
+            with suppress(Exception):
+                tracker.close(failed=True)
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Hands the metrics of one report to every tracker."""
+        for tracker in self._trackers:
+            tracker.log(metrics, int(metrics["step"]))
+
+
+def _open(job: TrainingRun, step: int) -> list[Tracker]:
+    tracking = job.config.tracking
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    trackers: list[Tracker] = [File(Path(job.folder) / METRICS_FILE, step), TensorBoard(job, step)]
+    trackers.append(RayMetrics(job.config.name, job.key))
+    name = _name(job, step) if tracking.mlflow_uri or tracking.wandb_project else ""
+    if tracking.mlflow_uri:
+        trackers.append(MLflow(job, name, tracking.mlflow_uri))
+    if tracking.wandb_project:
+        trackers.append(WandB(job, name, tracking.wandb_project))
+    return trackers
+
+
+def _name(job: TrainingRun, step: int) -> str:
+    """Names each training that begins anew, also under a key that was trained before: its steps are new ones.
+
+    Trackers take steps once only, so they would pass over all of them in the run that they know.
+    """
+    file = Path(job.folder) / NAME_FILE
+    if step == 0 or not file.exists():
+        write_atomically(file, f"{job.key[:24]}-{os.urandom(4).hex()}")
+    return file.read_text()
+
+
+def _settings(job: TrainingRun) -> dict[str, Any]:
+    """The configuration without the section of the trackers."""
+    settings = {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
+    return dict(redacted({name: _shown(value) for name, value in settings.items()}))
+
+
+def _shown(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+class File:
+    """JSON lines. Lines of steps that a crash took back are removed at the start, and so is half a line."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        write_atomically(path, "".join(line + "\n" for line in lines if _step(line) <= step))
+        self._file = path.open("a", buffering=1)
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """One line, flushed."""
+        self._file.write(json.dumps(metrics) + "\n")
+
+    def close(self, failed: bool) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _step(line: str) -> float:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return float("inf")
+
+
+class TensorBoard:
+    """Event files in the stage's folder; `purge_step` hides what a crash took back."""
+
+    def __init__(self, job: TrainingRun, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step + 1)
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """One scalar a metric, under `train/`."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"train/{name}", value, step)
+
+    def close(self, failed: bool) -> None:
+        """Writes what is buffered."""
+        self._writer.close()
+
+
+class MLflow:
+    """One MLflow run a training; a resumed job continues it. Credentials come from the environment only."""
+
+    def __init__(self, job: TrainingRun, name: str, uri: str) -> None:
+        import mlflow
+
+        mlflow.set_tracking_uri(uri)
+        self._mlflow, self._client = mlflow, mlflow.MlflowClient()
+        experiment = mlflow.set_experiment("dontstop").experiment_id
+        earlier = self._client.search_runs([experiment], f"tags.`dontstop.run` = '{name}'")
+        self._known = earlier[0].data.metrics.get("step", 0) if earlier else 0
+        if earlier:
+            self._run = earlier[0].info.run_id
+            self._client.update_run(self._run, status="RUNNING")
+        else:
+            tags = {"dontstop.key": job.key, "dontstop.run": name}
+            self._run = self._client.create_run(experiment, tags=tags, run_name=job.config.name).info.run_id
+            mlflow.log_params(_settings(job), run_id=self._run)
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """Logs the numbers, but for steps that are there already: it cannot take back what a crash did."""
+        if step > self._known:
+            self._mlflow.log_metrics(metrics, step=step, run_id=self._run)
+
+    def close(self, failed: bool) -> None:
+        """Ends the run. From any thread, which MLflow's own current run does not allow."""
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
+
+
+class WandB:
+    """One W&B run a training; a resumed job continues it. Credentials come from the environment only."""
+
+    def __init__(self, job: TrainingRun, name: str, project: str) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=project,
+            id=name,
+            name=job.config.name,
+            resume="allow",
+            dir=job.folder,
+            config=_settings(job),
+            settings=wandb.Settings(console="off"),
+        )
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """Logs the numbers. W&B itself passes over steps that are there already."""
+        self._run.log(metrics, step=step)
+
+    def close(self, failed: bool) -> None:
+        """Ends the run."""
+        self._run.finish(exit_code=int(failed))
+
+
+PREFIX = "dontstop_train_"
+"""Ray puts `ray_` before it."""
+TAGS = ("name", "key")
+
+
+class RayMetrics:
+    """A gauge for each number of a report, with the name of the run and the first digits of its key.
+
+    Nothing happens where this process works with no Ray. A Ray that a job starts for itself collects none of it.
+    """
+
+    def __init__(self, name: str, key: str) -> None:
+        import ray
+
+        self._works = ray.is_initialized()
+        self._tags = dict(zip(TAGS, (name, key[:16]), strict=True))
+        self._gauges: dict[str, Any] = {}
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """Sets the gauges to what a report says."""
+        if self._works:
+            for name, value in metrics.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    self._gauge(name).set(value, tags=self._tags)
+
+    def close(self, failed: bool) -> None:
+        """Does nothing: Ray forgets the gauges of a process that has ended."""
+
+    def _gauge(self, name: str) -> Any:
+        from ray.util.metrics import Gauge
+
+        if name not in self._gauges:
+            self._gauges[name] = Gauge(gauge_name(name), f"{name} of a training", TAGS)
+        return self._gauges[name]
+
+
+def gauge_name(metric: str) -> str:
+    """The name under which a metric of a report is kept, in the letters that Prometheus takes."""
+    return PREFIX + re.sub(r"\W", "_", metric)

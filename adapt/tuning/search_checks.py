@@ -1,0 +1,138 @@
+"""Checks of a space and of objectives, before anything runs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from adapt.better import ways_of
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.nearest import nearest
+from adapt.parse.keys import known_keys, unknown
+from adapt.stage.domain_sequence import SequenceResult
+from adapt.task.labelled_examples import split_files
+from adapt.tuning.job_trial import Trial, figures_of, tasks_in
+from adapt.tuning.space import Space, draw, ends
+
+Configure = Callable[[Mapping[str, Any]], Config]
+"""Gives the configuration with other values for some fields, by dotted name. ConfigError: they do not fit."""
+SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
+"""Fields whose best value would be the luckiest."""
+DRAWS = 4
+"""Samples of the whole space that are looked at, beside the ends of each domain."""
+
+
+def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
+    """Whether a figure should be low, as its field declares.
+
+    Args:
+        objective: the name of the figure.
+        result: what the job that is searched comes to.
+    """
+    return ways_of(result).get(objective) == -1
+
+
+def check_fields(space: Space, place: str, configure: Configure, trial: Callable[[Config], Trial]) -> None:
+    """Refuses fields that do not exist, values that they do not take, and fields that change nothing measured.
+
+    Args:
+        space: to search.
+        place: its file, for messages.
+        configure: gives the configuration of a trial.
+        trial: makes its stages; nothing of them runs.
+
+    Raises:
+        ConfigError: names the field.
+    """
+    fields = known_keys(configure({}).method.kind) - set(Config.__dataclass_fields__) | {"seed"}
+    for name in space:
+        if name not in fields:
+            raise unknown(f"{name} in {place}", name, fields)
+        if name in SEEDS:
+            raise ConfigError(f"{name} in {place} is a seed: the best one would be luck", "search another field")
+        for value in ends(space[name]):
+            _fits(name, value, place, configure)
+    for name in space:
+        if len(ends(space[name])) > 1 and not _matters(name, space, configure, trial):
+            raise ConfigError(
+                f"{name} in {place} changes nothing that is measured here", "remove it, or choose the job it belongs to"
+            )
+
+
+def _matters(name: str, space: Space, configure: Configure, trial: Callable[[Config], Trial]) -> bool:
+    """Whether two values of a field make two trials, while all other fields stay as they are."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    for _ in range(DRAWS):
+        drawn = {other: draw(domain, generator) for other, domain in space.items()}
+        try:
+            keys = {trial(configure({**drawn, name: end})).key for end in _two(ends(space[name]))}
+        except ConfigError:
+            continue  # these values contradict each other; others of the space may not
+        if len(keys) > 1:
+            return True
+    return False
+
+
+def _two(values: list[Any]) -> tuple[Any, Any]:
+    return values[0], values[-1]
+
+
+def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
+    """Refuses a value that the field does not take. Values that contradict other fields are left to trials."""
+    try:
+        configure({name: value})
+    except ConfigError as error:
+        if name in error.what:
+            raise ConfigError(f"{name} in {place}: {error.what}", error.fix) from error
+
+
+def check_objectives(config: Config, trial: Trial) -> None:
+    """Refuses objectives that no trial reports.
+
+    Raises:
+        ConfigError: names the nearest figure, or what it needs; or neither more nor less of a figure is better.
+    """
+    names, known, ways = config.tune.objectives, figures_of(trial), ways_of(trial.final.result_type())
+    usable = sorted(each for each in known if ways.get(each, 1))
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"tune.objectives is {names}: empty, or with a name twice", "name one or more figures")
+    for name in names:
+        if not usable:
+            raise ConfigError("tune.objectives: this job reports no figure to choose by", "search another job")
+        if name not in known:
+            fix = "name the files of a task (task.train, task.dev, task.test)" if name == "dev_score" else ""
+            raise ConfigError(f"tune.objectives: this job reports no {name}", fix or nearest(name, usable))
+        if name not in usable:
+            raise ConfigError(
+                f"tune.objectives: of {name} neither more nor less is better",
+                f"use one of: {', '.join(usable)}; a result of your own declares it, `{name}: More[float]`"
+                " (docs/extension.md)",
+            )
+        if name.startswith(("losses.general", "general")) and not config.evaluation.general_paths:
+            raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")
+
+
+def check_test_files(config: Config) -> None:
+    """Refuses a test split without files. They are looked for, and not read.
+
+    Raises:
+        AdaptError: names the path.
+    """
+    for task in tasks_in(config):
+        split_files(task, "test")
+
+
+def check_fresh_seeds(config: Config) -> None:
+    """Refuses seeds that the search has seen.
+
+    Raises:
+        ConfigError: names them.
+    """
+    fresh, seen = config.tune.fresh_seeds, {config.seed, *config.finetune.seeds}
+    if used := sorted({*fresh} & seen):
+        raise ConfigError(f"tune.fresh_seeds: {used} are seeds of the trials", "use others, such as [1001, 1002, 1003]")
+    if len({*fresh}) < len(fresh) or not all(0 <= seed < 2**63 for seed in fresh):
+        raise ConfigError(
+            f"tune.fresh_seeds is {fresh}: with a seed twice, or out of range", "use different ones from 0 on"
+        )

@@ -1,0 +1,156 @@
+"""A search in the trackers: a run, its trials as runs inside it, and their trainings as runs inside those.
+
+TensorBoard is always written: `tensorboard/trial-N` in the folder of the search has the values and figures of each
+trial, as its page of hyperparameters shows them, and the loss of its training. MLflow is used if `tracking.mlflow_uri`
+is set.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from adapt.redact import redact, redacted
+from adapt.runner import Store
+from adapt.runner.stage import everything
+from adapt.stage.train import Train
+from adapt.train.metric_trackers import ENVIRONMENT, anchored
+from adapt.train.training_run import METRICS_FILE
+from adapt.tuning.job_trial import Trial
+from adapt.tuning.search_stage import Search, TrialRow
+
+EXPERIMENT = "dontstop"
+"""The experiment of MLflow, in which trainings are, too."""
+PARENT = "mlflow.parentRunId"
+"""The tag by which MLflow nests runs."""
+FOLDER = "tensorboard"
+DIGITS = 24
+"""Digits of the key of a search, in tags."""
+
+
+class SearchTrackers:
+    """The trackers of a search, while it runs.
+
+    Args:
+        search: that runs.
+        folder: of its stage.
+        store: has the metrics of trainings.
+    """
+
+    def __init__(self, search: Search, folder: Path, store: Store) -> None:
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of a run that was killed: all trials come again
+        self._search, self._store, self._folder = search, store, folder / FOLDER
+        uri = anchored(search.config.tracking).mlflow_uri
+        self._mlflow = SearchInMLflow(search, uri) if uri else None
+
+    def note(self, row: TrialRow, trial: Trial | None) -> None:
+        """Notes a turn that has ended.
+
+        Args:
+            row: what was measured.
+            trial: its stage; None if it has none, as its values contradict each other.
+        """
+        trainings = _trainings(self._search, trial)
+        _note_in_tensorboard(self._folder, row, self._loss(trainings))
+        if self._mlflow:
+            self._mlflow.note(row, trainings)
+
+    def close(self, failed: bool = False) -> None:
+        """Ends the run of the search."""
+        if self._mlflow:
+            self._mlflow.close(failed)
+
+    def _loss(self, trainings: list[Train]) -> list[dict[str, Any]]:
+        """What the last training of a trial reported."""
+        if not trainings:
+            return []
+        last = trainings[0]
+        file = self._store.folder(last.kind, last.name, last.key) / METRICS_FILE
+        reports: list[dict[str, Any]] = []
+        with suppress(OSError, ValueError):  # a line may be half written where the trial was killed
+            for line in file.read_text().splitlines():
+                reports.append(json.loads(line))
+        return reports
+
+
+def _trainings(search: Search, trial: Trial | None) -> list[Train]:
+    """The trainings of a trial, the last first; those that others make are left out."""
+    given = {stage.key for stage in everything(search.inputs.values())}
+    stages = everything([trial]) if trial else []
+    return [stage for stage in stages if isinstance(stage, Train) and stage.key not in given]
+
+
+def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
+    from tensorboardX import SummaryWriter
+    from tensorboardX.summary import hparams
+
+    steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
+    place = folder / f"trial-{row.number}"
+    with SummaryWriter(str(place), filename_suffix=f".{steps}") as writer:  # names of files have seconds alone
+        for summary in hparams(_told(row.values), figures):
+            writer.file_writer.add_summary(summary)
+        for name, value in figures.items():
+            writer.add_scalar(name, value, steps)
+        for report in reports:
+            if report.get("loss") is not None:
+                writer.add_scalar("train/loss", report["loss"], report["step"])
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as trackers take them."""
+    plain = {name: value if isinstance(value, int | float) else str(value) for name, value in values.items()}
+    return dict(redacted(plain))
+
+
+class SearchInMLflow:
+    """The runs of a search, found again by their tags when it goes on.
+
+    Args:
+        search: that runs.
+        uri: of MLflow.
+    """
+
+    def __init__(self, search: Search, uri: str) -> None:
+        os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+        from mlflow import MlflowClient
+
+        self._client, self._search = MlflowClient(tracking_uri=uri), search
+        known = self._client.get_experiment_by_name(EXPERIMENT)
+        self._experiment = known.experiment_id if known else self._client.create_experiment(EXPERIMENT)
+        tune = search.config.tune
+        told = {"job": search.job.name, "space": search.space, "searcher": tune.searcher, "scheduler": tune.scheduler}
+        self._run = self._run_of(search.key[:DIGITS], search.config.name, _told(told), {"dontstop.key": search.key})
+
+    def note(self, row: TrialRow, trainings: list[Train]) -> None:
+        """Notes a turn of a trial, and puts its trainings below it."""
+        name = f"{self._search.key[:DIGITS]}-{row.number}"
+        run = self._run_of(name, f"trial {row.number}", _told(row.values), {"dontstop.key": row.key, PARENT: self._run})
+        for figure, measured in row.figures.items():
+            self._client.log_metric(run, figure, measured.value, step=row.steps or 0)
+        if row.error:
+            self._client.set_tag(run, "dontstop.error", redact(row.error))
+        self._client.set_terminated(run, "FAILED" if row.error else "FINISHED")
+        for training in trainings:
+            for found in self._found("dontstop.key", training.key):
+                if PARENT not in found.data.tags:  # a training that trials share stands below the first of them
+                    self._client.set_tag(found.info.run_id, PARENT, run)
+
+    def close(self, failed: bool) -> None:
+        """Ends the run of the search."""
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
+
+    def _found(self, tag: str, value: str) -> list[Any]:
+        return list(self._client.search_runs([self._experiment], f"tags.`{tag}` = '{value}'"))
+
+    def _run_of(self, name: str, shown: str, told: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+        """The run of this name, which is made where there is none."""
+        if earlier := self._found("dontstop.run", name):
+            self._client.update_run(earlier[0].info.run_id, status="RUNNING")
+            return str(earlier[0].info.run_id)
+        made = self._client.create_run(self._experiment, tags={"dontstop.run": name, **tags}, run_name=shown)
+        for field, value in told.items():
+            self._client.log_param(made.info.run_id, field, value)
+        return str(made.info.run_id)

@@ -1,0 +1,88 @@
+"""The text of a corpus that one process reads itself: a part of what may be trained on, from all over the corpus."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from adapt.config import CorpusConfig
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import items_of
+from adapt.corpus.heldout import Measured, in_share, keys_of
+from adapt.corpus.sample_order import permute
+from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, item_texts, local_screen
+
+TOGETHER = 256
+"""Documents that are looked at together."""
+MEGABYTE = 1_000_000
+
+
+def corpus_texts(
+    manifest: Manifest,
+    corpus: CorpusConfig,
+    megabytes: float,
+    seed: int = 0,
+    measured: Measured | None = None,
+    duplicates: Path | None = None,
+) -> Iterator[str]:
+    """Yields documents of a corpus that stage `prepare` would train on.
+
+    The held-out share and what holds a text of `corpus.decontaminate` are always left out.
+
+    Args:
+        manifest: its files.
+        corpus: of one source.
+        megabytes: about this much text is read, equal parts of every item of the corpus.
+        seed: of the order of the items.
+        measured: keys of documents that are measured, and so left out.
+        duplicates: what stage `dedup` has found in this source, to be left out.
+
+    Raises:
+        DataError: a file or an evaluation set is broken, or too many of the records that were read.
+    """
+    items, screen = items_of(manifest, corpus), local_screen(corpus, measured, duplicates)
+    left, total = megabytes * MEGABYTE, Tally()
+    for place, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
+        share = left / (len(items) - place)  # what small items leave is for those that follow
+        tally = Tally()
+        for text, is_held_out in _item_texts(number, items[number], corpus, tally, screen):
+            if share <= 0:
+                break
+            if is_held_out:
+                continue
+            size = len(text.encode("utf-8", "replace"))
+            share, left = share - size, left - size
+            yield text
+        total.add(tally)
+    check_few_bad(total, corpus.max_bad_fraction)
+
+
+def measured_in(manifest: Manifest, corpus: CorpusConfig) -> Measured:
+    """Reads all of a corpus that is measured on, and returns the keys of its held-out documents.
+
+    Args:
+        manifest: its files.
+        corpus: how they are read; `heldout_fraction` is the share that is measured.
+
+    Raises:
+        DataError: a file is broken, or too many records are.
+    """
+    total, keys = Tally(), [np.zeros(0, np.uint64)]
+    for number, item in enumerate(items_of(manifest, corpus)):
+        tally = Tally()
+        texts = [text for text, is_held_out in _item_texts(number, item, corpus, tally, PASS) if is_held_out]
+        keys.append(keys_of(texts))
+        total.add(tally)
+    check_few_bad(total, corpus.max_bad_fraction)
+    return Measured(np.unique(np.concatenate(keys)))
+
+
+def _item_texts(
+    number: int, item: str, corpus: CorpusConfig, tally: Tally, screen: Screen
+) -> Iterator[tuple[str, bool]]:
+    """Yields the documents of an item that pass the screen, each with whether it is held out."""
+    with screen.of(number) as sieve:
+        texts = (text for _, text in item_texts(number, item, corpus, tally, sieve))
+        while some := list(islice(texts, TOGETHER)):
+            yield from zip(some, in_share(keys_of(some), corpus.heldout_fraction).tolist(), strict=True)

@@ -1,0 +1,236 @@
+"""Adds tokens to a model and its tokenizer, and writes both with a model card. Also writes trimmed models."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from adapt.config.vocabulary import tokens_wanted
+from adapt.errors import DataError, ModelError
+from adapt.model.additions.exbert import add_exbert
+from adapt.model.additions.table import KEY, additions_of, stored_additions
+from adapt.model.load import load_model
+from adapt.model.locate import CONFIG, Pretrained, read_json
+from adapt.model.model_card import front_matter, loading_code, settings
+from adapt.model.safeguards import one_at_a_time
+from adapt.model.save_model import save_model
+from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
+from adapt.runner.files import write_atomically
+from adapt.vocabulary.analysis import elbow
+from adapt.vocabulary.candidates import pieces_of
+from adapt.vocabulary.embedding_rows import add_rows, embedding_rows, transplant_rows
+from adapt.vocabulary.rebuild import Rebuilt, rebuild
+from adapt.vocabulary.trimming import Trimmed, keep_rows, with_new_ids
+from adapt.vocabulary.vocabulary_results import Extended
+from adapt.vocabulary.word_reader import CountedWord, WordReader
+
+CHECKED = 1000
+"""Tokens whose pieces are looked at once a tokenizer was written."""
+ROUNDS = 3
+"""So often a tokenizer is built without the tokens that no word reached."""
+
+
+def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
+    """How many candidates become tokens, if there are as many.
+
+    Args:
+        size: `vocabulary.size`.
+        candidates: the best first.
+        vocabulary: tokens that there are.
+    """
+    if size == "elbow":
+        return elbow([word.saved for word in candidates])
+    assert not isinstance(size, str)
+    return tokens_wanted(size, vocabulary)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A tokenizer each of whose new tokens some word of the corpus has, or stands on the way to one."""
+
+    rebuilt: Rebuilt
+    chosen: list[CountedWord]
+    unreached: list[CountedWord]
+    """Candidates that were chosen and that no word came to have."""
+
+
+def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:
+    """Builds a tokenizer with some candidates, and again without those that no word has then.
+
+    Args:
+        backend: the tokenizer.
+        chosen: the candidates.
+        words: those of which some must have each new token.
+
+    Raises:
+        DataError: no candidate is reached.
+        ModelError: as `adapt.vocabulary.rebuild.rebuild`.
+    """
+    names = {number: token for token, number in backend.get_vocab().items()}
+    left = list(chosen)
+    for _ in range(ROUNDS):
+        rebuilt = rebuild(backend, pieces_of(left, names))
+        reader = WordReader(rebuilt.backend)
+        asked = {word.word for word in left}
+        seen = {piece for word in words for piece in reader.pieces(word.word)}
+        reached = [word for word in left if rebuilt.added.get(word.word) in seen]
+        if len(reached) == len(left):
+            return Reached(rebuilt, left, [word for word in chosen if word.word not in asked])
+        left = reached
+        if not left:
+            break
+    raise DataError("no candidate can become a token that the tokenizer uses", "choose another way, or a larger corpus")
+
+
+@one_at_a_time
+def write_extended(
+    pretrained: Pretrained,
+    rebuilt: Rebuilt,
+    init: str,
+    seed: int,
+    causal: bool,
+    folder: Path,
+    donor: Pretrained | None = None,
+    module_share: float | None = None,
+) -> int:
+    """Writes the model and the tokenizer with the new tokens, and gives the number of rows.
+
+    Args:
+        pretrained: the model.
+        rebuilt: its tokenizer.
+        init: what new rows begin with; see `adapt.vocabulary.embedding_rows`.
+        seed: of random rows.
+        causal: it predicts next tokens.
+        folder: to write.
+        donor: of `omp`, the model that knows the new tokens.
+        module_share: of heads and neurons (`adapt.model.additions.exbert.add_exbert`); None for no module.
+
+    Raises:
+        ModelError: the model, or the tokenizer that was written, cannot be loaded; or the model cannot have a module.
+    """
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    old = tokenizer.get_vocab()
+    reader = WordReader(tokenizer.backend_tokenizer)
+    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    pieces = {number: reader.parts(token) for token, number in rebuilt.added.items()}
+    add_rows(model, pieces, max(old.values()) + 1, init, seed)
+    if donor:
+        surfaces = [WordReader(rebuilt.backend).surface(token) for token in rebuilt.added]
+        transplant_rows(model, reader, list(pieces), surfaces, donor)
+    if module_share is not None:
+        add_exbert(model, module_share, max(old.values()) + 1, seed)
+    rows = embedding_rows(model)
+    settings = {**read_json(pretrained.model / CONFIG), "vocab_size": rows}
+    if entries := additions_of(model.config):
+        settings[KEY] = entries
+    write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
+    save_tokenizer(tokenizer, rebuilt.backend, folder, pretrained.trust_remote_code)
+    save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
+    return rows
+
+
+def save_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, folder: Path, trust_remote_code: bool
+) -> None:
+    """Writes a tokenizer with other tokens than it had, and holds what is read back to it.
+
+    Args:
+        tokenizer: as it was.
+        backend: as it is to be.
+        folder: to write; has the config.json.
+        trust_remote_code: run code that comes with the checkpoint.
+
+    Raises:
+        ModelError: it comes back as another.
+    """
+    tokenizer.save_pretrained(folder)
+    backend.save(str(folder / "tokenizer.json"))
+    found = read_tokenizer(folder, load_config(folder, trust_remote_code), trust_remote_code)
+    newest = sorted(backend.get_vocab().items(), key=lambda item: -item[1])[:CHECKED]
+    before, after = WordReader(backend), WordReader(found.backend_tokenizer)
+    is_same = all(before.pieces(token) == after.pieces(token) for token, _ in newest)
+    if found.get_vocab() != backend.get_vocab() or not is_same:
+        raise ModelError(
+            f"a tokenizer of class {type(tokenizer).__name__} does not keep its new tokens when it is written and read",
+            "choose a model with a plain tokenizer.json",
+        )
+
+
+def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
+    """The pieces that words of a corpus have with a tokenizer, by how often they come."""
+    return sum(word.count * len(reader.pieces(word.word)) for word in words)
+
+
+@one_at_a_time
+def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> None:
+    """Writes the model and the tokenizer without the tokens that are dropped; arguments as above.
+
+    Raises:
+        ModelError: config.json names a special token that would be dropped; or the model cannot be loaded.
+    """
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    settings = with_new_ids(read_json(pretrained.model / CONFIG), trimmed)
+    write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
+    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    keep_rows(model, trimmed.kept)
+    save_tokenizer(tokenizer, trimmed.backend, folder, pretrained.trust_remote_code)
+    save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
+
+
+CARD = """\
+---
+{front}
+---
+
+# {name}
+
+{base_model} with {words:,} words of a domain as tokens. It has not been trained since.
+
+## What was changed
+
+{facts}
+
+The tokenizer was built anew: ids that there were keep their meaning, texts without a new token have the
+tokens of before, and the new ids come after the old ones. `words.json` lists them.
+
+First of them: {first}.
+
+## How to load it
+
+{loading}
+"""
+
+
+def write_extension_card(folder: Path, name: str, base_model: str, extended: Extended, causal: bool) -> None:
+    """Writes the card.
+
+    Args:
+        folder: of the model.
+        name: of the job.
+        base_model: what the configuration calls the model that was extended.
+        extended: what became of the vocabulary.
+        causal: it predicts next tokens.
+    """
+    additions = [entry["kind"] for entry in stored_additions(folder)]
+    facts = {
+        "new tokens": extended.words + extended.steps,
+        "tokens": extended.vocabulary,
+        "rows of the embeddings": extended.rows,
+        "pieces a word of the corpus, before": round(extended.fertility_before, 3),
+        "pieces a word of the corpus, now": round(extended.fertility_after, 3),
+        "new rows": extended.init,
+        **({"beside the architecture": ", ".join(additions)} if additions else {}),
+    }
+    card = CARD.format(
+        front=front_matter(base_model, "text-generation" if causal else "fill-mask"),
+        loading=loading_code(causal, additions),
+        name=name,
+        base_model=f"`{base_model}`",
+        words=extended.words,
+        facts=settings(facts),
+        first=", ".join(extended.first),
+    )
+    write_atomically(folder / "README.md", card)

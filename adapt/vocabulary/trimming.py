@@ -1,0 +1,166 @@
+"""A tokenizer without the tokens that a domain never uses (arXiv 2305.15020), and the rows that are left of the model.
+
+Texts whose tokens are all kept have the same tokens as before, under new ids. WordPiece still finds the longest piece,
+Unigram the best path, and BPE keeps every merge on the way to a token that is kept.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from adapt.errors import ModelError
+from adapt.model.safeguards import quiet
+from adapt.vocabulary.embedding_rows import embedding_table, head_of
+from adapt.vocabulary.word_reader import WordReader
+
+SPECIAL_ID = "_token_id"
+"""What settings of config.json end with that name a token."""
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """A tokenizer with fewer tokens."""
+
+    backend: Tokenizer
+    kept: list[int]
+    """For each id its old one."""
+
+    @property
+    def ids(self) -> dict[int, int]:
+        """New ids by old ones."""
+        return {old: new for new, old in enumerate(self.kept)}
+
+
+def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[int]) -> Trimmed:
+    """Drops tokens.
+
+    Special and added tokens stay, so do bytes and ASCII characters, and what merges need on their way.
+
+    Args:
+        backend: the tokenizer, which stays as it is.
+        used: ids to keep.
+        special: ids of special tokens.
+
+    Raises:
+        ModelError: its model is of no known family.
+    """
+    whole = json.loads(backend.to_str())
+    model, ids = whole["model"], backend.get_vocab(with_added_tokens=True)
+    if model["type"] not in ("WordPiece", "BPE", "Unigram"):
+        raise ModelError(
+            f"a tokenizer of type {model['type']} cannot be trimmed", "choose a model with WordPiece, BPE or Unigram"
+        )
+    keep = {*used, *special, *(int(token["id"]) for token in whole["added_tokens"])}
+    keep |= {number for token, number in ids.items() if _is_basic(token, model)}
+    if (unknown := WordReader(backend).unknown) is not None:  # its id may be 0
+        keep.add(unknown)
+    if model["type"] == "BPE":
+        keep |= _needed_by_merges(model, ids, keep)
+    kept = sorted(keep & {*ids.values()})
+    new = {old: number for number, old in enumerate(kept)}
+    _renumber(whole, ids, new)
+    return Trimmed(Tokenizer.from_str(json.dumps(whole)), kept)
+
+
+def _is_basic(token: str, model: Mapping[str, Any]) -> bool:
+    """Whether it is a byte or an ASCII character, at the beginning of a word or within."""
+    text = token.removeprefix(model.get("continuing_subword_prefix") or "##").removeprefix("▁")
+    return len(text) == 1 if model["type"] == "BPE" else (len(text) <= 1 and text.isascii()) or token.startswith("<0x")
+
+
+def _pair(merge: Any) -> tuple[str, str]:
+    left, right = merge if isinstance(merge, list) else merge.split(" ")
+    return left, right
+
+
+def _needed_by_merges(model: Mapping[str, Any], ids: Mapping[str, int], keep: set[int]) -> set[int]:
+    """What the tokens that are kept are merged from, and that from what, down to characters."""
+    parts: dict[str, list[str]] = {}
+    for merge in model["merges"]:
+        left, right = _pair(merge)
+        parts.setdefault(left + right, []).extend((left, right))
+    names = {number: token for token, number in ids.items()}
+    waiting, found = [names[number] for number in keep if number in names], set[str]()
+    while waiting:
+        for part in parts.get(waiting.pop(), ()):
+            if part not in found:
+                found.add(part)
+                waiting.append(part)
+    return {ids[token] for token in found if token in ids}
+
+
+def _renumber(whole: dict[str, Any], ids: Mapping[str, int], new: Mapping[int, int]) -> None:
+    """Takes tokens out of a tokenizer.json, and gives the others their new ids wherever it names them."""
+    model = whole["model"]
+    vocabulary = model["vocab"]
+    if model["type"] == "Unigram":
+        scores, names = dict(map(tuple, vocabulary)), {number: token for token, number in ids.items()}
+        lowest = min(scores.values())
+        model["vocab"] = [[names[old], scores.get(names[old], lowest)] for old in new]
+        if model.get("unk_id") is not None:
+            model["unk_id"] = new[model["unk_id"]]
+    else:
+        model["vocab"] = {token: new[old] for token, old in sorted(ids.items(), key=lambda item: item[1]) if old in new}
+    if model["type"] == "BPE":
+        model["merges"] = [merge for merge in model["merges"] if ids.get("".join(_pair(merge))) in new]
+    for token in whole["added_tokens"]:
+        token["id"] = new[token["id"]]
+    whole["post_processor"] = _with_new_ids(whole.get("post_processor"), ids, new)
+    whole["padding"] = whole["truncation"] = None
+
+
+def _with_new_ids(value: Any, ids: Mapping[str, int], new: Mapping[int, int]) -> Any:
+    """A post-processor, which names tokens as `["</s>", 2]` or with lists of `ids`."""
+    if isinstance(value, list):
+        if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int):
+            return [value[0], new[ids[value[0]]]]
+        return [_with_new_ids(each, ids, new) for each in value]
+    if isinstance(value, dict):
+        return {
+            name: [new[number] for number in each] if name == "ids" else _with_new_ids(each, ids, new)
+            for name, each in value.items()
+        }
+    return value
+
+
+def with_new_ids(settings: Mapping[str, Any], trimmed: Trimmed) -> dict[str, Any]:
+    """A config.json with the new ids of special tokens and the new size.
+
+    Raises:
+        ModelError: a special token that it names would be dropped.
+    """
+    ids: dict[int, int] = trimmed.ids
+    changed: dict[str, Any] = {"vocab_size": len(trimmed.kept)}
+    for name, value in settings.items():
+        if name.endswith(SPECIAL_ID) and isinstance(value, int | list):
+            numbers = value if isinstance(value, list) else [value]
+            if lost := [number for number in numbers if number not in ids]:
+                raise ModelError(
+                    f"the trim would drop a special token: {name} of config.json is {lost[0]}, which is no token",
+                    "correct config.json, or set it to null if the model does not use it",
+                )
+            changed[name] = [ids[number] for number in numbers] if isinstance(value, list) else ids[value]
+    return {**settings, **changed}
+
+
+def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
+    """Leaves a model the rows of some tokens, in their new order, in place. Logits of these stay as they were.
+
+    Args:
+        model: a language model.
+        kept: for each new id the old one.
+    """
+    table, head = embedding_table(model), head_of(model)
+    with torch.no_grad():
+        tables = {id(each): each for each in (table, getattr(head, "weight", None), getattr(head, "bias", None))}
+        for each in tables.values():
+            if each is not None:
+                each[: len(kept)] = each[kept].clone()
+    model.config.pad_token_id = None  # else a row would be made zeros while the table is cut
+    with quiet():
+        model.resize_token_embeddings(len(kept), mean_resizing=False)

@@ -1,0 +1,247 @@
+"""Results of the vocabulary stages: broken words, what more tokens save, and curves of pieces per word as a picture."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapt.better import Less, More
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted
+
+SHOWN = 10
+"""Number of words that are shown of each kind."""
+
+
+@dataclass(frozen=True)
+class BrokenWord:
+    """A frequent word that the tokenizer breaks."""
+
+    word: str
+    count: int
+    pieces: list[str]
+    """As people write them."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What a number of tokens would do."""
+
+    tokens: int
+    """Words that become tokens, those first that save most pieces."""
+    fertility: float
+    """Pieces a word that would be left."""
+    length_saved: float
+    """Share of the pieces that would be saved."""
+    compute_saved: float | None
+    """Share of a training's FLOPs that the same text would save: it is shorter, and the head has more rows. None where
+    the model's dimensions cannot be told."""
+
+
+@dataclass(frozen=True)
+class DomainWords:
+    """How the words of a domain are broken. A word has a letter or a digit, and ends where the tokenizer's do."""
+
+    bytes: int
+    """Size of the text that was read, as UTF-8."""
+    words: int
+    distinct: int
+    """Different words."""
+    pieces: int
+    fertility: float
+    """Pieces a word (Rust et al., arXiv 2012.15613)."""
+    fragment_score: float
+    """Pieces a different word, each counted once, of those that come `vocabulary.min_count` times."""
+    broken_share: float
+    """Share of the words that are more than one piece."""
+    unknown_share: float
+    """Share of the words of which the tokenizer does not know a part."""
+    byte_share: float
+    """Share of the pieces that are no whole characters: bytes, and parts of characters."""
+    length_overhead: float | None
+    """How many more pieces a byte it has than general text, as a share; None without general text."""
+    worst: list[BrokenWord]
+    """Those that would save most pieces as tokens."""
+    candidates: int
+    """Words that would save pieces as tokens, and come `vocabulary.min_count` times; at most 20,000."""
+    elbow: int
+    """Number of tokens after which a further one saves less than the mean of all candidates."""
+    curve: list[Extension]
+    """By growing number of tokens, from none to all candidates; the elbow is among them."""
+
+    @property
+    def at_elbow(self) -> Extension:
+        """What the tokens up to the elbow would do."""
+        return next(each for each in self.curve if each.tokens == self.elbow)
+
+    def cells(self) -> list[str]:
+        """The cells of WORD_COLUMNS."""
+        best = self.at_elbow
+        return [
+            f"{self.words:,}",
+            f"{self.fertility:.3f}",
+            f"{self.fragment_score:.3f}",
+            f"{self.broken_share:.1%}",
+            f"{self.unknown_share:.2%}",
+            f"{self.byte_share:.2%}",
+            formatted(self.length_overhead, "{:+.1%}"),
+            f"{self.elbow:,}",
+            f"{best.length_saved:.1%}",
+            formatted(best.compute_saved, "{:.1%}"),
+        ]
+
+    def extensions(self, name: str) -> Table:
+        """What more tokens would save, by their number."""
+        rows = [
+            [
+                f"{each.tokens:,}" + (" (elbow)" if each.tokens == self.elbow else ""),
+                f"{each.fertility:.3f}",
+                f"{each.length_saved:.1%}",
+                formatted(each.compute_saved, "{:.1%}"),
+            ]
+            for each in self.curve
+        ]
+        header = ["tokens added", "pieces per word", "shorter by", "compute saved"]
+        return Table(header, rows, f"{name}: what more tokens would save")
+
+    def worst_words(self, name: str) -> Table:
+        """The words that cost most pieces."""
+        rows = [[each.word, f"{each.count:,}", " ".join(each.pieces)] for each in self.worst[:SHOWN]]
+        return Table(["word", "times", "pieces"], rows, f"{name}: words that cost most pieces", words=True)
+
+
+@dataclass(frozen=True)
+class Analyzed:
+    """The words of each domain."""
+
+    vocabulary: int
+    """Tokens that the tokenizer knows."""
+    domains: dict[str, DomainWords]
+    """By name; general text is `(general)`."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """How words are broken, the words that cost most pieces, and what more tokens would save."""
+        rows = [[name, *words.cells()] for name, words in self.domains.items()]
+        series = [(name, number) for number, name in enumerate(self.domains)]
+        drawing = Drawing(self._curves(record.name), "Pieces per word by number of tokens added; dot: elbow.")
+        return [
+            Table(["domain", *WORD_COLUMNS], rows, "How words are broken", WORD_NOTE),
+            Figures([drawing], series),
+            *(words.extensions(name) for name, words in self.domains.items()),
+            *(words.worst_words(name) for name, words in self.domains.items()),
+            TextBlock(f"picture: {record.path / 'vocabulary.png'}"),
+        ]
+
+    def _curves(self, name: str) -> Callable[[], str]:
+        def draw() -> str:
+            from adapt.show.drawing import canvas, color, style, svg
+
+            with style():
+                figure, axes = canvas(6.4, 4.0)
+                for number, words in enumerate(self.domains.values()):
+                    tokens, fertility = zip(*((each.tokens, each.fertility) for each in words.curve), strict=True)
+                    axes.plot(tokens, fertility, color=color(number))
+                    best = words.at_elbow
+                    axes.plot([best.tokens], [best.fertility], "o", color=color(number))
+                axes.set_xscale("symlog", linthresh=10)
+                axes.set(xlabel="tokens added", ylabel="pieces per word")
+                return svg(figure, f"{name}-vocabulary")
+
+        return draw
+
+
+WORD_COLUMNS = (
+    "words",
+    "pieces per word",
+    "pieces per distinct word",
+    "broken words",
+    "unknown words",
+    "byte pieces",
+    "longer than general",
+    "elbow",
+    "shorter by",
+    "compute saved",
+)
+WORD_NOTE = (
+    "A word has a letter or a digit and ends where the tokenizer's words end. Byte pieces are not whole characters. "
+    "Longer than general: pieces per byte against general text. Elbow: number of tokens after which a further token "
+    "saves less than the average candidate. Shorter by: share of the pieces that these tokens would save. Compute "
+    "saved: share of the FLOPs of training on the same text."
+)
+
+
+def compute_saved(saved: float | None, added: int | None = None) -> list[str]:
+    """What training on the same text takes with another vocabulary, in a sentence; nothing where it is not known."""
+    if saved is None:
+        return []
+    parameters = f"{added:,} parameters more; " if added is not None else ""
+    return [f"{parameters}training on the same text takes {abs(saved):.1%} {'less' if saved >= 0 else 'more'} compute"]
+
+
+@dataclass(frozen=True)
+class Extended:
+    """What became of a vocabulary. The model and the tokenizer are in the stage's folder, all words in `words.json`."""
+
+    words: int
+    """Candidates that became tokens."""
+    steps: int
+    """Further tokens, which merges need on their way to those."""
+    vocabulary: int
+    """Tokens that the tokenizer has now."""
+    rows: int
+    """Rows of the model's embeddings now."""
+    candidates: int
+    """Words that could have become tokens."""
+    left_out: int
+    """Candidates that were chosen and did not become tokens: texts without them would change, or no word has them."""
+    fertility_before: float
+    """Pieces a word of the corpus."""
+    fertility_after: Less[float]
+    length_saved: More[float]
+    """Share of the pieces of the corpus' words that is saved."""
+    init: str
+    first: list[str]
+    """Some of the new tokens, as people write them, the best first."""
+    parameters_added: Less[int | None] = None
+    """Trained numbers that the model has more: rows, and a module."""
+    compute_saved: More[float | None] = None
+    """Share of a training's FLOPs that the same text saves: it is shorter, and the model is larger. None where the
+    model's dimensions cannot be told."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """What became of the vocabulary, and where the model is."""
+        steps = f", with {self.steps:,} intermediate tokens that their merges need" if self.steps else ""
+        lines = [
+            f"{self.words:,} words became tokens{steps}: {', '.join(self.first[:SHOWN])} ...",
+            f"pieces per word of the corpus: {self.fertility_before:.3f} before, {self.fertility_after:.3f} after; "
+            f"its words are {self.length_saved:.1%} shorter",
+            *compute_saved(self.compute_saved, self.parameters_added),
+        ]
+        if self.left_out:
+            lines.append(f"{self.left_out:,} words were left out: other texts would change, or no word contains them")
+        return [TextBlock(line) for line in [*lines, f"model and tokenizer: {record.path}"]]
+
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that was made, under an empty name."""
+        return {"": record.path}
+
+
+def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:
+    """Writes a curve for each domain as PNG, its elbow marked."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display is needed
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for name, words in domains.items():
+        (line,) = axes.plot([each.tokens for each in words.curve], [each.fertility for each in words.curve], label=name)
+        for each in words.curve:
+            if each.tokens == words.elbow:
+                axes.plot(each.tokens, each.fertility, "o", color=line.get_color())
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xlabel("tokens added (dot: elbow)")
+    axes.set_ylabel("pieces a word")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)

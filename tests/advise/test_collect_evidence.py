@@ -1,0 +1,101 @@
+"""Evidence from small texts: fertility, overlap, loss, facts of a task."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from adapt.advise.collect_evidence import look
+from adapt.advise.corpus_sample import Sample
+from adapt.advise.evidence import Evidence
+from adapt.config import Config, EvaluationConfig
+from adapt.errors import DataError
+from adapt.model.locate import Pretrained
+from adapt.task.dataset import Facts, Split
+from tests.samples import WORDS, sentences
+
+CONFIG = Config(evaluation=EvaluationConfig(sequence_length=64))
+KNOWN = WORDS[2:]
+"""Words that are one token each."""
+
+
+def sample(texts: list[str], times: int = 1) -> Sample:
+    size = sum(map(len, texts))
+    return Sample(texts, len(texts) * times, size * times, times == 1)
+
+
+@pytest.fixture
+def task(tiny_bert: Path, tmp_path: Path) -> Path:
+    """Its train texts are of the words 0 to 40."""
+    from adapt.model.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(tiny_bert)
+    texts = [" ".join(KNOWN[start : start + 10]) for start in range(0, 40, 5)]
+    tokens = [np.array(tokenizer(text)["input_ids"], np.int32) for text in texts]
+    segments = [np.zeros(len(each), np.int8) for each in tokens]
+    ids = list(map(str, range(8)))
+    Split(ids, tokens, segments, [0, 0, 0, 0, 0, 0, 1, 1], [False] * 8).save(tmp_path, "train")
+    Split(ids[:3], tokens[:3], segments[:3], [0, 1, 2], [True, True, False]).save(tmp_path, "test")
+    Facts("toy", "single_label", ["a", "b", "c"], "macro_f1").save(tmp_path)
+    return tmp_path
+
+
+def test_a_text(tiny_bert: Path) -> None:
+    plain = sentences(40, seed=1)
+    texts = {"corpus": sample(["and zzzz", "of qqq."], 100), "general": sample(plain)}
+    found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {})
+    assert found.corpus
+    assert found.general
+    # and, z ##z ##z ##z; of, q ##q ##q, and the mark: 10 pieces of 5 words and marks
+    assert found.corpus.fertility == pytest.approx(10 / 5)
+    assert found.corpus.tokens == (10 + 4) * 100  # with two special tokens a document
+    assert (found.corpus.documents, found.corpus.is_exact, found.corpus.sampled) == (200, False, 2)
+    assert found.general.fertility < 2
+    assert found.general.loss > 0
+    assert (found.tasks, found.pool) == ([], None)
+    assert found.corpus.extension is None  # no word comes five times
+
+
+def test_what_an_extension_would_save(tiny_bert: Path) -> None:
+    texts = {"corpus": sample(["hepatitis and the model"] * 5), "general": sample(sentences(10))}
+    found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {})
+    assert found.corpus
+    assert found.corpus.extension
+    assert found.corpus.extension.tokens == 1
+    assert found.corpus.extension.length_saved == pytest.approx(
+        8 / 14
+    )  # "the" is three pieces, and saves less than the mean
+    assert found.general
+    assert found.general.extension is None
+
+
+def test_special_tokens_written_in_a_text_are_text(tiny_bert: Path) -> None:
+    found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": sample(["[MASK]"] * 20)}, {})
+    assert found.corpus
+    assert found.corpus.fertility == pytest.approx(4 / 3)  # m ##a ##s ##k of three words and marks; [ is unknown
+
+
+def test_a_task_and_which_text_is_near_to_it(tiny_bert: Path, task: Path) -> None:
+    texts = {"corpus": sample([" ".join(KNOWN[:45])] * 2), "general": sample([" ".join(KNOWN[45:])] * 2)}
+    found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {"toy": task})
+    (toy,) = found.tasks
+    assert (toy.name, toy.examples, toy.classes, toy.rarest, toy.test, toy.leaked) == ("toy", 8, 3, 2, 3, 2)
+    assert toy.tokens == sum(len(each) for each in Split.load(task, "train").tokens)
+    assert toy.fertility == pytest.approx(1.0)
+    assert toy.overlap is not None
+    assert toy.general_overlap is not None
+    assert toy.overlap > 0.7 > 0.3 > toy.general_overlap
+    assert found.overlap is not None
+    assert TypeAdapter(Evidence).validate_python(asdict(found)) == found  # as a record keeps it
+
+
+def test_a_task_alone(tiny_bert: Path, task: Path) -> None:
+    found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), {}, {"toy": task})
+    assert (found.corpus, found.overlap, found.tasks[0].overlap) == (None, None, None)
+
+
+def test_no_text(tiny_bert: Path) -> None:
+    with pytest.raises(DataError, match="the corpus text is empty after cleaning"):
+        look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": Sample([], 0, 0, True)}, {})

@@ -1,0 +1,55 @@
+"""Calls side by side: their order, how many are made ahead, and that a process keeps what it has loaded."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from adapt.config import ResourcesConfig
+from adapt.corpus.cluster_calls import AHEAD, Cluster
+from adapt.errors import DataError
+
+
+class Squares:
+    """Yields numbers up to an argument; remembers how often it was called."""
+
+    calls = 0
+
+    def __call__(self, number: int) -> Iterator[tuple[int, int, int]]:
+        self.calls += 1
+        if number < 0:
+            raise DataError("a negative number", "give another")
+        for each in range(number):
+            yield each**2, self.calls, os.getpid()
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_answers_come_in_the_order_of_the_calls(ray_cluster: None, on_device: bool) -> None:
+    drawn: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in (5, 0, 3, 1, 4, 2, 6):
+            drawn.append(number)
+            yield number
+
+    found: list[list[Any]] = []
+    cluster = Cluster(ResourcesConfig())
+    for answers in cluster.spread(Squares(), numbers(), on_device):
+        assert len(drawn) <= len(found) + 2 * AHEAD  # memory holds few, however many calls there are
+        found.append(list(answers))
+    assert [[square for square, *_ in each] for each in found] == [[n**2 for n in range(k)] for k in drawn]
+    processes = {process for each in found for *_, process in each}
+    assert os.getpid() not in processes
+    if on_device:  # one machine: one process, which keeps the function
+        assert len(processes) == 1
+        assert max(calls for each in found for _, calls, _ in each) == 7
+        ((again,),) = cluster.spread(Squares(), [1], on_device)
+        assert again == (0, 1, *processes)  # another function, in the same process
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_an_error_comes_out_as_itself(ray_cluster: None, on_device: bool) -> None:
+    answers = Cluster(ResourcesConfig()).spread(Squares(), [1, -1, 2, 3, 4, 5, 6], on_device)
+    with pytest.raises(DataError, match="a negative number"):
+        [list(some) for some in answers]

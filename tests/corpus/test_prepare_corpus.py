@@ -1,0 +1,235 @@
+"""From files to shards on Ray: the same tokens whatever the files, the chunks and what an earlier run left."""
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from transformers import AutoTokenizer
+
+from adapt.config import CorpusConfig
+from adapt.corpus import prepare_corpus as module
+from adapt.corpus.files.manifest import Manifest, Part, build_manifest
+from adapt.corpus.heldout import Measured, is_heldout
+from adapt.corpus.prepare_corpus import prepare
+from adapt.corpus.token_shards import TokenStream
+from adapt.errors import DataError
+from adapt.model.locate import Pretrained
+from adapt.runner.digest import Digests
+from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
+from tests.samples import sentences
+
+TEXTS = sentences(600, seed=1)
+CORPUS = CorpusConfig(heldout_fraction=0.1, max_bad_fraction=0.05)
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture
+def pretrained(tiny_bert: Path) -> Pretrained:
+    return Pretrained(tiny_bert, tiny_bert)
+
+
+def jsonl(path: Path, texts: list[str]) -> str:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def run(
+    paths: str | list[str],
+    folder: Path,
+    pretrained: Pretrained,
+    corpus: CorpusConfig = CORPUS,
+    measured: Sequence[Path] = (),
+) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    corpus = replace(corpus, paths=paths)
+    manifest = build_manifest(corpus, Digests(folder.parent / "digests.json"))
+    return prepare(manifest, corpus, pretrained, folder, measured=measured)
+
+
+def documents(folder: Path, pattern: str) -> list[list[int]]:
+    stream = TokenStream.open(folder, pattern)
+    return [stream.document(number).tolist() for number in range(stream.documents)]
+
+
+def tokenized(texts: list[str], folder: Path) -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [tokenizer(text)["input_ids"] for text in texts]
+
+
+def expected(texts: list[str], folder: Path, heldout: bool) -> list[list[int]]:
+    return tokenized([text for text in texts if is_heldout(text, CORPUS.heldout_fraction) is heldout], folder)
+
+
+def check_documents(folder: Path, tiny_bert: Path) -> None:
+    assert documents(folder, SHARD_GLOB) == expected(TEXTS, tiny_bert, heldout=False)
+    assert documents(folder, HELDOUT_GLOB) == expected(TEXTS, tiny_bert, heldout=True)
+
+
+def test_documents_and_counts(tmp_path: Path, pretrained: Pretrained, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [json.dumps({"text": text}) for text in TEXTS]
+    lines[500:500] = ["", '{"text": "short"}', '{"text": null}', "broken", r'{"text": "cut in two \ud83d by a limit"}']
+    lines[300:300] = [json.dumps({"text": "1234567890 " * 9}), '{"text": "   "}', '{"text": "short too"}', "broken"]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    metrics = run(str(tmp_path / "a.jsonl"), tmp_path / "out", pretrained)
+
+    kept = [*TEXTS[:500], "cut in two  by a limit", *TEXTS[500:]]
+    train, heldout = (expected(kept, pretrained.model, out) for out in (False, True))
+    assert documents(tmp_path / "out", SHARD_GLOB) == train
+    assert documents(tmp_path / "out", HELDOUT_GLOB) == heldout
+    assert metrics.pop("legibility").unknown_words == 0
+    assert metrics == {
+        "train_documents": len(train),
+        "train_tokens": sum(map(len, train)),
+        "heldout_documents": len(heldout),
+        "heldout_tokens": sum(map(len, heldout)),
+        "characters": sum(map(len, kept)),
+        "dropped": {"too few letters": 1, "empty": 1, "too short": 2},
+        "changed": {},
+        "bad": {"malformed JSON": 2, "no text": 1},
+        "evaluation_texts": {},
+    }
+    said = capsys.readouterr().err
+    assert f"skipped 3 of {len(TEXTS) + 8} records" in said  # the empty line is none
+    assert f"2 malformed JSON (first: {tmp_path}/a.jsonl, record 304)" in said
+
+
+def test_small_chunks_over_the_leftovers_of_a_run_that_died(
+    tmp_path: Path, pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    (out / "folder").mkdir(parents=True)
+    for leftover in ("train-000000-000000.arrow", "train-000007-000000.arrow", ".train-000000-000001.arrow.42"):
+        (out / leftover).write_bytes(b"half")
+        (out / "folder" / leftover).write_bytes(b"half")
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 5000)
+    path = jsonl(tmp_path / "a.jsonl", TEXTS)
+    metrics = run(path, out, pretrained)
+
+    check_documents(out, pretrained.model)
+    shards = sorted(file.name for file in out.glob(SHARD_GLOB))
+    characters = sum(map(len, TEXTS))
+    assert characters // 5200 <= len(shards) <= characters // 5000 + 1
+    assert shards == [f"train-000000-{chunk:06d}.arrow" for chunk in range(len(shards))]
+    assert {file.name for file in out.iterdir()} == {*shards, *(name.replace("train", "heldout") for name in shards)}
+
+    content = {file.name: file.read_bytes() for file in out.iterdir()}
+    assert run(path, out, pretrained) == metrics
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == content
+
+
+def test_the_same_text_in_several_files(
+    tmp_path: Path, pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 3000)
+    paths = [str(tmp_path / name) for name in ("z.jsonl", "empty.jsonl", "b.parquet", "c.txt", "a.jsonl.gz")]
+    jsonl(Path(paths[0]), TEXTS[:250])
+    Path(paths[1]).touch()
+    pq.write_table(pa.table({"text": TEXTS[250:251]}), paths[2])
+    Path(paths[3]).write_text("\n\n".join(TEXTS[251:400]))
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[400:])
+    Path(paths[4]).write_bytes(gzip.compress(lines.encode()))
+    metrics = run(paths, tmp_path / "out", pretrained)
+    check_documents(tmp_path / "out", pretrained.model)
+    assert metrics["dropped"] == {"empty": 148}  # the blank lines of c.txt
+
+
+def test_too_many_bad_records(tmp_path: Path, pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names counts and the first place of each kind, in the order of the corpus, not of the workers."""
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 200)
+    long, short = tmp_path / "long.jsonl", tmp_path / "short.jsonl"
+    jsonl(long, TEXTS[:40])
+    long.write_text(long.read_text() + 'broken\n{"body": 1}\n')
+    short.write_text(f'broken\n{{"text": 5}}\n{json.dumps({"text": TEXTS[0]})}\n')
+    with pytest.raises(DataError) as caught:
+        run([str(long), str(short)], tmp_path / "out", pretrained)
+    assert caught.value.what == (
+        f"4 of 45 records are unreadable: 2 malformed JSON (first: {long}, record 41); "
+        f"1 no text (first: {long}, record 42); 1 text is not a string (first: {short}, record 2)"
+    )
+    assert "corpus.max_bad_fraction (now 0.05)" in caught.value.fix
+
+
+def test_a_file_that_breaks_in_the_middle(tmp_path: Path, pretrained: Pretrained) -> None:
+    """It is found by a Ray task, long after the first record was looked at."""
+    good, broken = jsonl(tmp_path / "a.jsonl", TEXTS), tmp_path / "b.jsonl.gz"
+    whole = gzip.compress(Path(good).read_bytes())
+    broken.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"b\.jsonl\.gz is broken: .* ended before") as caught:
+        run([good, str(broken)], tmp_path / "out", pretrained)
+    assert type(caught.value) is DataError  # and not Ray's double of it, which prints a stack trace
+    assert "corpus.paths" in caught.value.fix
+
+
+def test_nothing_is_left(tmp_path: Path, pretrained: Pretrained) -> None:
+    path = jsonl(tmp_path / "a.jsonl", ["too short", "", "1234567890 " * 5, "short too"])
+    with pytest.raises(DataError, match="the corpus is empty after cleaning") as caught:
+        run(path, tmp_path / "out", pretrained)
+    assert "2 too short, 1 empty, 1 too few letters" in caught.value.what
+    assert path in caught.value.what
+
+
+def test_a_language_that_the_tokenizer_does_not_know(tmp_path: Path, pretrained: Pretrained) -> None:
+    japanese = ["これは日本語で書かれた文ですから、この語彙では一語も読めません。"] * 20
+    path = jsonl(tmp_path / "a.jsonl", [*TEXTS[:10], *japanese])
+    with pytest.raises(DataError, match=r"\d\d% of the tokens are unknown to the tokenizer"):
+        run(path, tmp_path / "out", pretrained)
+
+
+def test_how_the_tokenizer_reads_the_words_is_measured_and_told(
+    tmp_path: Path, pretrained: Pretrained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = [f"{text} \uc774 \uc5f0\uad6c" for text in sentences(100, seed=3)]
+    found = run(jsonl(tmp_path / "a.jsonl", some), tmp_path / "some", pretrained)
+    known = found["legibility"]
+    assert known.words > 500
+    assert 0.05 < known.unknown_share == known.unknown_words / known.words < 0.5
+    shown = capsys.readouterr().err
+    assert f"prepare: the tokenizer does not know a part of {known.unknown_share:.1%} of the words (limit 2%)" in shown
+    plain = run(jsonl(tmp_path / "b.jsonl", sentences(100, seed=3)), tmp_path / "plain", pretrained)
+    assert plain["legibility"].unknown_words == 0
+    assert "the tokenizer does not know" not in capsys.readouterr().err
+
+
+def test_what_is_measured_elsewhere_is_left_out_and_counted(tmp_path: Path, pretrained: Pretrained) -> None:
+    """Whatever file and form it comes in; held out or not, nothing of it is among the tokens that are trained on."""
+    general, out = tmp_path / "general", tmp_path / "out"
+    run(jsonl(tmp_path / "a.jsonl", TEXTS[:40]), general, pretrained, replace(CORPUS, heldout_fraction=1.0))
+    copies = [text.upper().replace(" ", "  ") for text in TEXTS[20:60]]
+    path = jsonl(tmp_path / "b.jsonl", [*TEXTS[100:300], *copies])
+    metrics = run(path, out, pretrained, measured=[general])
+    kept = [*TEXTS[100:300], *copies[20:]]
+    assert metrics["dropped"] == {"measured": 20}
+    assert documents(out, SHARD_GLOB) == expected(kept, pretrained.model, heldout=False)
+    assert documents(out, HELDOUT_GLOB) == expected(kept, pretrained.model, heldout=True)
+    assert Measured.of([general, out]).count_in([out]) == 0
+
+    with pytest.raises(DataError, match="nothing is left to train on, since") as caught:
+        run(jsonl(tmp_path / "c.jsonl", TEXTS[:20]), tmp_path / "again", pretrained, measured=[general])
+    assert "20 of its documents are also measured" in caught.value.what
+    assert all(name in str(caught.value) for name in ("evaluation.general_paths", "mixture.replay_paths"))
+
+
+def test_docstrings(tmp_path: Path, pretrained: Pretrained) -> None:
+    """More modules than one task reads, some of them broken or gone."""
+    package = tmp_path / "site" / "package"
+    package.mkdir(parents=True)
+    texts = TEXTS[:230]
+    for number, text in enumerate(texts):
+        (package / f"m{number:03d}.py").write_text(f'"""{text}"""\n' if number != 117 else "broken (")
+    record = tmp_path / "site" / "package-1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("".join(f"package/m{number:03d}.py,,\n" for number in range(240)))  # the last 10 do not exist
+    corpus = replace(CORPUS, source="docstrings")
+    (tmp_path / "out").mkdir()
+    metrics = prepare(Manifest([Part(str(record), 0, "")]), corpus, pretrained, tmp_path / "out")
+    kept = [text for number, text in enumerate(texts) if number != 117]
+    assert documents(tmp_path / "out", SHARD_GLOB) == expected(kept, pretrained.model, heldout=False)
+    assert metrics["train_documents"] + metrics["heldout_documents"] == 229
+    assert metrics["bad"] == {}

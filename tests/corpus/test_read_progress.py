@@ -1,0 +1,231 @@
+"""What is shown while a corpus is read: how its share is told, what the lines say, and that the stages show them."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from adapt.config import CorpusConfig
+from adapt.corpus import read_progress
+from adapt.corpus.corpora import PLAIN
+from adapt.corpus.deduplication import Alike, deduplicate
+from adapt.corpus.files.manifest import Manifest, build_manifest
+from adapt.corpus.prepare_corpus import numbered_items, prepare
+from adapt.corpus.read_progress import Line, Pace, Piece, text_bytes
+from adapt.corpus.streaming import Online, sample_heldout
+from adapt.corpus.token_windows import Cut
+from adapt.model.locate import Pretrained
+from adapt.runner.digest import Digests
+from tests.samples import sentences
+from tests.terminal import screens, sent_to_terminal
+
+TEXTS = sentences(600, seed=1)
+
+
+def corpus_in(folder: Path, files: int = 1, suffix: str = "jsonl") -> tuple[Manifest, CorpusConfig]:
+    opened = gzip.open if suffix.endswith("gz") else open
+    for number in range(files):
+        with opened(folder / f"{number}.{suffix}", "wt") as file:
+            file.writelines(json.dumps({"text": text}) + "\n" for text in TEXTS[number::files])
+    corpus = CorpusConfig(paths=str(folder / f"*.{suffix}"), heldout_fraction=0.1)
+    return build_manifest(corpus, Digests(folder / "digests.json")), corpus
+
+
+def shares(pace: Pace, *pieces: tuple[int, int, bool]) -> list[tuple[int, int]]:
+    """Done and total after each piece: its item, bytes of text, and whether it is the last."""
+    found = []
+    for item, size, is_last in pieces:
+        pace.add(Piece(item, 1, size, is_last))
+        found.append((pace.done, pace.total))
+    return found
+
+
+# --- how far it is
+
+
+def test_a_plain_file_is_taken_for_text_until_it_ends() -> None:
+    pieces = (0, 30, False), (0, 30, False), (0, 20, True), (1, 40, False), (1, 40, True)
+    assert shares(Pace([100, 100], 1.0), *pieces) == [(30, 200), (60, 200), (100, 200), (150, 200), (200, 200)]
+
+
+def test_nothing_is_said_of_a_compressed_file_until_one_has_ended() -> None:
+    pieces = (0, 150, False), (0, 150, True), (1, 150, False), (1, 150, True)
+    assert shares(Pace([100, 100], None), *pieces) == [(0, 0), (100, 200), (150, 200), (200, 200)]
+
+
+def test_an_item_is_over_when_it_ends_and_not_before() -> None:
+    assert shares(Pace([100], 1.0), (0, 500, False), (0, 500, True)) == [(99, 100), (100, 100)]
+    assert shares(Pace([0, 0], None), (0, 0, True), (1, 0, True)) == [(0, 0), (0, 0)]
+
+
+def test_the_share_never_goes_back() -> None:
+    assert shares(Pace([100, 100], 1.0), (1, 90, False), (0, 900, True)) == [(90, 200), (110, 200)]
+
+
+def test_items_in_any_order_add_up() -> None:
+    pace = Pace([10, 20, 30], 1.0)
+    shares(pace, (2, 15, False), (0, 10, True), (2, 15, True), (1, 20, True))
+    assert (pace.done, pace.documents, pace.text_bytes) == (60, 4, 60)
+
+
+@pytest.mark.parametrize(("suffix", "expected"), [("jsonl", 1.0), ("jsonl.gz", None)])
+def test_files_count_by_their_bytes(
+    suffix: str, expected: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapt.corpus.files.sources.ITEM_BYTES", 5000)
+    manifest, corpus = corpus_in(tmp_path, 2, suffix)
+    items = numbered_items(manifest, corpus)
+    pace = Pace.of(items, manifest, corpus)
+    assert sum(pace.sizes) == sum(file.stat().st_size for file in tmp_path.glob(f"*.{suffix}"))
+    assert (len(pace.sizes) > 2) is (expected is not None)
+    assert pace.expected == expected
+
+
+def test_docstrings_count_by_modules() -> None:
+    corpus = CorpusConfig(source="docstrings")
+    items = [{"item": n, "sources": json.dumps([{"path": "a.py"}] * n)} for n in (1, 2)]
+    pace = Pace.of(items, Manifest([]), corpus)
+    assert (pace.sizes, pace.expected) == ([1, 2], None)
+
+
+def test_text_is_counted_as_utf8() -> None:
+    texts = ["ascii", "größer", "漢字"]
+    chunks = pa.table({"texts": pa.array([["other"], texts, []], pa.large_list(pa.large_string()))})
+    assert text_bytes(chunks.slice(1)) == len("".join(texts).encode())
+    assert text_bytes(chunks.slice(2)) == 0
+
+
+# --- what is said
+
+
+class Shown:
+    """Keeps the last report."""
+
+    parts: dict[str, str]
+
+    def update(self, parts: Any, done: int, total: int) -> None:
+        self.parts = dict(parts)
+
+    def close(self) -> None: ...
+
+
+def said(monkeypatch: pytest.MonkeyPatch, *reports: tuple[float, int, int, int, int]) -> list[str]:
+    """What is said of some reports: their time, documents, bytes of text, done and total."""
+    times = iter(report[0] for report in reports)
+    monkeypatch.setattr("adapt.corpus.read_progress.time.monotonic", lambda: next(times))
+    shown = Shown()
+    line, lines = Line("prepare", shown), []
+    for _, *report in reports:
+        line.update(*report)
+        lines.append("  ".join(shown.parts.values()))
+    return lines
+
+
+def test_a_line_says_documents_share_speed_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = (7, 1000, 2_000_000, 40, 1000), (8, 5000, 6_000_000, 120, 1000), (17, 12_345, 43_000_000, 340, 1000)
+    assert said(monkeypatch, *reports, (27, 30_000, 90_000_000, 1000, 1000)) == [
+        "prepare: 1,000 documents  4%",
+        "prepare: 5,000 documents  12%",
+        "prepare: 12,345 documents  34%  4.1 MB/s  ETA 22 s",
+        "prepare: 30,000 documents  100%  4.4 MB/s  done",
+    ]
+
+
+def test_where_no_share_is_known_no_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said_of = said(monkeypatch, (1, 5, 0, 0, 0), (3, 10, 200_000, 0, 0))
+    assert said_of == ["prepare: 5 documents", "prepare: 10 documents  0.1 MB/s"]
+
+
+def test_nothing_is_called_done_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said_of = said(monkeypatch, (1, 5, 0, 0, 1000), (4, 5, 0, 0, 1000), (9, 5, 0, 999, 1000), (9, 5, 0, 1000, 1000))
+    assert said_of == [
+        "prepare: 5 documents  0%",
+        "prepare: 5 documents  0%  0.0 MB/s",
+        "prepare: 5 documents  99%  0.0 MB/s  ETA 0.0 s",
+        "prepare: 5 documents  100%  0.0 MB/s  done",
+    ]
+
+
+PROGRAM = """
+import time
+from adapt.corpus import read_progress
+from adapt.corpus.read_progress import Pace, Piece, watched
+read_progress.SETTLED_S = 0.1
+def rows():
+    for number in range(4):
+        time.sleep(0.15)
+        yield {"number": number}
+watched(rows(), Pace([100] * 4, 1.0), "prepare", lambda row: Piece(row["number"], 250, 100, True))
+print("result")
+"""
+
+
+def test_a_terminal_shows_one_line_with_a_bar() -> None:
+    seen = screens(sent_to_terminal(PROGRAM))
+    lines = [screen[0] for screen in seen]
+    assert any(text == "prepare: starting to read" for text in lines)
+    assert any(re.match("prepare: 500 documents ━+  50%  0.0 MB/s  ETA .+ s$", text) for text in lines)
+    assert [text for text in seen[-1] if text] == [
+        f"prepare: 1,000 documents {'━' * 24}  100%  0.0 MB/s  done",
+        "result",
+    ]
+
+
+# --- the stages
+
+
+@pytest.fixture
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_progress, "PERIOD_S", 0.0)
+    monkeypatch.setattr("adapt.corpus.prepare_corpus.CHUNK_CHARACTERS", 5000)
+
+
+def lines_of(stage: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[int, int]]:
+    """Documents and share of each line."""
+    lines = [text for text in capsys.readouterr().err.splitlines() if text.startswith(f"{stage}: ")]
+    found = [re.match(rf"{stage}: ([\d,]+) documents  (\d+)%(?:$|  [\d.]+ MB/s|  done)", text) for text in lines]
+    assert all(found), lines
+    assert lines[-1].endswith("  done")
+    return [(int(each[1].replace(",", "")), int(each[2])) for each in found if each]
+
+
+@pytest.mark.usefixtures("ray_cluster", "_often")
+def test_preparing_shows_its_progress(tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, corpus = corpus_in(tmp_path)
+    (out := tmp_path / "out").mkdir()
+    metrics = prepare(manifest, corpus, Pretrained(tiny_bert, tiny_bert), out)
+    lines = lines_of("prepare", capsys)
+    assert len(lines) > 3
+    assert lines == sorted(lines)
+    assert lines[0][1] < 50
+    assert lines[-1] == (metrics["train_documents"] + metrics["heldout_documents"], 100)
+
+
+@pytest.mark.usefixtures("ray_cluster", "_often")
+def test_deduplicating_shows_its_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapt.corpus.deduplication.CHUNK_CHARACTERS", 5000)
+    manifest, corpus = corpus_in(tmp_path)
+    (out := tmp_path / "out").mkdir()
+    metrics = deduplicate([("", manifest, corpus)], Alike(near=False), out)
+    lines = lines_of("dedup", capsys)
+    assert len(lines) > 3
+    assert lines[-1] == (metrics["documents"], 100)
+
+
+@pytest.mark.usefixtures("_often")
+def test_sampling_a_streamed_corpus_shows_its_progress(
+    tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, corpus = corpus_in(tmp_path, files=4)
+    online = Online.of(manifest, corpus, Pretrained(tiny_bert, tiny_bert), PLAIN, Cut(32, 4, 0), tmp_path)
+    (out := tmp_path / "out").mkdir()
+    sample_heldout(online, out)
+    lines = lines_of("prepare", capsys)
+    assert [share for _, share in lines] == [0, 25, 50, 75, 100]
+    assert lines[-1][0] == len(TEXTS)

@@ -1,0 +1,197 @@
+"""What enters the corpus, what leaves it and why, and what is held out."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapt.config import CorpusConfig
+from adapt.corpus import screening
+from adapt.corpus.decontamination import build_index
+from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.sources import Slice
+from adapt.corpus.screening import ITEM_IDS, Sieve, Tally, _without_control, clean, item_texts
+from adapt.errors import DataError
+
+ANYTHING = CorpusConfig(cleaning=[])
+
+
+def cleaned(records: list[str], corpus: CorpusConfig = ANYTHING) -> tuple[list[str], Tally]:
+    tally = Tally()
+    return list(clean(records, corpus, tally, "file")), tally
+
+
+def test_every_record_is_counted_once_with_its_reason() -> None:
+    records = [
+        "A sentence that is long enough.",
+        Bad("malformed JSON"),
+        "short",
+        "",
+        " \n\t ",
+        "1234567890 1234567890 1234567890",
+        Bad("no text"),
+        "Another sentence that is long enough.",
+        Bad("malformed JSON"),
+        "\x00\x07",
+    ]
+    texts, tally = cleaned(records, CorpusConfig())
+    assert texts == [records[0], records[7]]
+    assert tally.kept == 2
+    assert tally.bad == {"malformed JSON": 2, "no text": 1}
+    assert tally.dropped == {"too short": 1, "empty": 3, "too few letters": 1}
+    assert tally.first_bad == {"malformed JSON": "file, record 2", "no text": "file, record 7"}
+    assert tally.seen == len(records)
+
+
+@given(st.lists(st.one_of(st.text(max_size=60), st.sampled_from(["no text", "malformed JSON"]).map(Bad))))
+def test_kept_dropped_and_bad_make_all(records: list[str]) -> None:
+    texts, tally = cleaned(records, CorpusConfig())
+    bad = [record for record in records if isinstance(record, Bad)]
+    assert tally.kept == len(texts)
+    assert tally.bad == Counter(bad)
+    assert tally.kept + sum(tally.dropped.values()) + len(bad) == len(records) == tally.seen
+    originals = iter(records)
+    for text in texts:  # in order, and nothing but control characters and outer space is gone
+        assert any(is_what_remains(text, original) for original in originals)
+
+
+def is_what_remains(text: str, original: str) -> bool:
+    broken = original.replace("\v", "\n").replace("\f", "\n")
+    visible = "".join(c for c in broken if c in "\t\n\r" or not (ord(c) < 32 or ord(c) == 127))
+    return text == "".join(c for c in visible if not 0xD800 <= ord(c) < 0xE000).strip()
+
+
+def test_control_characters_go_and_the_rest_stays_as_written() -> None:
+    texts, _ = cleaned(["\x00a\x1b[1m b\x7f\tc\r\n  d\x08 é — 東京 \u200d \U0001f600\n"])
+    assert texts == ["a[1m b\tc\r\n  d é — 東京 \u200d \U0001f600"]
+
+
+@pytest.mark.parametrize("rest", ["", "é"])
+def test_a_new_page_ends_a_line_and_joins_no_words(rest: str) -> None:
+    """Text from PDF files has a form feed, and nothing else, between the words of two pages."""
+    assert cleaned([f"of a\fpage\vline{rest}"])[0] == [f"of a\npage\nline{rest}"]
+
+
+def hidden_by_entities(words: list[str]) -> str:
+    return " ".join(f"{word[0]}&#{ord(word[1])};{word[2:]}" for word in words)
+
+
+def hidden_by_boilerplate(words: list[str]) -> str:
+    return "\n".join(f"{word}\nAll rights reserved." for word in words)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "blocks"), [(hidden_by_entities, ["fix_unicode"]), (hidden_by_boilerplate, ["boilerplate"])]
+)
+def test_a_text_that_cleaning_brings_to_light_is_found(hidden: Callable[[list[str]], str], blocks: list[str]) -> None:
+    """What is trained on is the clean text, so that is what must hold no evaluation text."""
+    words = [f"word{number}" for number in range(40)]
+    index, tally = build_index([("exam", [" ".join(words)])], 13, 0.5), Tally()
+    record = hidden(words)
+    assert index(record) is None
+    corpus = CorpusConfig(cleaning=blocks)
+    assert " ".join(" ".join(clean([record], corpus, Tally(), "file")).split()) == " ".join(words)
+    assert list(clean([record], corpus, tally, "file", Sieve(index.many))) == []
+    assert tally.dropped == {"in evaluation set exam": 1}
+
+
+def test_half_a_character_goes() -> None:
+    """JSON may hold the first half of an emoji that was cut in two, but no file or tokenizer can."""
+    cut, whole = json.loads(r'["cut \ud83d here", "whole \ud83d\ude00 here"]')
+    texts, tally = cleaned([cut, whole])
+    assert texts == ["cut  here", "whole \U0001f600 here"]
+    assert [text.encode() for text in texts]
+    assert tally.kept == 2
+
+
+@pytest.mark.parametrize(("length", "kept"), [(19, 0), (20, 1), (21, 1)])
+def test_shortest_length(length: int, kept: int) -> None:
+    assert cleaned(["x" * length], CorpusConfig(cleaning=[{"length": {"min_characters": 20}}]))[1].kept == kept
+    assert (
+        cleaned(["\x00  " + "x" * length + " \n"], CorpusConfig(cleaning=[{"length": {"min_characters": 20}}]))[1].kept
+        == kept
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "fraction"),
+    [("ab12", 0.5), ("a b 1 2", 0.5), ("abc_", 0.75), ("éß東", 1.0), ("((a))", 0.2), ("a\n\n\n\t    b", 1.0)],
+)
+def test_share_of_letters(text: str, fraction: float) -> None:
+    """`fraction` is the share of letters among what is neither space nor control character."""
+    assert cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction}}]))[1].kept == 1
+    if fraction < 1:
+        _, tally = cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction + 0.01}}]))
+        assert tally.dropped == {"too few letters": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ကျွန်ုပ်တို့သည် မြန်မာနိုင်ငံတွင် နေထိုင်ကြပါသည်။",
+        "यह हिन्दी में लिखा हुआ एक वाक्य है।",
+        "ខ្ញុំចូលចិត្តអានសៀវភៅនៅក្នុងបណ្ណាល័យ",
+        "Это предложение написано по-русски.",
+        "これは日本語で書かれた文です。",
+        "هذه جملة مكتوبة باللغة العربية.",
+    ],
+    ids=["Burmese", "Hindi", "Khmer", "Russian", "Japanese", "Arabic"],
+)
+def test_ordinary_text_of_many_scripts_is_kept(text: str) -> None:
+    assert (
+        cleaned(
+            [text], CorpusConfig(cleaning=[{"length": {"min_characters": 10}}, {"letters": {"min_fraction": 0.5}}])
+        )[1].dropped
+        == {}
+    )
+
+
+def test_tallies_add_up_and_the_first_case_stays_the_first() -> None:
+    _, first = cleaned([Bad("a"), "text", ""])
+    second = Tally()
+    list(clean(["x", Bad("b"), Bad("a"), ""], ANYTHING, second, "later"))
+    first.add(second)
+    assert first == Tally(
+        kept=2, bad={"a": 2, "b": 1}, dropped={"empty": 2}, first_bad={"a": "file, record 1", "b": "later, record 2"}
+    )
+    assert first.seen == 7
+
+
+@given(st.text(st.characters(max_codepoint=0x130), max_size=60))
+def test_ascii_and_other_text_lose_the_same_characters(text: str):
+    """There is a quick way for ASCII; a letter beyond it takes the other."""
+    assert _without_control(text + "é") == _without_control(text) + "é"
+
+
+MODULES = ['"""First of all, a module."""\ndef f():\n    """x"""\n', "y = 1\n", '"""Third of all, a module."""\n']
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> str:
+    """An item of three slices, the second without a record; the second record of the first is too short."""
+    slices = []
+    for number, text in enumerate(MODULES):
+        (tmp_path / f"{number}.py").write_text(text)
+        slices.append(asdict(Slice(str(tmp_path / f"{number}.py"))))
+    return json.dumps(slices)
+
+
+CORPUS = CorpusConfig(source="docstrings", cleaning=[{"length": {"min_characters": 5}}])
+
+
+def test_records_are_counted_over_all_slices_of_an_item(sources: str) -> None:
+    tally = Tally()
+    found = list(item_texts(3, sources, CORPUS, tally))
+    assert found == [(3 * ITEM_IDS, "First of all, a module."), (3 * ITEM_IDS + 2, "Third of all, a module.")]
+    assert (tally.kept, tally.seen) == (2, 3)
+
+
+def test_an_item_with_more_records_than_ids_is_refused(sources: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screening, "ITEM_IDS", 2)
+    with pytest.raises(DataError, match=r"2\.py has more than 2 records"):
+        list(item_texts(0, sources, CORPUS, Tally()))

@@ -1,0 +1,311 @@
+"""A streamed corpus gives the same batches whenever and wherever a run begins, and every document to train on once."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from adapt.config import CorpusConfig, ObjectiveConfig
+from adapt.corpus import streaming
+from adapt.corpus import streaming as module
+from adapt.corpus.corpora import PLAIN, Form
+from adapt.corpus.decontamination import Shared
+from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.heldout import Measured, is_heldout, key_of
+from adapt.corpus.streaming import ItemIndex, Online, Server, sample_heldout, serve, served
+from adapt.corpus.token_shards import TokenStream, write_shard
+from adapt.corpus.token_windows import Columns, Cut
+from adapt.errors import DataError
+from adapt.model.locate import Pretrained
+from adapt.runner.digest import Digests
+from adapt.schema import HELDOUT_GLOB
+from tests.samples import sentences
+
+pytestmark = pytest.mark.heavy
+
+TEXTS = sentences(500, seed=3)
+FILES = 7
+CUT = Cut(sequence_length=16, global_batch_size=6, seed=1, window_tokens=400)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
+    """500 documents in 7 files of very different sizes."""
+    folder = tmp_path_factory.mktemp("texts")
+    places = [0, 3, 4, 150, 151, 300, 302, 500]
+    for number in range(FILES):
+        part = TEXTS[places[number] : places[number + 1]]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
+    return CorpusConfig(paths=str(folder), heldout_fraction=0.1, streaming=True)
+
+
+@pytest.fixture
+def online(corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Online:
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 900)
+    return of(corpus, tiny_bert, tmp_path)
+
+
+def of(corpus: CorpusConfig, model: Path, folder: Path, form: Form = PLAIN) -> Online:
+    manifest = build_manifest(corpus, Digests(folder / "digests.json"))
+    return Online.of(manifest, corpus, Pretrained(model, model), form, CUT, folder)
+
+
+def plain(batch: Columns) -> dict[str, Any]:
+    return {name: values.tolist() for name, values in batch.items()}
+
+
+def documents(batches: list[Columns], model: Path) -> Counter[tuple[int, ...]]:
+    """The documents that batches hold, put together again from their rows."""
+    rows: dict[int, list[int]] = {}
+    for batch in batches:
+        for epoch, row, tokens, length in zip(
+            *(batch[name] for name in ("epochs", "rows", "tokens", "lengths")), strict=True
+        ):
+            if not epoch:
+                assert row not in rows
+                rows[int(row)] = tokens[:length].tolist()
+    assert sorted(rows) == list(range(len(rows)))
+    tokens = [token for row in sorted(rows) for token in rows[row]]
+    end = AutoTokenizer.from_pretrained(model).sep_token_id
+    stops = [place + 1 for place, token in enumerate(tokens) if token == end]
+    return Counter(tuple(tokens[a:b]) for a, b in zip([0, *stops[:-1]], stops, strict=True))
+
+
+def test_every_training_document_comes_once(online: Online, tiny_bert: Path) -> None:
+    batches = list(online.batches(0, parallel=False))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    wanted = [tuple(tokenizer(text)["input_ids"]) for text in TEXTS if not is_heldout(text, 0.1)]
+    assert documents(batches, tiny_bert) == Counter(wanted)
+    assert {len(batch["rows"]) for batch in batches} == {6}
+    starts = sum(int(batch["starts"][batch["epochs"] == 0][:, 1:].sum()) for batch in batches)
+    assert len(wanted) * 15 / 17 < starts + len(wanted) / 8 < len(wanted) * 1.2  # those not at the first position
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_and_resumed(online: Online, seed: int) -> None:
+    """At random steps, with other numbers of ranks, after an index that was kept, cut short or lost."""
+    whole = [plain(batch) for batch in replace(online, index=online.index.with_name("whole")).batches(0, False)]
+    draw, first, lived = np.random.default_rng(seed), 0, []
+    while first < len(whole):
+        world = int(draw.choice([1, 2, 3, 6]))
+        last = first + int(draw.integers(1, len(whole)))
+        server = Server(online, first, world, parallel=False)
+        for step in range(first, min(last, len(whole))):
+            ranks = draw.permutation(world).tolist()
+            shares = {rank: server.share(step, rank) for rank in ranks}
+            assert all(share is not None for share in shares.values())
+            lived.append(plain({n: np.concatenate([shares[r][n] for r in range(world)]) for n in whole[0]}))  # type: ignore[index]
+        if last > len(whole):
+            assert [server.share(len(whole), rank) for rank in range(world)] == [None] * world
+        assert not server._held
+        first = last
+        fate = draw.integers(0, 4)
+        if fate == 0:
+            online.index.unlink(missing_ok=True)
+        elif fate == 1 and online.index.exists():
+            text = online.index.read_text()
+            online.index.write_text(text[: int(draw.integers(0, len(text) + 1))])
+    assert lived == whole
+
+
+def test_a_resumed_run_reads_one_item_and_what_follows(online: Online, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [plain(batch) for batch in online.batches(0, False)]
+    lengths = ItemIndex.open(online.index).tokens
+    assert len(lengths) == len(online.items) == FILES
+    read: list[int] = []
+    here = Online._here
+
+    def noting(self: Online, items: list[dict[str, Any]]) -> Any:
+        for item in items:
+            read.append(item["item"])
+            yield from here(self, [item])
+
+    monkeypatch.setattr(Online, "_here", noting)
+    for step in range(len(whole)):
+        read.clear()
+        assert plain(next(online.batches(step, False))) == whole[step]
+        begin = online.cut.start_of(step)
+        before = sum(1 for place in range(FILES) if sum(lengths[: place + 1]) <= begin)
+        assert read[0] == online.order[before]
+    assert list(online.batches(len(whole), False)) == []
+
+
+def test_the_order_is_the_seeds(online: Online) -> None:
+    assert sorted(online.order) == list(range(FILES))
+    others = [replace(online, cut=replace(CUT, seed=seed)).order for seed in range(8)]
+    assert len({tuple(order) for order in others}) > 4
+
+
+def test_marks_come_along(corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path) -> None:
+    online = of(corpus, tiny_bert, tmp_path, Form.of(ObjectiveConfig(kind="whole_word")))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    batch = next(online.batches(0, False))
+    for tokens, marks, length in zip(batch["tokens"], batch["word_starts"], batch["lengths"], strict=True):
+        pieces = tokenizer.convert_ids_to_tokens(tokens[:length].tolist())
+        assert marks[:length].tolist() == [not piece.startswith("##") for piece in pieces]
+
+
+def test_a_part_that_has_changed(online: Online) -> None:
+    list(online.batches(0, False))
+    lines = online.index.read_text().splitlines()
+    online.index.write_text("".join(f"{line.split()[0]} {int(line.split()[1]) + 16}\n" for line in lines))
+    with pytest.raises(DataError, match="the corpus has changed"):
+        list(online.batches(0, False))
+
+
+def test_all_ranks_get_the_error(online: Online) -> None:
+    online.index.write_text("0 1\n")  # no item is of one token
+    server = Server(online, 0, 2, parallel=False)
+    for rank in (0, 1, 0):
+        with pytest.raises(DataError, match="the corpus has changed"):
+            server.share(1000, rank)
+
+
+def test_too_many_unreadable_records(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jsonl").write_text("{\n" * 30 + "".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    online = of(CorpusConfig(paths=str(tmp_path / "a.jsonl"), max_bad_fraction=0.05), tiny_bert, tmp_path)
+    assert list(online.batches(0, False))  # too few records to judge
+    monkeypatch.setattr(module, "ENOUGH_RECORDS", 100)
+    with pytest.raises(DataError, match="30 of 530 records read so far are unreadable: 30 malformed JSON"):
+        list(online.batches(0, False))
+
+
+def test_index_lines(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "items.txt"
+    index = ItemIndex.open(file)
+    for position, tokens in enumerate((10, 0, 5)):
+        index.add(position, tokens)
+    index.add(1, 0)
+    assert ItemIndex.open(file).tokens == [10, 0, 5]
+    assert [index.item_at(token, 3) for token in (0, 9, 10, 14, 15, 99)] == [0, 0, 2, 2, 3, 3]
+    assert [index.begin(position) for position in range(4)] == [0, 10, 10, 15]
+    with file.open("a") as more:
+        more.write("4 7\n3 1")
+    assert ItemIndex.open(file).tokens == [10, 0, 5]  # neither what follows a gap nor half a line
+
+
+@pytest.mark.parametrize(
+    "torn", ["2", "2 ", "2 1", "2 15 3\n", "2 x\n", "\n", "\0\0\0\0\n", "1 7\n", "5 1\n3 2\n", "\u0662 5\n", "2 -5\n"]
+)
+def test_an_index_whose_writer_died_in_the_middle_of_a_line_goes_on(tmp_path: Path, torn: str) -> None:
+    file = tmp_path / "items.txt"
+    file.write_text("0 10\n1 0\n" + torn)
+    index = ItemIndex.open(file)
+    assert index.tokens == [10, 0]
+    index.add(2, 5)
+    index.add(3, 7)
+    for _ in range(2):  # every later start
+        assert ItemIndex.open(file).tokens == [10, 0, 5, 7]
+
+
+def test_an_index_of_bytes_that_are_no_text_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "items.txt").write_bytes(b"\xff\xfe" * 9)
+    assert ItemIndex.open(tmp_path / "items.txt").tokens == []
+
+
+def test_looking_at_a_whole_index_writes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "items.txt"
+    ItemIndex.open(file).add(0, 10)
+    before = file.stat()
+    assert ItemIndex.open(file).tokens == [10]
+    assert (file.stat().st_ino, file.stat().st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
+
+
+# Held-out text
+
+
+def heldout(folder: Path) -> Counter[tuple[int, ...]]:
+    stream = TokenStream.open(folder, HELDOUT_GLOB)
+    return Counter(tuple(stream.document(number).tolist()) for number in range(stream.documents))
+
+
+def test_words_are_looked_at_where_nothing_is_held_out(online: Online, tmp_path: Path) -> None:
+    found = sample_heldout(replace(online, encode=replace(online.encode, heldout_fraction=0.0)), tmp_path)
+    assert found["heldout_documents"] == 0
+    assert found["legibility"].words > 100
+
+
+def test_a_small_corpus_is_measured_on_all_that_is_held_out(online: Online, tiny_bert: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    wanted = Counter(tuple(tokenizer(text)["input_ids"]) for text in TEXTS if is_heldout(text, 0.1))
+    counts = sample_heldout(online, tmp_path)
+    assert heldout(tmp_path) == wanted
+    assert counts.pop("legibility").words > 0
+    assert counts == {
+        "heldout_documents": wanted.total(),
+        "heldout_tokens": sum(map(len, wanted.elements())),
+        "evaluation_texts": {},
+    }
+
+
+def test_what_is_measured_elsewhere_is_neither_streamed_nor_sampled(
+    corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shared, "fetch", lambda shared: shared.reference)  # there is no Ray here to hold it
+    with_general = of(corpus, tiny_bert, tmp_path)
+    general = [text.upper() for text in TEXTS[::7]]
+    write_shard(tmp_path / "heldout-000000-000000.arrow", [[1]] * len(general), 10, keys=[*map(key_of, general)])
+    measured = Shared(Measured.of([tmp_path]))
+    read = replace(with_general.read, screen=replace(with_general.read.screen, measured=measured))
+    with_general = replace(with_general, read=read)
+    tokenizer, rest = AutoTokenizer.from_pretrained(tiny_bert), [t for n, t in enumerate(TEXTS) if n % 7]
+    for side in (False, True):
+        wanted = Counter(tuple(tokenizer(text)["input_ids"]) for text in rest if is_heldout(text, 0.1) is side)
+        if side:
+            sample_heldout(with_general, tmp_path)
+            assert heldout(tmp_path) == wanted
+        else:
+            assert documents(list(with_general.batches(0, parallel=False)), tiny_bert) == wanted
+
+
+def test_the_sample_is_bounded_and_from_many_places(
+    online: Online, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "DOCUMENTS", 12)
+    for seed in (0, 1):
+        again = replace(online, cut=replace(CUT, seed=seed))
+        assert 6 <= sample_heldout(again, tmp_path)["heldout_documents"] <= 12
+        assert len({shard.name.split("-")[1] for shard in tmp_path.glob(HELDOUT_GLOB)}) >= 3
+
+
+def test_no_text_at_all(tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n')
+    with pytest.raises(DataError, match="empty after cleaning"):
+        sample_heldout(of(CorpusConfig(paths=str(tmp_path / "a.jsonl")), tiny_bert, tmp_path), tmp_path)
+
+
+# On Ray
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_ray_serves_the_same(online: Online) -> None:
+    whole = [plain(batch) for batch in replace(online, index=online.index.with_name("whole")).batches(0, False)]
+    for first, last in ((0, 9), (7, 10_000)):
+        server = serve(online, first, 2)
+        with served(server, 0, first, last) as one, served(server, 1, first, last) as other:
+            pairs = list(zip(one, other, strict=True))
+        joined = [plain({name: np.concatenate([a[name], b[name]]) for name in a}) for a, b in pairs]
+        assert joined == whole[first:last]
+
+
+def test_a_digit_that_changed_ends_what_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "items.txt"
+    index = ItemIndex.open(file)
+    for position, tokens in enumerate((10, 20, 30)):
+        index.add(position, tokens)
+    file.write_text(file.read_text().replace("1 20 ", "1 21 "))
+    assert ItemIndex.open(file).tokens == [10]
+
+
+def test_lines_of_earlier_versions_have_no_checksum(tmp_path: Path) -> None:
+    file = tmp_path / "items.txt"
+    file.write_text("0 10\n1 20\n")
+    index = ItemIndex.open(file)
+    assert index.tokens == [10, 20]
+    index.add(2, 30)
+    assert ItemIndex.open(file).tokens == [10, 20, 30]

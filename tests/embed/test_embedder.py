@@ -1,0 +1,37 @@
+"""The embedders are found by name, and what is wrong with a name or an option is said."""
+
+import pytest
+
+from adapt.embed.embedder import EMBEDDERS, embedder_class, embedder_of
+from adapt.errors import ConfigError
+from tests.embed.toys import Lengths
+
+
+@pytest.mark.parametrize("kind", EMBEDDERS)
+def test_each_has_options_with_defaults_that_enter_what_it_is(kind: str) -> None:
+    embedder = embedder_of(kind, {}, 3)
+    assert embedder.what()
+    assert ("seed" in embedder.what()) == embedder.learns
+    assert embedder.learns == hasattr(embedder.options, "sample_documents")
+    assert embedder.reads_model == hasattr(embedder.options, "path")
+
+
+def test_how_many_texts_pass_at_once_is_no_part_of_what_it_is() -> None:
+    assert embedder_of("transformer", {"texts_at_once": 1}, 0).what() == embedder_of("transformer", {}, 0).what()
+    assert embedder_of("transformer", {"layer": 1}, 0).what() != embedder_of("transformer", {}, 0).what()
+
+
+def test_a_users_own_is_found() -> None:
+    assert embedder_class("tests.embed.toys:Lengths") is Lengths
+
+
+def test_what_is_not_known_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"select\.embedder: there is no 'vampir'") as caught:
+        embedder_of("vampir", {}, 0)
+    assert "vampire" in caught.value.fix
+    with pytest.raises(ConfigError, match=r"vampire\.topics is 0") as caught:
+        embedder_of("vampire", {"topics": 0}, 0)
+    assert caught.value.fix == "choose a value in that range"
+    with pytest.raises(ConfigError, match=r"unknown key topic in vampire") as caught:
+        embedder_of("vampire", {"topic": 3}, 0)
+    assert "topics" in caught.value.fix

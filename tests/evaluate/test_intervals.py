@@ -1,0 +1,276 @@
+"""Losses per token and per byte with bootstrap intervals."""
+
+import json
+import math
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from adapt.config import EvaluationConfig, ObjectiveConfig
+from adapt.corpus.encode_chunks import Encode
+from adapt.corpus.prepare_corpus import _row
+from adapt.errors import DataError
+from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
+from adapt.evaluate.losses import Heldout, heldout_losses, predictable_tokens
+from adapt.evaluate.measure_model import LOSSES_FILE
+from adapt.evaluate.model_matrix import compare_models
+from adapt.model.load import load_model
+from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import load_tokenizer
+from adapt.objective.masking import make
+from adapt.objective.objective import CausalLanguageModelling
+from tests.samples import sentences
+
+N = 1000
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Losses of two models on 1000 documents of unequal length; documents differ more than the models do."""
+    draw = np.random.default_rng(0)
+    counts = draw.geometric(0.1, N)
+    difficulty = draw.normal(2.0, 0.7, N)
+    before = counts * (difficulty + draw.normal(0, 0.1, N))
+    after = counts * (difficulty - 0.2 + draw.normal(0, 0.1, N))
+    return before, after, counts
+
+
+def delta_method(losses: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
+    """Normal interval of a ratio of sums over independent documents."""
+    ratio = losses.sum() / counts.sum()
+    deviation = np.sqrt(((losses - ratio * counts) ** 2).sum()) / counts.sum()
+    return ratio - 1.96 * deviation, ratio + 1.96 * deviation
+
+
+def plain_bootstrap(losses: np.ndarray, counts: np.ndarray, samples: int = 4000) -> tuple[float, float]:
+    draw = np.random.default_rng(1)
+    ratios = []
+    for _ in range(samples):
+        chosen = draw.integers(0, len(losses), len(losses))
+        ratios.append(losses[chosen].sum() / counts[chosen].sum())
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return float(low), float(high)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 500)), min_size=1, max_size=20))
+def test_value_is_summed_loss_over_summed_predictions(documents: list[tuple[float, int]]) -> None:
+    losses, counts = (np.array([document[i] for document in documents]) for i in (0, 1))
+    value = mean_loss(losses, counts, 10).value
+    assert value == pytest.approx(sum(loss for loss, _ in documents) / sum(count for _, count in documents))
+
+
+def test_documents_weigh_by_their_predictions() -> None:
+    assert mean_loss(np.array([1.0, 27.0]), np.array([1, 9]), 10).value == 2.8  # and not the mean of 1 and 3
+
+
+def test_interval_agrees_with_bootstrap_and_normal_approximation(
+    measured: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    before, after, counts = measured
+    for losses in (before, after, after - before):
+        estimate = mean_loss(losses, counts, 4000)
+        assert estimate.low is not None
+        assert estimate.high is not None
+        width = estimate.high - estimate.low
+        assert estimate.low < estimate.value < estimate.high
+        for low, high in (delta_method(losses, counts), plain_bootstrap(losses, counts)):
+            assert estimate.low == pytest.approx(low, abs=0.06 * width)
+            assert estimate.high == pytest.approx(high, abs=0.06 * width)
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(2)
+    covered = 0
+    for _ in range(300):
+        counts = draw.geometric(0.1, 100)
+        losses = counts * draw.normal(2.0, 0.5, 100)
+        estimate = mean_loss(losses, counts, 300)
+        covered += estimate.low <= 2.0 <= estimate.high
+    assert 0.89 < covered / 300 < 0.985  # 95% but for the noise of 300 trials and the bias of a percentile interval
+
+
+def test_change_is_paired(measured: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    before, after, counts = measured
+    estimate = change(before, after, counts, 2000)
+    old, new = mean_loss(before, counts, 2000), mean_loss(after, counts, 2000)
+    assert estimate.value == pytest.approx(new.value - old.value)
+    assert estimate.value == pytest.approx(-0.2, abs=0.02)
+    width, unpaired = estimate.high - estimate.low, np.hypot(old.high - old.low, new.high - new.low)
+    assert width < unpaired / 5
+    assert estimate.high < 0
+
+
+def test_change_has_the_sign_of_a_gain_or_a_loss(measured: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    before, after, counts = measured
+    there, back = change(before, after, counts, 500), change(after, before, counts, 500)
+    assert astuple(there) == pytest.approx((-back.value, -back.high, -back.low))
+
+
+def test_identical_models_do_not_change(measured: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    before, _, counts = measured
+    assert astuple(change(before, before.copy(), counts, 500)) == (0.0, 0.0, 0.0)
+
+
+def test_one_document_has_no_interval() -> None:
+    assert astuple(mean_loss(np.array([6.0]), np.array([4]), 100)) == (1.5, None, None)
+    assert astuple(change(np.array([6.0]), np.array([2.0]), np.array([4]), 100)) == (-1.0, None, None)
+
+
+@pytest.mark.parametrize("documents", [2, 5])
+def test_few_documents_have_none_for_all_may_lie_on_one_side(documents: int) -> None:
+    """From the least to the most, five hold their median less than 95% of the time: in 6% all lie on one side."""
+    losses, counts = np.arange(1.0, documents + 1), np.ones(documents, int)
+    assert astuple(mean_loss(losses, counts, 500)) == (losses.mean(), None, None)
+    assert stats.binomtest(0, documents).pvalue > 0.05
+
+
+def test_six_documents_have_one() -> None:
+    found = mean_loss(np.array([1.0, 2, 3, 4, 5, 9]), np.ones(6, int), 500)
+    assert found.low is not None
+    assert 1 < found.low < 4 < found.high < 9
+    assert stats.binomtest(0, 6).pvalue < 0.05
+
+
+def test_repeatable(measured: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    before, _, counts = measured
+    assert mean_loss(before, counts, 300) == mean_loss(before, counts, 300)
+
+
+def test_many_documents_need_little_memory() -> None:
+    """The resamples of 200,000 documents at once would be 3 GB."""
+    import tracemalloc
+
+    losses, counts = np.linspace(1, 2, 200_000), np.ones(200_000, np.int64)
+    tracemalloc.start()
+    estimate = mean_loss(losses, counts, 200)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert estimate.value == pytest.approx(1.5)
+    assert peak < 600 * 2**20
+
+
+EVALUATION = EvaluationConfig(sequence_length=16, micro_batch=4)
+TEXTS = [*sentences(20, seed=5), "Ünïcode zählt in Bytes.", "jxfd"]
+
+
+@pytest.fixture
+def corpus(tiny_bert: Path, tmp_path: Path) -> Path:
+    """All of the texts, held out."""
+    Encode(Pretrained(tiny_bert, tiny_bert), tmp_path, 1.0)(_row(0, 0, TEXTS, None))
+    return tmp_path
+
+
+def drawn(seed: int, documents: int = 40) -> TextLosses:
+    draw = np.random.default_rng(seed)
+    predictable = draw.integers(10, 99, documents)
+    counts = np.maximum(1, predictable // 7)
+    return TextLosses(counts * draw.normal(3, 0.3, documents), counts, predictable, predictable * 4)
+
+
+def test_a_sample_knows_how_long_its_texts_are(corpus: Path) -> None:
+    sample = Heldout.sample(corpus, EVALUATION)
+    assert sample.sizes == [len(TEXTS[number].encode()) for number in sample.documents]
+    assert sample.only([3, 1]).sizes == [sample.sizes[3], sample.sizes[1]]
+
+
+def test_what_could_be_predicted_is_every_ordinary_token(corpus: Path, tiny_bert: Path) -> None:
+    tokenizer, sample = load_tokenizer(tiny_bert), Heldout.sample(corpus, EVALUATION)
+    objective = make(ObjectiveConfig(), tokenizer, 0)
+    special = set(tokenizer.all_special_ids)
+    ordinary = [sum(token not in special for token in tokens.tolist()) for tokens in sample.tokens]
+    found = predictable_tokens(objective, sample, EVALUATION)
+    assert all(0 <= more <= 1 for more in found - ordinary)  # a piece of special tokens alone predicts one of them
+    assert found.sum() <= sum(ordinary) + 1
+
+
+def test_of_a_causal_model_it_is_the_surprise_of_the_text_over_its_length(corpus: Path) -> None:
+    sample, objective = Heldout.sample(corpus, EVALUATION), CausalLanguageModelling()
+    uniform = torch.nn.Module()
+
+    def losses(model: torch.nn.Module, corrupted: object) -> torch.Tensor:
+        return torch.full((int(corrupted.positions.sum()),), math.log(50))  # type: ignore[attr-defined]
+
+    objective.losses = losses  # type: ignore[method-assign]
+    total, counts = heldout_losses(uniform, objective, sample, EVALUATION, torch.device("cpu"))
+    predictable = predictable_tokens(objective, sample, EVALUATION)
+    assert predictable.tolist() == counts.tolist()
+    assert sample.sizes
+    measured = TextLosses(total, counts, predictable, np.array(sample.sizes))
+    assert byte_loss(measured, 10).value == pytest.approx(counts.sum() * math.log(50) / sum(sample.sizes))
+
+
+def test_a_model_loses_as_much_a_byte_whatever_share_is_masked(corpus: Path, tiny_bert: Path) -> None:
+    """What is not asked is made up for: masking twice as much leaves the figure near where it was."""
+    model, sample = load_model(tiny_bert), Heldout.sample(corpus, EVALUATION)
+    found = []
+    for share in (0.15, 0.3):
+        objective = make(ObjectiveConfig(mask_fraction=share), load_tokenizer(tiny_bert), 0)
+        losses, counts = heldout_losses(model, objective, sample, EVALUATION, torch.device("cpu"))
+        predictable = predictable_tokens(objective, sample, EVALUATION)
+        assert counts.sum() < 0.5 * predictable.sum()
+        found.append(byte_loss(TextLosses(losses, counts, predictable, np.array(sample.sizes)), 10).value)
+    assert found[0] == pytest.approx(found[1], rel=0.1)  # a model that knows nothing loses alike everywhere
+
+
+def test_intervals_are_those_of_a_plain_bootstrap_over_documents() -> None:
+    first, second = drawn(0), drawn(1)
+    draw, found = np.random.default_rng(5), []
+    for _ in range(3000):
+        some = draw.integers(0, 40, 40)
+        each = [
+            (one.losses[some].sum() / one.counts[some].sum()) * (one.predictable[some].sum() / one.sizes[some].sum())
+            for one in (first, second)
+        ]
+        found.append(each[1] - each[0])
+    change = byte_change(first, second, 3000)
+    assert change.value == pytest.approx(byte_loss(second, 10).value - byte_loss(first, 10).value)
+    width = np.quantile(found, 0.975) - np.quantile(found, 0.025)
+    assert (change.low, change.high) == pytest.approx(tuple(np.quantile(found, [0.025, 0.975])), abs=0.1 * width)
+
+
+# Models of different tokens side by side
+
+
+def evaluation(folder: Path, measured: TextLosses, sizes: bool = True) -> Path:
+    folder.mkdir()
+    values = {name: column.tolist() for name, column in vars(measured).items() if sizes or name != "sizes"}
+    (folder / LOSSES_FILE).write_text(json.dumps({"cells": values}))
+    return folder
+
+
+def halved(measured: TextLosses) -> TextLosses:
+    """The same losses in tokens twice as long, each of which loses twice as much."""
+    counts = np.maximum(1, measured.counts // 2)
+    return TextLosses(measured.losses * 2 * counts / measured.counts, counts, measured.predictable / 2, measured.sizes)
+
+
+def test_longer_tokens_that_lose_as_much_in_all_are_no_worse(tmp_path: Path) -> None:
+    counts = np.full(40, 10)
+    base = TextLosses(counts * np.random.default_rng(0).normal(3, 0.3, 40), counts, counts * 7, counts * 30)
+    folders = {
+        "base": evaluation(tmp_path / "base", base),
+        "long": evaluation(tmp_path / "long", halved(base)[:35]),  # a limit in tokens ends the sample elsewhere
+    }
+    found = compare_models(folders, ["cells"], 50, tmp_path, "byte")
+    assert (found.unit, found.documents) == ("byte", {"cells": 35})
+    assert found.loss[1][0] == pytest.approx(found.loss[0][0]) == pytest.approx(byte_loss(base[:35], 10).value)
+    assert found.change[1][0] == pytest.approx(0, abs=1e-9)
+    assert (tmp_path / "matrix.png").exists()
+
+
+def test_other_documents_are_refused(tmp_path: Path) -> None:
+    folders = {str(seed): evaluation(tmp_path / str(seed), drawn(seed)) for seed in (0, 1)}
+    with pytest.raises(DataError, match="not measured on the same documents of cells"):
+        compare_models(folders, ["cells"], 50, tmp_path, "byte")
+
+
+def test_texts_of_an_older_version_are_refused_by_name(tmp_path: Path) -> None:
+    folders = {"base": evaluation(tmp_path / "base", drawn(0), sizes=False)}
+    with pytest.raises(DataError, match=r"does not know how long the texts of cells are[\s\S]*delete .*base"):
+        compare_models(folders, ["cells"], 50, tmp_path, "byte")

@@ -1,0 +1,99 @@
+"""A model loaded on a device, and measured documents that it was trained on."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adapt.config import Config, ResourcesConfig
+from adapt.evaluate import measure_model
+from adapt.evaluate import measure_model as ready_module
+from adapt.evaluate.measure_model import overlaps, ready, trained_on
+from adapt.model.locate import Pretrained
+from adapt.runner import Record
+from tests.corpus.test_heldout import shards
+
+
+@pytest.mark.parametrize(("shared_by", "threads"), [(1, 8), (2, 4), (16, 1)])
+def test_it_computes_on_its_share_of_the_cores(
+    shared_by: int, threads: int, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_module, "hide_unreserved_gpus", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)})
+    before = torch.get_num_threads()
+    try:
+        loaded = ready(Pretrained(tiny_bert, tiny_bert), False, shared_by)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert loaded.device.type == "cpu"
+    assert loaded.model.config.vocab_size == len(loaded.tokenizer)
+
+
+def test_an_evaluation_shares_the_cores_with_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def noted(pretrained: Pretrained, causal: bool, shared_by: int) -> None:
+        asked.append(shared_by)
+        raise InterruptedError
+
+    monkeypatch.setattr(measure_model, "ready", noted)
+    config = Config(resources=ResourcesConfig(trainings_per_machine=3))
+    with pytest.raises(InterruptedError):
+        measure_model._measure(measure_model.Measurement(config, Pretrained(Path(), Path()), {}, {}))
+    assert asked == [3]
+
+
+TEXTS = [f"text {number}" for number in range(12)]
+
+
+def record(folder: Path, stage: str, what: dict[str, Any] | None = None, **inputs: Record) -> Record:
+    folder.mkdir(exist_ok=True)
+    needed = {name: {"stage": each.stage, "key": each.key, "path": str(each.path)} for name, each in inputs.items()}
+    made = Record(stage, folder.name, folder.name, 1, what or {}, needed, {}, {}, {}, {}, {}, "", folder)
+    made.save()
+    return made
+
+
+@pytest.fixture
+def lineage(tmp_path: Path) -> dict[str, Record]:
+    """A training on texts 4 to 7 and general text 8 and 9, after one on texts 2 and 3 in capitals."""
+    first, second, replay = (
+        record(shards(tmp_path / name, texts, TEXTS[:1]), "prepare")
+        for name, texts in (
+            ("first", [text.upper() for text in TEXTS[2:4]]),
+            ("second", TEXTS[4:8]),
+            ("replay", TEXTS[8:10]),
+        )
+    )
+    before = record(tmp_path / "before", "train", **{"corpora.cs": first})
+    measured = record(shards(tmp_path / "left out", TEXTS[10:], []), "prepare")
+    read = {"corpora.domain": second, "replay": replay, "streamed.measured.0": measured}
+    training = record(tmp_path / "training", "train", **read, **{"start.training": before})
+    export = record(tmp_path / "e", "export", training=training, domain=measured)
+    finetune = record(tmp_path / "f", "finetune", **{"start.training": training})
+    return {"training": training, "before": before, "export": export, "finetune": finetune}
+
+
+@pytest.mark.parametrize(("model", "expected"), [("training", 3), ("export", 3), ("finetune", 3), ("before", 1)])
+def test_what_was_trained_on_in_any_training_up_to_a_model_is_found(
+    lineage: dict[str, Record], tmp_path: Path, model: str, expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpora = {
+        "domain": shards(tmp_path / "measured", TEXTS[4:], [TEXTS[0], TEXTS[3], "Text  7", TEXTS[9], TEXTS[11]]),
+        "general": shards(tmp_path / "general", [], TEXTS[10:]),
+    }
+    assert overlaps(corpora, trained_on(lineage[model])) == {"domain": expected, "general": 0}
+    assert f"trained on {expected} of the documents that are measured as domain" in capsys.readouterr().err
+
+
+def test_what_is_not_known_is_not_said_to_be_none(lineage: dict[str, Record], tmp_path: Path) -> None:
+    corpora = {"domain": shards(tmp_path / "measured", [], TEXTS)}
+    assert overlaps(corpora, trained_on(None)) == {"domain": None}
+    (lineage["before"].path / "stage.json").unlink()
+    assert trained_on(lineage["training"]) is None
+    streamed = record(tmp_path / "streamed", "prepare", {"streaming": True})
+    assert trained_on(record(tmp_path / "on", "train", **{"corpora.domain": streamed})) is None

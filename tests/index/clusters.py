@@ -1,0 +1,38 @@
+"""Vectors in clusters, their neighbours by brute force, and indexes of them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from adapt.index.exact_search import Nearest
+from adapt.index.index_files import IndexFacts, index_vectors
+from adapt.index.parts import unit_rows
+
+FIRST_ID = 2**24 - 100
+"""So that ids pass the largest number up to which float32 holds all."""
+
+
+def clustered(count: int, dimension: int = 16, clusters: int = 20, seed: int = 0) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    centres = draw.normal(size=(clusters, dimension))
+    found = centres[draw.integers(clusters, size=count)] + draw.normal(scale=0.6, size=(count, dimension))
+    return found.astype(np.float32)
+
+
+def ids_for(vectors: np.ndarray) -> np.ndarray:
+    return np.arange(FIRST_ID, FIRST_ID + len(vectors), dtype=np.int64)
+
+
+def brute_force(vectors: np.ndarray, ids: np.ndarray, queries: np.ndarray, k: int) -> Nearest:
+    """By all products, in float64, ties by id."""
+    stored, asked = (unit_rows(each).astype(np.float64) for each in (vectors, queries))
+    distances = 1 - asked @ stored.T
+    order = [sorted(range(len(ids)), key=lambda n: (row[n], ids[n]))[:k] for row in distances]
+    return np.take_along_axis(distances, np.array(order), 1), ids[np.array(order)]
+
+
+def built(folder: Path, vectors: np.ndarray, kind: str = "flat", part: int = 300, batch: int = 70) -> IndexFacts:
+    folder.mkdir(exist_ok=True)
+    ids = ids_for(vectors)
+    batches = ((ids[start : start + batch], vectors[start : start + batch]) for start in range(0, len(ids), batch))
+    return index_vectors(batches, folder, "toy", vectors.shape[1], kind=kind, part_vectors=part)

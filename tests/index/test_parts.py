@@ -1,0 +1,81 @@
+"""Vectors on disk: where parts end, what is refused, what comes back."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adapt.errors import DataError, StorageError
+from adapt.index.parts import VectorPart, distances_to, ids_file, rows_file, unit_rows, write_parts
+from tests.index.clusters import clustered, ids_for
+
+
+@pytest.mark.parametrize("batch", [1, 7, 10, 1000])
+@pytest.mark.parametrize(("count", "sizes"), [(25, [10, 10, 5]), (20, [10, 10]), (3, [3]), (0, [0])])
+def test_parts_do_not_depend_on_the_batches_they_come_in(
+    tmp_path: Path, batch: int, count: int, sizes: list[int]
+) -> None:
+    vectors = clustered(count, 6)
+    ids = ids_for(vectors)
+    batches = [(ids[start : start + batch], vectors[start : start + batch]) for start in range(0, count, batch)]
+    assert write_parts(batches, tmp_path, 6, part_vectors=10) == sizes
+    parts = [VectorPart.open(tmp_path, number) for number in range(len(sizes))]
+    assert np.concatenate([part.ids for part in parts]).tolist() == ids.tolist()
+    np.testing.assert_array_equal(np.concatenate([part.rows for part in parts]), unit_rows(vectors))
+    assert len(list(tmp_path.iterdir())) == 2 * len(sizes)
+
+
+def test_files_are_what_numpy_reads_and_let_go_of(tmp_path: Path) -> None:
+    write_parts([(np.array([2**24 + 1, 2**62]), np.eye(2))], tmp_path, 2)
+    assert np.load(tmp_path / ids_file(0)).tolist() == [2**24 + 1, 2**62]
+    assert np.load(tmp_path / rows_file(0)).dtype == np.float16
+    part = VectorPart.open(tmp_path, 0)
+    part.let_go()
+    assert part.ids.tolist() == [2**24 + 1, 2**62]
+
+
+def test_ids_must_be_whole_numbers_of_64_bits_and_differ(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="ids of type float32"):
+        write_parts([(np.arange(2, dtype=np.float32), np.eye(2))], tmp_path, 2)
+    with pytest.raises(DataError, match="ids come twice, the first is 7"):
+        write_parts([(np.array([7, 7]), np.eye(2))], tmp_path, 2)
+    assert list(tmp_path.iterdir()) == []  # what was begun is gone
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    write_parts([(np.array([1, 2]), np.eye(2))], tmp_path, 2)
+    (tmp_path / rows_file(0)).write_bytes(b"no array")
+    with pytest.raises(StorageError, match=rows_file(0)):
+        VectorPart.open(tmp_path, 0)
+
+
+def test_distances_have_no_error_at_all() -> None:
+    rows = unit_rows(np.random.default_rng(0).normal(size=(40, 384)))
+    exact = [
+        1 - sum(Fraction(float(a)) * Fraction(float(b)) for a, b in zip(rows[0], row, strict=True)) for row in rows
+    ]
+    assert [Fraction(each) for each in distances_to(rows[0], rows).tolist()] == exact
+
+
+def test_rows_have_length_one_whatever_the_vectors_length() -> None:
+    vectors = np.random.default_rng(1).normal(size=(5, 8)) * np.array([[1e-30], [1e-3], [1], [1e3], [1e30]])
+    np.testing.assert_allclose(np.linalg.norm(unit_rows(vectors).astype(float), axis=1), 1, atol=1e-3)
+
+
+def test_a_vector_of_length_zero_is_as_far_from_all_as_one_at_right_angles() -> None:
+    rows = unit_rows(np.array([[0.0, 0.0], [1.0, 0.0]]))
+    assert distances_to(rows[0], rows).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_by_their_place(wrong: float) -> None:
+    vectors = np.ones((4, 3))
+    vectors[2, 1] = wrong
+    with pytest.raises(DataError, match="vector 2 of 4 has numbers that are not finite"):
+        unit_rows(vectors)
+
+
+def test_another_dimension_is_refused() -> None:
+    with pytest.raises(DataError, match=r"shape \[4, 3\] where \[n, 5\] is needed"):
+        unit_rows(np.ones((4, 3)), 5)

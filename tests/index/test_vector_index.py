@@ -1,0 +1,190 @@
+"""An index as it is asked, against brute force."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapt.errors import DataError
+from adapt.index import vector_index
+from adapt.index.exact_search import NOBODY, merge_nearest
+from adapt.index.index_files import IndexFacts, index_vectors
+from adapt.index.vector_index import ShardedIndex, VectorIndex, recall_of, width_for
+from tests.index.clusters import FIRST_ID, brute_force, built, clustered, ids_for
+
+VECTORS = clustered(1200)
+QUERIES = clustered(30, seed=1)
+
+
+@pytest.fixture(scope="module", params=["flat", "ivf", "ivf_pq", "hnsw"])
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorIndex:
+    """Of 1200 vectors in four parts."""
+    folder = tmp_path_factory.mktemp(request.param)
+    built(folder, VECTORS, request.param)
+    return VectorIndex.open(folder, "toy")
+
+
+def test_all_that_is_searched_widely_is_found(index: VectorIndex) -> None:
+    """In exactly the order of brute force, with its distances; by codes of few bits nearly so."""
+    truth = brute_force(VECTORS, ids_for(VECTORS), QUERIES, 12)
+    distances, ids = index.search(QUERIES, 12, width=1000)
+    if index.facts.kind == "ivf_pq":
+        assert (distances <= truth[0][:, -1:]).mean() > 0.9
+        assert (distances >= truth[0]).all()
+    else:
+        np.testing.assert_array_equal(ids, truth[1])
+        np.testing.assert_array_equal(distances, truth[0])
+    assert (distances.dtype, ids.dtype) == (np.float64, np.int64)
+    np.testing.assert_array_equal(index.search_exactly(QUERIES, 12)[1], truth[1])
+
+
+def test_ids_beyond_the_whole_numbers_of_float32_survive(index: VectorIndex) -> None:
+    place = 2**24 + 1 - FIRST_ID
+    assert index.search(VECTORS[place : place + 1], 1, width=1000)[1].tolist() == [[2**24 + 1]]
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4])
+def test_the_number_of_shards_changes_nothing(index: VectorIndex, shards: int) -> None:
+    """Also where only some of the lists are looked at."""
+    whole = index.search(QUERIES, 7)
+    numbers = list(range(len(index.facts.parts)))
+    parts = [VectorIndex.open(index.folder, None, numbers[shard::shards]) for shard in range(shards)]
+    merged = merge_nearest([part.search(QUERIES, 7) for part in reversed(parts)], 7)
+    np.testing.assert_array_equal(merged[1], whole[1])
+    np.testing.assert_array_equal(merged[0], whole[0])
+
+
+def test_lists_that_hold_too_few_leave_places_empty(index: VectorIndex) -> None:
+    if not index.facts.lists:
+        pytest.skip("it has no lists")
+    distances, ids = index.search(QUERIES, 1000, width=1)
+    assert ((ids == NOBODY) == np.isinf(distances)).all()
+    assert (ids[:, -1] == NOBODY).any()
+
+
+def test_what_cannot_be_found_is_refused(index: VectorIndex) -> None:
+    with pytest.raises(DataError, match="1201 neighbours are wanted, and the index holds 1200"):
+        index.search(QUERIES, 1201)
+    with pytest.raises(DataError, match=r"shape \[30, 15\] where \[n, 16\] is needed"):
+        index.search(QUERIES[:, :15], 3)
+    with pytest.raises(DataError, match="vector 0 of 1 has numbers that are not finite"):
+        index.search(np.full((1, 16), np.nan), 3)
+    with pytest.raises(DataError, match=r"holds vectors of the embedder toy, and is asked for .* of another"):
+        VectorIndex.open(index.folder, "another")
+
+
+@pytest.mark.parametrize("share", [2, 40, 1200])
+def test_of_some_vectors_the_nearest_are_found_as_if_there_were_no_others(
+    index: VectorIndex, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by lists and graphs, where there are too many to compare all."""
+    ids = ids_for(VECTORS)
+    only = np.sort(np.random.default_rng(0).choice(ids, len(ids) // share, replace=False))
+    k = min(3, len(only))
+    truth = brute_force(VECTORS[only - FIRST_ID], only, QUERIES, k)
+    narrowed = VectorIndex.open(index.folder, only=only)
+    assert narrowed.is_exact
+    np.testing.assert_array_equal(narrowed.search(QUERIES, k)[1], truth[1])
+    monkeypatch.setattr(vector_index, "FLAT_VECTORS", 0)
+    wide = VectorIndex.open(index.folder, only=only)
+    assert wide.is_exact == (index.facts.kind == "flat")
+    distances, found = wide.search(QUERIES, k, width=1000)
+    if index.facts.kind == "ivf_pq":
+        assert np.isin(found, only).all()
+    else:
+        np.testing.assert_array_equal(found, truth[1])
+        np.testing.assert_array_equal(distances, truth[0])
+    with pytest.raises(DataError, match=f"{len(only) + 1} neighbours are wanted, and the index holds {len(only)} "):
+        narrowed.search(QUERIES, len(only) + 1)
+
+
+def test_a_folder_without_a_finished_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no finished index"):
+        VectorIndex.open(tmp_path)
+    with pytest.raises(DataError, match="there is no vector"):
+        index_vectors([], tmp_path, "toy", 4)
+    with pytest.raises(DataError, match="holds no finished index"):
+        VectorIndex.open(tmp_path)
+
+
+def test_an_id_in_two_parts_is_refused(tmp_path: Path) -> None:
+    batches = [(np.array([5, 9, 3, 9]), np.eye(4))]
+    with pytest.raises(DataError, match="1 ids come twice, the first is 9"):
+        index_vectors(batches, tmp_path, "toy", 4, part_vectors=2)
+
+
+def test_what_is_known_of_an_index_is_read_back(tmp_path: Path) -> None:
+    facts = built(tmp_path, VECTORS, "ivf", part=500)
+    assert facts == IndexFacts.load(tmp_path) == IndexFacts("toy", 16, (500, 500, 200), "ivf", 68)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 25), st.integers(1, 20))
+def test_exact_search_is_brute_force_for_any_parts_and_order_also_with_ties(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, count: int, part: int, k: int
+) -> None:
+    """Vectors of small whole numbers, so that many are alike or equally far."""
+    draw = np.random.default_rng(seed)
+    vectors, queries = draw.integers(-1, 2, (count, 3)), draw.integers(-1, 2, (4, 3))
+    ids = draw.permutation(count).astype(np.int64) + 2**24
+    folder = tmp_path_factory.mktemp("index")
+    index_vectors([(ids, vectors.astype(np.float32))], folder, "toy", 3, part_vectors=part)
+    found = VectorIndex.open(folder).search(queries.astype(np.float32), min(k, count))
+    truth = brute_force(vectors.astype(float), ids, queries.astype(float), min(k, count))
+    np.testing.assert_array_equal(found[0], truth[0])
+    np.testing.assert_array_equal(found[1], truth[1])
+
+
+def test_actors_find_what_one_process_finds(tmp_path: Path, ray_cluster: None) -> None:
+    built(tmp_path, clustered(1200), "ivf")
+    queries = clustered(30, seed=1)
+    index, sharded = VectorIndex.open(tmp_path), ShardedIndex.start(tmp_path, 2, "toy", cpus=0.5)
+    assert len(sharded.actors) == 2
+    only = ids_for(clustered(1200))[::5]
+    narrowed = VectorIndex.open(tmp_path, only=only)
+    for whole, found in (
+        (index.search(queries, 9), sharded.search(queries, 9)),
+        (narrowed.search(queries, 9), ShardedIndex.start(tmp_path, 2, only=only, cpus=0.5).search(queries, 9)),
+        (index.search_exactly(queries, 9), sharded.search_exactly(queries, 9)),
+    ):
+        np.testing.assert_array_equal(found[0], whole[0])
+        np.testing.assert_array_equal(found[1], whole[1])
+    with pytest.raises(DataError, match=r"shape \[30, 3\]"):
+        sharded.search(queries[:, :3], 9)
+    with pytest.raises(DataError, match="1201 neighbours"):
+        sharded.search(queries, 1201)
+
+
+def test_recall_is_the_share_of_true_neighbours_and_ties_are_as_good() -> None:
+    ids = np.zeros((2, 2), np.int64)
+    truth = np.array([[0.1, 0.2], [0.3, 0.3]]), ids
+    assert recall_of(truth, truth) == 1
+    assert recall_of((np.array([[0.1, 0.4], [0.3, 0.3]]), ids), truth) == 0.75
+    assert recall_of((np.array([[0.2, np.inf], [0.4, 0.5]]), ids), truth) == 0.25
+
+
+def test_the_width_grows_until_enough_is_found(tmp_path: Path) -> None:
+    vectors, queries = np.random.default_rng(0).normal(size=(3000, 24)), clustered(40, 24, seed=3)
+    built(tmp_path, vectors, "ivf", part=1000)
+    index = VectorIndex.open(tmp_path)
+    few, many = (width_for(index, queries, 10, least) for least in (0.1, 0.97))
+    assert few.width == 8
+    assert many.width is not None
+    assert many.width > 8
+    assert few.recall < 0.97 <= many.recall
+    truth = index.search_exactly(queries, 10)
+    assert recall_of(index.search(queries, 10, many.width), truth) == many.recall
+
+
+def test_an_index_that_never_finds_enough_is_refused(tmp_path: Path) -> None:
+    built(tmp_path, np.random.default_rng(0).normal(size=(3000, 64)), "ivf_pq", part=3000)
+    with pytest.raises(DataError, match=r"of the 10 nearest vectors, and 100\.0% are asked for") as caught:
+        width_for(VectorIndex.open(tmp_path), clustered(40, 64), 10, 1.0)
+    assert "select.min_recall" in caught.value.fix
+
+
+def test_where_all_are_compared_all_are_found(tmp_path: Path) -> None:
+    built(tmp_path, clustered(50))
+    assert width_for(VectorIndex.open(tmp_path), clustered(5), 3, 1.0).recall == 1

@@ -1,0 +1,177 @@
+"""Merging files: names, types, shards and ties are the base's; what does not fit is refused before all writing."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from adapt.errors import ModelError
+from tests.merge.folders import folder_of, merged_in, moved, weights_in
+
+PLAIN: dict[str, Tensor] = {
+    "b.weight": torch.arange(6.0).reshape(2, 3),
+    "a.weight": torch.linspace(-3, 3, 8).to(torch.bfloat16),
+    "half": torch.tensor([1.5, -2.25], dtype=torch.float16),
+    "double": torch.tensor(2.5, dtype=torch.float64),
+    "position_ids": torch.arange(9),
+    "mask": torch.tensor([True, False]),
+    "empty": torch.zeros(0, 4),
+}
+
+
+def test_types_names_and_whole_numbers_are_the_bases(tmp_path: Path) -> None:
+    """The models may be stored in other types: fp32 exports of a bf16 base are merged in fp32, and stored in bf16."""
+    base = folder_of(tmp_path / "base", PLAIN)
+    other = {name: one.float() + 1 if one.is_floating_point() else one + one for name, one in PLAIN.items()}
+    model = folder_of(tmp_path / "model", other)
+    found = weights_in(merged_in(tmp_path / "out", base, model, share=0.25))
+    assert found.keys() == PLAIN.keys()
+    for name, one in PLAIN.items():
+        assert found[name].dtype == one.dtype
+        expected = (one.float() * 0.75 + other[name] * 0.25).to(one.dtype) if one.is_floating_point() else one
+        assert torch.equal(found[name], expected), name
+
+
+def test_the_file_of_the_base_merged_with_itself_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    base = folder_of(tmp_path / "base", PLAIN)
+    out = merged_in(tmp_path / "out", base, base)
+    assert (out / "model.safetensors").read_bytes() == (base / "model.safetensors").read_bytes()
+
+
+def test_shards_are_those_of_the_base_however_the_models_are_divided(tmp_path: Path) -> None:
+    names = sorted(PLAIN)
+    first, second = ({name: PLAIN[name] for name in part} for part in (names[:3], names[3:]))
+    base = folder_of(tmp_path / "base", first, second)
+    whole = folder_of(tmp_path / "whole", PLAIN)
+    other = moved(PLAIN, 1)
+    model = folder_of(tmp_path / "model", other)
+    split = folder_of(tmp_path / "split", *({name: other[name]} for name in names))
+    expected = weights_in(merged_in(tmp_path / "one", whole, model, kind="ties"))
+    for number, given in enumerate((model, split)):
+        out = merged_in(tmp_path / f"out-{number}", base, given, kind="ties")
+        assert load_file(out / "model-00001-of-00002.safetensors").keys() == first.keys()
+        assert (out / "model.safetensors.index.json").read_text() == (base / "model.safetensors.index.json").read_text()
+        found = weights_in(out)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_dare_does_not_depend_on_the_order_of_tensors_or_on_files(tmp_path: Path) -> None:
+    weights = {name: torch.zeros(50) for name in "abc"}
+    model = folder_of(tmp_path / "model", {name: torch.ones(50) for name in weights})
+    for place in ("whole", "parts"):
+        shards = [weights] if place == "whole" else [{"c": weights["c"]}, {"a": weights["a"], "b": weights["b"]}]
+        base = folder_of(tmp_path / place, *shards)
+        with pytest.MonkeyPatch.context() as patch:  # no architecture is asked for ties
+            patch.setattr("adapt.merge.tensor_matching.Names.first", lambda names, name: name)
+            merged_in(tmp_path / f"{place}-out", base, model, kind="dare")
+    one, two = (weights_in(tmp_path / f"{place}-out") for place in ("whole", "parts"))
+    assert all(torch.equal(one[name], two[name]) for name in weights)
+
+
+# --- a real architecture
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert: Path) -> dict[str, Tensor]:
+    return weights_in(tiny_bert)
+
+
+TABLE = "bert.embeddings.word_embeddings.weight"
+
+
+def test_a_tied_head_that_only_one_of_them_holds_is_found_by_its_tie(
+    tmp_path: Path, tiny_bert: Path, bert: dict[str, Tensor]
+) -> None:
+    """Merged, ties stay ties, also where what is dropped is random."""
+    tied = "cls.predictions.decoder.weight"
+    assert tied not in bert
+    both = folder_of(tmp_path / "both", {**bert, tied: bert[TABLE].clone()}, like=tiny_bert)
+    changed = moved(bert, 2)
+    model = folder_of(tmp_path / "model", changed, like=tiny_bert)
+    for kind in ("interpolate", "dare"):
+        found = weights_in(merged_in(tmp_path / f"{kind}-both", both, model, kind=kind))
+        assert torch.equal(found[tied], found[TABLE])
+        alone = weights_in(merged_in(tmp_path / f"{kind}-one", tiny_bert, model, kind=kind))
+        assert alone.keys() == bert.keys()
+        assert torch.equal(alone[TABLE], found[TABLE])
+    head = {name: one for name, one in changed.items() if name != TABLE} | {tied: changed[TABLE]}
+    other = folder_of(tmp_path / "head", head, like=tiny_bert)
+    assert torch.equal(
+        weights_in(merged_in(tmp_path / "of-head", tiny_bert, other))[TABLE], bert[TABLE].lerp(changed[TABLE], 0.5)
+    )
+
+
+def test_old_names_missing_prefixes_and_parts_beside_the_language_model_are_understood(
+    tmp_path: Path, tiny_bert: Path, bert: dict[str, Tensor]
+) -> None:
+    """As the checkpoints on the Hub are that transformers has renamed ever since."""
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
+        for name, one in bert.items()
+    }
+    old = {name.removeprefix("bert."): one for name, one in old.items()} | {"pooler.dense.bias": torch.ones(32)}
+    base = folder_of(tmp_path / "base", old, like=tiny_bert)
+    changed = moved(bert, 3)
+    model = folder_of(tmp_path / "model", {**changed, "bert.extra.weight": torch.ones(2)}, like=tiny_bert)
+    found = weights_in(merged_in(tmp_path / "out", base, model))
+    assert found.keys() == old.keys()
+    assert torch.equal(found["pooler.dense.bias"], torch.ones(32))
+    norm = "embeddings.LayerNorm"
+    assert torch.equal(found[f"{norm}.gamma"], bert[f"bert.{norm}.weight"].lerp(changed[f"bert.{norm}.weight"], 0.5))
+    assert not torch.equal(found[f"{norm}.gamma"], old[f"{norm}.gamma"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: {name: one for name, one in w.items() if "layer.1." not in name}, "lacks bert.encoder.layer.1"),
+        (lambda w: {**w, TABLE: torch.cat([w[TABLE], w[TABLE][:1]])}, "word_embeddings.weight is"),
+        (lambda w: {name: one for name, one in w.items() if name.startswith("bert.")}, "lacks cls.predictions"),
+    ],
+)
+def test_other_tensors_are_refused_by_name_before_anything_is_written(
+    tmp_path: Path, tiny_bert: Path, bert: dict[str, Tensor], change: object, said: str
+) -> None:
+    model = folder_of(tmp_path / "model", change(bert), like=tiny_bert)  # type: ignore[operator]
+    with pytest.raises(ModelError, match="is of another architecture than the base") as caught:
+        merged_in(tmp_path / "out", tiny_bert, model)
+    assert said in str(caught.value)
+    assert str(model) in str(caught.value)
+    assert list((tmp_path / "out").iterdir()) == []
+    if "lacks" in said:
+        with pytest.raises(ModelError, match="has besides"):
+            merged_in(tmp_path / "back", model, tiny_bert)
+
+
+def test_quantized_weights_and_broken_files_are_refused(tmp_path: Path) -> None:
+    base = folder_of(tmp_path / "base", PLAIN)
+    coded = {**PLAIN, "b.weight": PLAIN["b.weight"].to(torch.float8_e4m3fn)}
+    with pytest.raises(ModelError, match=r"b\.weight in .* is of type F8_E4M3"):
+        merged_in(tmp_path / "one", folder_of(tmp_path / "coded", coded), base)
+    broken = folder_of(tmp_path / "broken", PLAIN)
+    file = broken / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(ModelError, match="cut short"):
+        merged_in(tmp_path / "two", base, broken)
+
+
+@pytest.mark.parametrize("kind", ["interpolate", "ties", "average"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", ["base", "model"])
+def test_a_tensor_that_is_not_finite_is_named(tmp_path: Path, place: str, value: float, kind: str) -> None:
+    broken = {name: one.clone() for name, one in PLAIN.items()}
+    broken["b.weight"][1, 2] = value
+    base = folder_of(tmp_path / "base", broken if place == "base" else PLAIN)
+    model = folder_of(tmp_path / "model", broken if place == "model" else moved(PLAIN, 1))
+    with pytest.raises(ModelError, match=rf"/{place}: the tensor b\.weight has values that are not finite: 1 .* of 6"):
+        merged_in(tmp_path / "out", base, model, kind=kind)
+
+
+def test_what_is_merged_may_be_too_large_for_the_type_of_the_base(tmp_path: Path) -> None:
+    base = folder_of(tmp_path / "base", {"half": torch.full((2,), 60_000.0, dtype=torch.float16)})
+    model = folder_of(tmp_path / "model", {"half": torch.full((2,), 65_000.0, dtype=torch.float16)})
+    with pytest.raises(ModelError, match=r"the merged model at share 4: the tensor half .* 2 infinite of 2") as caught:
+        merged_in(tmp_path / "out", base, model, share=4)
+    assert "merge.shares" in caught.value.fix

@@ -1,0 +1,115 @@
+"""Block expansion: the model computes the same, new layers alone train, and config.json says how many there are."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from adapt.config import Config
+from adapt.errors import ModelError
+from adapt.method.base import Setting
+from adapt.method.block_expansion import PRE_NORM, Expand, ExpandOptions
+from adapt.method.elle.growth import Growth, check_growths
+from adapt.model.layers import layers_of
+from adapt.model.packing.isolation import keep_documents_apart
+from tests.method.lora.test_method import logits
+from tests.model.families import ready
+from tests.train.capacity.test_memory import ROBERTA
+
+DECODERS = "gpt2", "llama", "qwen3"
+FULL, SLIDING = "full_attention", "sliding_attention"
+LAYERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_layer": 5},
+    "llama": {"num_hidden_layers": 5},
+    "qwen3": {
+        "num_hidden_layers": 5,
+        "layer_types": [FULL, SLIDING, SLIDING, FULL, SLIDING],
+        "use_sliding_window": True,
+        "sliding_window": 2,
+    },
+    "modernbert": {"num_hidden_layers": 5, "layer_types": [FULL, SLIDING, FULL, SLIDING, FULL]},
+}
+"""Five layers, of two kinds where there are windows."""
+
+
+def deep(family: str) -> Any:
+    return ready(family, **LAYERS[family])
+
+
+def expanded(family: str, every: int = 2) -> tuple[Expand, Any]:
+    method = Expand(ExpandOptions(every=every))
+    return method, method.prepare_model(deep(family), Setting())
+
+
+@pytest.mark.parametrize(("every", "layers"), [(1, 10), (2, 8), (5, 6)])
+@pytest.mark.parametrize("family", LAYERS)
+def test_the_model_computes_the_same(family: str, every: int, layers: int) -> None:
+    _, model = expanded(family, every)
+    assert len(layers_of(model)) == model.config.num_hidden_layers == layers
+    assert len(getattr(model.config, "layer_types", None) or range(layers)) == layers
+    torch.testing.assert_close(logits(model), logits(deep(family)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", LAYERS)
+def test_new_layers_alone_train(family: str) -> None:
+    _, model = expanded(family)
+    new = {2, 5, 7}  # after layers 2, 4 and 5 of 5
+    for number, layer in enumerate(layers_of(model)):
+        assert {each.requires_grad for each in layer.module.parameters()} == {number in new}
+    layers = {id(each) for layer in layers_of(model) for each in layer.module.parameters()}
+    assert not any(each.requires_grad for each in model.parameters() if id(each) not in layers)
+    loss = model(input_ids=torch.tensor([[5, 6, 7]])).logits.square().mean()
+    loss.backward()
+    moved = [name for name, each in model.named_parameters() if each.grad is not None and each.grad.any()]
+    assert moved  # projections that are 0 have a gradient
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("family", LAYERS)
+def test_what_is_saved_is_an_ordinary_model(family: str, every: int) -> None:
+    """With a config of the model that it was made from, resized.
+
+    Where every layer is copied, so is ModernBERT's first one, which has no norm before attention; its copy has one.
+    """
+    method, model = expanded(family, every)
+    draw = torch.Generator().manual_seed(2)
+    for each in model.parameters():
+        if each.requires_grad:
+            each.data += 0.1 * torch.randn(each.shape, generator=draw)
+    config = copy.deepcopy(deep(family).config)
+    method.resize(config)
+    kind = AutoModelForCausalLM if family in DECODERS else AutoModelForMaskedLM
+    plain = kind.from_config(config).eval()
+    plain.load_state_dict(method.merge(dict(model.state_dict())), strict=True)
+    keep_documents_apart(plain)
+    torch.testing.assert_close(logits(plain), logits(model), rtol=1e-4, atol=1e-5)
+
+
+def test_models_that_norm_sums_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"method\.kind expand cannot add layers to bert models: they norm"):
+        Expand(ExpandOptions()).check(Config(), tiny_bert)
+    for kind in PRE_NORM:
+        (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+        Expand(ExpandOptions()).check(Config(), tmp_path)
+
+
+def test_layers_that_depend_on_their_depth_are_refused(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "scale_attn_by_inverse_layer_idx": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="scale_attn_by_inverse_layer_idx"):
+        Expand(ExpandOptions()).check(Config(), tmp_path)
+    with pytest.raises(ModelError, match=r"elle\.layers adds layers"):
+        check_growths(tmp_path, [Growth(), Growth(layers=1)])
+    check_growths(tmp_path, [Growth(heads=2)])
+
+
+def test_what_it_costs() -> None:
+    method = Expand(ExpandOptions(every=4))
+    assert method.added_passes().trained == 0.25
+    added = method.added_memory(ROBERTA)
+    assert added.held == pytest.approx(4 * ROBERTA.layer_parameters / 4)
+    assert added.trained == pytest.approx(ROBERTA.layer_parameters / 4 / ROBERTA.parameters)

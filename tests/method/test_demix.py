@@ -1,0 +1,122 @@
+"""DEMix: what trains, what experts begin as, what is handed on, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adapt.config import Config, CorpusConfig
+from adapt.errors import AdaptError
+from adapt.method.base import Setting
+from adapt.method.demix import Demix, DemixOptions
+from adapt.model.additions.domain_modules import domains_of
+from adapt.model.load import load_model
+from adapt.model.save_model import save_model
+from adapt.model.size import model_size
+from adapt.model.tokenizer import load_tokenizer
+from tests.method.lora.test_method import logits
+from tests.train.capacity.test_memory import ROBERTA
+
+PROTOTYPES = {"cs": 0.0, "bio": 10.0, "law": 7.0, "news": 1.0}
+
+
+def prepared(folder: Path, domain: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Demix, Any]:
+    """A model that is about to learn a domain, whose prototype is that of the table."""
+    prototype = torch.full((32,), PROTOTYPES[domain])
+    monkeypatch.setattr("adapt.model.additions.domain_modules.prototype_of", lambda model, texts: prototype)
+    method = Demix(DemixOptions(**options))
+    return method, method.prepare_model(load_model(folder), Setting(domain=domain))
+
+
+def learnt(folder: Path, domain: str, target: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """As if the domain had been trained: its parameters move. The model is handed on in a folder."""
+    method, model = prepared(folder, domain, monkeypatch, **options)
+    draw = torch.Generator().manual_seed(len(domain))
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += torch.randn(parameter.shape, generator=draw) / 8
+    save_model(folder, method.merge(model.state_dict()), load_tokenizer(folder), target, resize=method.resize)
+    return model
+
+
+def test_a_domain_trains_its_own_experts_alone(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = learnt(tiny_bert, "cs", tmp_path / "one", monkeypatch)
+    second = learnt(tmp_path / "one", "bio", tmp_path / "two", monkeypatch)
+    trained = {name for name, each in second.named_parameters() if each.requires_grad}
+    assert trained
+    assert all(".domain_experts.1." in name for name in trained)
+    before, after = first.state_dict(), load_model(tmp_path / "two").state_dict()
+    assert {name for name in after if name not in before} == trained
+    assert all(torch.equal(before[name], after[name]) for name in before if not name.endswith("domains.vectors"))
+    for name in ("cs", "bio"):
+        assert torch.equal(logits(load_model(tmp_path / "two", domain=name)), logits(first if name == "cs" else second))
+    again = prepared(tmp_path / "two", "cs", monkeypatch)[1]  # a domain that is known goes on with its own
+    assert torch.equal(logits(again), logits(first))
+    assert {name for name, each in again.named_parameters() if each.requires_grad} == {
+        name for name, each in first.named_parameters() if each.requires_grad
+    }
+
+
+def test_an_expert_begins_as_the_nearest_or_as_the_base(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = logits(load_model(tiny_bert))
+    assert torch.equal(logits(prepared(tiny_bert, "cs", monkeypatch)[1]), base)
+    cs = logits(learnt(tiny_bert, "cs", tmp_path / "one", monkeypatch))
+    bio = logits(learnt(tmp_path / "one", "bio", tmp_path / "two", monkeypatch))
+    assert torch.equal(logits(prepared(tmp_path / "two", "law", monkeypatch)[1]), bio)
+    assert torch.equal(logits(prepared(tmp_path / "two", "news", monkeypatch)[1]), cs)
+    assert torch.equal(logits(prepared(tmp_path / "two", "law", monkeypatch, initial="base")[1]), base)
+    assert (cs - bio).abs().max() > 0.01
+
+
+def test_a_folder_says_which_experts_it_has(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt(tiny_bert, "cs", tmp_path / "one", monkeypatch)
+    learnt(tmp_path / "one", "bio", tmp_path / "two", monkeypatch)
+    known = domains_of(load_model(tmp_path / "two"))
+    assert known is not None
+    assert known.names == ["cs", "bio"]
+    base, two = model_size(tiny_bert), model_size(tmp_path / "two")
+    assert base
+    assert two
+    experts = 2 * 2 * base.layers * base.hidden * base.inner
+    assert 0 <= two.parameters - base.parameters - experts < 0.05 * experts  # biases
+    assert two.layer_parameters == base.layer_parameters  # a token passes one expert
+    check(tmp_path / "two")
+    config = json.loads((tmp_path / "two" / "config.json").read_text())
+    for entry in config["additions"]:
+        entry |= {"names": ["cs", "bio", "law"]} if entry["kind"] == "domains" else {}
+    (tmp_path / "two" / "config.json").write_text(json.dumps(config))
+    for refused in (check, load_model):
+        with pytest.raises(AdaptError, match=r"names 3 domains \(cs, bio, law\), but has experts for 2"):
+            refused(tmp_path / "two")
+
+
+def check(folder: Path, streaming: bool = False) -> None:
+    Demix(DemixOptions()).check(Config(corpus=CorpusConfig(streaming=streaming)), folder)
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+    def write(kind: str, model_type: str = "bert") -> Path:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "additions": [{"kind": kind}]}))
+        return tmp_path
+
+    check(write("experts"))
+    with pytest.raises(AdaptError, match="the prototype of a domain is measured on prepared text"):
+        check(write("experts"), streaming=True)
+    with pytest.raises(AdaptError, match=r"carries adapters, and method.kind demix cannot be trained beside"):
+        check(write("adapters"))
+    with pytest.raises(AdaptError, match="the units of t5 models are not known"):
+        check(write("experts", "t5"))
+
+
+def test_what_it_costs() -> None:
+    method, blocks = Demix(DemixOptions()), 12 * 2 * 768 * 3072
+    third = method.trained_size(ROBERTA, range(1, 4))
+    assert third.parameters == ROBERTA.parameters + 3 * blocks
+    assert third.layer_parameters == ROBERTA.layer_parameters
+    assert method.added_memory(third).trained == pytest.approx(blocks / third.parameters)

@@ -1,0 +1,222 @@
+"""Prompts of each domain: what trains, what is handed on, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ObjectiveConfig, TrainingConfig
+from adapt.corpus.token_shards import write_shard
+from adapt.errors import AdaptError
+from adapt.method.base import Added, Setting
+from adapt.method.prompt_tuning import Prefixed, PrefixOptions, Prompted, PromptOptions
+from adapt.model.additions.domain_modules import domains_of, sets_of
+from adapt.model.load import load_model
+from adapt.model.save_model import save_model
+from adapt.model.tokenizer import load_tokenizer
+from adapt.train.capacity.flops import workload
+from adapt.train.capacity.memory import Demand
+from tests.method.lora.test_method import logits
+from tests.train.capacity.test_memory import ROBERTA
+
+
+def learnt(folder: Path, domain: str, target: Path, **options: Any) -> Any:
+    """As if a domain had been trained: its parameters move by 1. The model is handed on in a folder."""
+    method = Prompted(PromptOptions(length=4, **options))
+    model = method.prepare_model(load_model(folder), Setting(domain=domain))
+    for parameter in model.parameters():
+        parameter.data += parameter.requires_grad
+    state = method.merge(model.state_dict())
+    save_model(folder, state, load_tokenizer(folder), target, resize=method.resize)
+    return model
+
+
+def test_a_domain_trains_its_own_prompt_alone(tiny_bert: Path, tmp_path: Path) -> None:
+    first = learnt(tiny_bert, "cs", tmp_path / "one")
+    second = learnt(tmp_path / "one", "bio", tmp_path / "two")
+    assert {name for name, each in second.named_parameters() if each.requires_grad} == {"bert.prompts.1.vectors"}
+    before, after = first.state_dict(), load_model(tmp_path / "two").state_dict()
+    assert {name for name in after if name not in before} == {"bert.prompts.1.vectors"}
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "bert.domains.vectors")
+    known = domains_of(load_model(tmp_path / "two"))
+    assert known is not None
+    assert known.names == ["cs", "bio"]
+    again = learnt(tmp_path / "two", "cs", tmp_path / "three")  # a domain that is known goes on with its own
+    assert torch.equal(sets_of(again)[0][0].vectors, sets_of(first)[0][0].vectors + 1)
+
+
+def test_one_prompt_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> None:
+    first = learnt(tiny_bert, "cs", tmp_path / "one", per_domain=False)
+    second = learnt(tmp_path / "one", "bio", tmp_path / "two", per_domain=False)
+    assert [len(sets) for sets in sets_of(second)] == [1]
+    assert torch.equal(sets_of(second)[0][0].vectors, sets_of(first)[0][0].vectors + 1)
+    assert domains_of(load_model(tmp_path / "two")) is None
+
+
+def test_a_new_prompt_follows_from_seed_and_domain(tiny_bert: Path) -> None:
+    def first(**setting: int) -> torch.Tensor:
+        model = Prompted(PromptOptions(length=4)).prepare_model(load_model(tiny_bert), Setting(**setting))
+        found: torch.Tensor = sets_of(model)[0][0].vectors.detach()
+        return found
+
+    assert torch.equal(first(seed=1, number=1), first(seed=1, number=1))
+    assert not torch.equal(first(seed=1, number=1), first(seed=1, number=2))
+    assert not torch.equal(first(seed=1, number=1), first(seed=2, number=1))
+    table = load_model(tiny_bert).get_input_embeddings().weight
+    assert all((table == vector).all(1).any() for vector in first(seed=1))
+
+
+def test_a_new_prompt_begins_as_the_text_of_its_domain(tiny_bert: Path, tmp_path: Path) -> None:
+    write_shard(tmp_path / "train-00000.arrow", [[5, 6, 7, 8, 9, 10]], 20)
+    for length, is_text in ((4, True), (7, False)):  # which is longer than the text
+        method = Prompted(PromptOptions(length=length))
+        model: Any = method.prepare_model(load_model(tiny_bert), Setting(texts=(tmp_path,)))
+        table, prompt = model.get_input_embeddings().weight, sets_of(model)[0][0]
+        assert torch.equal(prompt.vectors, table[5 : 5 + length]) == is_text
+
+
+def check(folder: Path, training: int = 32, evaluation: int = 32, streaming: bool = False, **options: Any) -> None:
+    config = Config(
+        corpus=CorpusConfig(streaming=streaming),
+        training=TrainingConfig(sequence_length=training),
+        evaluation=EvaluationConfig(sequence_length=evaluation),
+    )
+    Prompted(PromptOptions(**options)).check(config, folder)
+
+
+def write_config(folder: Path, *additions: dict[str, Any]) -> Path:
+    config = {"model_type": "bert", "max_position_embeddings": 128, "additions": additions}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+    made, named = {"kind": "prompts", "sets": 1, "length": 100}, {"kind": "domains", "names": ["cs"]}
+    check(write_config(tmp_path), 28, 28)
+    check(write_config(tmp_path, made, named), 28, 28)
+    check(write_config(tmp_path, made), 28, 28, per_domain=False, streaming=True)
+    faults: list[tuple[dict[str, Any], str]] = [
+        ({"length": 128}, "prompt.length is 128, but the model takes 128 tokens, text included"),
+        ({"training": 29}, "training.sequence_length is 29, but beside a prompt of 100 vectors the model takes 28 tok"),
+        ({"training": 28, "evaluation": 64}, "evaluation.sequence_length is 64, but beside a prompt"),
+        ({"streaming": True}, "the prototype of a domain is measured on prepared text"),
+    ]
+    for given, words in faults:
+        with pytest.raises(AdaptError, match=words):
+            check(write_config(tmp_path), **given)
+    with pytest.raises(AdaptError, match=r"prompt.length is 8, but .* has prompts that were made with 100"):
+        check(write_config(tmp_path, made, named), length=8)
+    with pytest.raises(AdaptError, match=r"prompt.per_domain is true, but .* has one set for all domains"):
+        check(write_config(tmp_path, made))
+    with pytest.raises(AdaptError, match=r"carries adapters, and method.kind prompt cannot be trained beside"):
+        check(write_config(tmp_path, {"kind": "adapters"}))
+
+
+def test_what_prompts_cost() -> None:
+    method = Prompted(PromptOptions(length=50))
+    assert method.added_passes() == Added(per_document=50)
+    added = method.added_memory(ROBERTA)
+    assert added.held == 4 * 50 * 768
+    assert added.trained == pytest.approx(50 * 768 / ROBERTA.parameters)
+
+
+def test_more_documents_take_more_prompts() -> None:
+    """Their vectors pass the layers with every document, and stand in memory with it."""
+    added = Added(per_document=50)
+    for mean, share in ((None, 50 / 200), (100.0, 50 / 100), (1000.0, 50 / 200)):
+        assert workload(ObjectiveConfig(), 200, mean, added).added.trained == pytest.approx(share)
+        training, options = TrainingConfig(sequence_length=200), PromptOptions(length=50)
+        config = Config(training=training, method=MethodConfig("prompt"), method_options=options)
+        assert Demand.of(config, 1, "fp32", False, mean).copies == pytest.approx(1 + share)
+
+
+def learnt_prefix(folder: Path, domain: str, target: Path, **options: Any) -> Any:
+    """As if a domain had been trained: its parameters move by 1. The model is handed on in a folder."""
+    method = Prefixed(PrefixOptions(length=4, **options))
+    model = method.prepare_model(load_model(folder), Setting(domain=domain))
+    for parameter in model.parameters():
+        parameter.data += parameter.requires_grad
+    state = method.merge(model.state_dict())
+    save_model(folder, state, load_tokenizer(folder), target, resize=method.resize)
+    return model
+
+
+def test_a_domain_trains_its_own_prefixes_alone(tiny_bert: Path, tmp_path: Path) -> None:
+    first = learnt_prefix(tiny_bert, "cs", tmp_path / "one")
+    second = learnt_prefix(tmp_path / "one", "bio", tmp_path / "two")
+    trained = {name for name, each in second.named_parameters() if each.requires_grad}
+    parts = [f"bert.encoder.layer.{layer}.attention.self.prefixes.1.{part}" for layer in (0, 1) for part in PARTS]
+    assert trained == {*parts}
+    before, after = first.state_dict(), load_model(tmp_path / "two").state_dict()
+    assert {name for name in after if name not in before} == trained
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "bert.domains.vectors")
+    known = domains_of(load_model(tmp_path / "two"))
+    assert known is not None
+    assert known.names == ["cs", "bio"]
+    torch.testing.assert_close(logits(load_model(tmp_path / "two", domain="cs")), logits(first))
+    again = learnt_prefix(tmp_path / "two", "cs", tmp_path / "three")  # a domain that is known goes on with its own
+    assert torch.equal(sets_of(again)[0][0].keys, sets_of(first)[0][0].keys + 1)
+
+
+PARTS = "keys", "values"
+
+
+def test_one_set_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> None:
+    first = learnt_prefix(tiny_bert, "cs", tmp_path / "one", per_domain=False)
+    second = learnt_prefix(tmp_path / "one", "bio", tmp_path / "two", per_domain=False)
+    assert {len(sets) for sets in sets_of(second)} == {1}
+    assert torch.equal(sets_of(second)[1][0].values, sets_of(first)[1][0].values + 1)
+    assert domains_of(load_model(tmp_path / "two")) is None
+
+
+def test_a_new_prefix_follows_from_seed_and_domain(tiny_bert: Path) -> None:
+    def first(length: int = 4, **setting: int) -> torch.Tensor:
+        model = Prefixed(PrefixOptions(length=length)).prepare_model(load_model(tiny_bert), Setting(**setting))
+        found: torch.Tensor = sets_of(model)[0][0].keys.detach()
+        return found
+
+    assert torch.equal(first(seed=1, number=1), first(seed=1, number=1))
+    assert not torch.equal(first(seed=1, number=1), first(seed=1, number=2))
+    assert not torch.equal(first(seed=1, number=1), first(seed=2, number=1))
+    assert first(length=300).abs().sum((1, 2)).min() > 0  # more than the model has positions
+
+
+def check_prefix(folder: Path, streaming: bool = False, **options: Any) -> None:
+    config = Config(corpus=CorpusConfig(streaming=streaming))
+    Prefixed(PrefixOptions(**options)).check(config, folder)
+
+
+def write_prefix_config(folder: Path, *additions: dict[str, Any], model_type: str = "bert") -> Path:
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type, "additions": additions}))
+    return folder
+
+
+def test_prefixes_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    made, named = {"kind": "prefixes", "sets": 1, "length": 200}, {"kind": "domains", "names": ["cs"]}
+    check_prefix(write_prefix_config(tmp_path))
+    check_prefix(write_prefix_config(tmp_path, made, named))
+    check_prefix(write_prefix_config(tmp_path, made), per_domain=False, streaming=True)
+    with pytest.raises(AdaptError, match="the prototype of a domain is measured on prepared text"):
+        check_prefix(tmp_path, streaming=True)
+    with pytest.raises(AdaptError, match=r"prefix.length is 8, but .* has prefixes that were made with 200"):
+        check_prefix(write_prefix_config(tmp_path, made, named), length=8)
+    with pytest.raises(AdaptError, match=r"prefix.per_domain is true, but .* has one set for all domains"):
+        check_prefix(write_prefix_config(tmp_path, made))
+    with pytest.raises(AdaptError, match=r"carries prompts, and method.kind prefix cannot be trained beside"):
+        check_prefix(write_prefix_config(tmp_path, {"kind": "prompts"}))
+    with pytest.raises(AdaptError, match="the units of t5 models are not known"):
+        check_prefix(write_prefix_config(tmp_path, model_type="t5"))
+
+
+def test_what_prefixes_cost() -> None:
+    options = PrefixOptions(length=50)
+    method, training = Prefixed(options), TrainingConfig(sequence_length=200)
+    assert method.added_passes() == Added(attended=50)
+    numbers = 2 * 50 * 12 * 768
+    assert method.added_memory(ROBERTA).held == 4 * numbers
+    assert method.added_memory(ROBERTA).trained == pytest.approx(numbers / ROBERTA.parameters)
+    assert workload(ObjectiveConfig(), 200, 100, method.added_passes()).context == 150
+    config = Config(training=training, method=MethodConfig("prefix"), method_options=options)
+    assert Demand.of(config, 1, "fp32", False, 60).attended == 120 + 50

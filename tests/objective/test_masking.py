@@ -1,0 +1,452 @@
+"""Which tokens are predicted, what is shown in their place, and the loss."""
+
+from collections import Counter
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from adapt.config import ObjectiveConfig
+from adapt.corpus.corpora import Form
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
+from adapt.objective.masking import (
+    MaskedLanguageModelling,
+    at_least_one,
+    heads_of,
+    make,
+    take_units,
+    uniform,
+    unit_lengths,
+)
+from adapt.objective.objective import Batch, Corrupted
+from tests.objective.rows import packed, wrapped
+from tests.samples import sentences
+from tests.tokenizers import wordpiece
+
+MASK = 4
+SPECIAL = range(5)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_bert: Path) -> PreTrainedTokenizerFast:
+    return load_tokenizer(tiny_bert)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert: Path) -> PreTrainedModel:
+    return load_model(tiny_bert)
+
+
+@pytest.fixture(scope="module")
+def objective(tokenizer: PreTrainedTokenizerFast) -> MaskedLanguageModelling:
+    return MaskedLanguageModelling(ObjectiveConfig(), tokenizer, seed=0)
+
+
+def batch_of(rows: list[list[int]], numbers: list[int] | None = None, epoch: int = 0, length: int = 0) -> Batch:
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.zeros(len(rows), length or int(lengths.max()), dtype=torch.int64)
+    for filled, row in zip(tokens, rows, strict=True):
+        filled[: len(row)] = torch.tensor(row)
+    starts = (torch.arange(tokens.shape[1]) == 0).expand_as(tokens)
+    return Batch(tokens, lengths, torch.full_like(lengths, epoch), torch.tensor(numbers or range(len(rows))), starts)
+
+
+def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[list[int]]:
+    """Rows as packing makes them: special tokens anywhere, about one in eight."""
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(shortest, longest + 1, count)
+    return [
+        np.where(draw.random(n) < 0.125, draw.integers(0, 5, n), draw.integers(5, 154, n)).tolist() for n in lengths
+    ]
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 1000), st.sampled_from([0.15, 0.3, 0.4, 0.01, 0.99]))
+def test_the_number_of_predictions_is_exact(tokenizer: PreTrainedTokenizerFast, number: int, fraction: float) -> None:
+    objective = MaskedLanguageModelling(ObjectiveConfig(mask_fraction=fraction), tokenizer, seed=number)
+    rows = random_rows(20, 1, 60, seed=number)
+    batch = batch_of(rows)
+    corrupted = objective.corrupt(batch)
+    for row, predicted in zip(rows, corrupted.positions, strict=True):
+        ordinary = [token not in SPECIAL for token in row]
+        assert int(predicted.sum()) == max(1, round(fraction * sum(ordinary)))
+        if any(ordinary):
+            assert all(ordinary[place] for place in predicted.nonzero().flatten().tolist())
+        assert not predicted[len(row) :].any()
+
+
+def test_ties_are_rounded_as_python_does(objective: MaskedLanguageModelling) -> None:
+    """0.15 x 190 = 28.5, which in single precision would be a little more."""
+    for ordinary in (10, 30, 190, 350, 390, 510):
+        corrupted = objective.corrupt(batch_of([[7] * ordinary]))
+        assert int(corrupted.positions.sum()) == round(0.15 * ordinary)
+
+
+def test_what_is_shown_and_what_is_asked(objective: MaskedLanguageModelling) -> None:
+    rows = random_rows(200, 5, 80)
+    batch = batch_of(rows)
+    corrupted = objective.corrupt(batch)
+    assert torch.equal(corrupted.targets, batch.tokens[corrupted.positions])
+    untouched = ~corrupted.positions
+    assert torch.equal(corrupted.input_ids[untouched], batch.tokens[untouched])
+    assert torch.equal(corrupted.real, batch.real)
+    assert torch.equal(corrupted.starts, batch.starts)
+
+
+@pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5)])
+def test_shares_of_masked_random_and_kept(tokenizer: PreTrainedTokenizerFast, mask: float, random: float) -> None:
+    config = ObjectiveConfig(mask_token_fraction=mask, random_token_fraction=random)
+    objective = MaskedLanguageModelling(config, tokenizer, seed=1)
+    rows = [[token] * 100 for token in range(5, 154)] * 4  # so that a random token is seldom the row's own
+    corrupted = objective.corrupt(batch_of(rows))
+    shown, targets = corrupted.input_ids[corrupted.positions], corrupted.targets
+    n = len(targets)
+    assert n == 15 * len(rows)
+    is_mask, is_kept = shown == MASK, shown == targets
+
+    def close(count: int, share: float) -> bool:
+        return abs(count - share * n) <= 4 * sqrt(n * share * (1 - share))
+
+    assert close(int(is_mask.sum()), mask)
+    assert close(int(is_kept.sum()), 1 - mask - random + random / 149)  # one in 149 is drawn to be what it was
+    drawn = Counter(shown[~is_mask & ~is_kept].tolist())
+    assert not drawn.keys() & set(SPECIAL)
+    if random:
+        expected = random * n / 149
+        assert len(drawn) == 149
+        assert all(abs(count - expected) < 6 * sqrt(expected) for count in drawn.values())
+
+
+def test_each_position_is_predicted_as_often(objective: MaskedLanguageModelling) -> None:
+    rows = [[2, *range(20, 60), 3]] * 4000
+    chosen = objective.corrupt(batch_of(rows)).positions.sum(0)
+    assert chosen[[0, -1]].tolist() == [0, 0]
+    expected = 4000 * 6 / 40
+    assert (chosen[1:-1] - expected).abs().max() < 4.5 * sqrt(expected)
+
+
+def test_positions_and_replacements_are_drawn_apart(objective: MaskedLanguageModelling) -> None:
+    """Else the positions with the smallest numbers would always be the masked ones."""
+    rows = [list(range(20, 60))] * 3000
+    corrupted = objective.corrupt(batch_of(rows))
+    masked = (corrupted.input_ids == MASK).sum(0) / corrupted.positions.sum(0)
+    assert (masked - 0.8).abs().max() < 4.5 * sqrt(0.8 * 0.2 / 400)
+
+
+def same(left: Corrupted, right: Corrupted, places: list[int], length: int) -> None:
+    """Rows `places` of `right`, cut at `length`, are the rows of `left`."""
+    for name in ("input_ids", "positions", "real"):
+        assert torch.equal(getattr(left, name)[:, :length], getattr(right, name)[places][:, :length])
+
+
+def test_a_rows_masks_do_not_depend_on_its_batch(objective: MaskedLanguageModelling) -> None:
+    rows = random_rows(12, 10, 40)
+    numbers = [3, 10**12, 7, 0, 1, 99, 5, 12, 13, 14, 15, 16]
+    whole = objective.corrupt(batch_of(rows, numbers))
+    for place, (row, number) in enumerate(zip(rows, numbers, strict=True)):
+        same(objective.corrupt(batch_of([row], [number])), whole, [place], len(row))
+    same(objective.corrupt(batch_of(rows, numbers, length=100)), whole, list(range(12)), whole.input_ids.shape[1])
+    back = list(range(11, -1, -1))
+    same(objective.corrupt(batch_of(rows[::-1], numbers[::-1])), whole, back, whole.input_ids.shape[1])
+    again = objective.corrupt(batch_of(rows, numbers))
+    same(again, whole, list(range(12)), whole.input_ids.shape[1])
+
+
+def test_seed_epoch_and_row_each_change_the_masks(
+    objective: MaskedLanguageModelling, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = [list(range(20, 120))]
+    other_seed = MaskedLanguageModelling(ObjectiveConfig(), tokenizer, seed=1)
+    drawn = [
+        objective.corrupt(batch_of(rows, [0])),
+        objective.corrupt(batch_of(rows, [1])),
+        objective.corrupt(batch_of(rows, [0], epoch=1)),
+        objective.corrupt(batch_of(rows, [1], epoch=1)),
+        other_seed.corrupt(batch_of(rows, [0])),
+    ]
+    assert len({tuple(corrupted.positions[0].tolist()) for corrupted in drawn}) == 5
+
+
+@pytest.mark.parametrize("row", [[2], [2, 3], [1] * 30, [4, 4, 2, 3, 0]])
+def test_a_row_of_special_tokens_still_gives_a_target(objective: MaskedLanguageModelling, row: list[int]) -> None:
+    """One prediction at least: the mean over no predictions would not be a number."""
+    batch = batch_of([row, list(range(20, 40))])
+    corrupted = objective.corrupt(batch)
+    assert int(corrupted.positions[0].sum()) == max(1, round(0.15 * len(row)))
+    assert not corrupted.positions[0, len(row) :].any()
+    assert len(corrupted.targets) == int(corrupted.positions.sum())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 100])
+def test_split_keeps_everything(objective: MaskedLanguageModelling, size: int) -> None:
+    corrupted = objective.corrupt(batch_of(random_rows(7, 1, 50)))
+    assert all(part.rows is None for part in corrupted.split(size))
+    corrupted = replace(corrupted, rows=torch.arange(7) + 30).bound_for(torch.device("meta"))
+    parts = corrupted.split(size)
+    assert all(part.device == corrupted.device for part in parts)
+    assert [len(part.input_ids) for part in parts] == [min(size, 7 - start) for start in range(0, 7, size)]
+    for name in ("input_ids", "real", "starts", "positions", "targets", "rows"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(corrupted, name))
+    for part in parts:
+        assert len(part.targets) == int(part.positions.sum())
+
+
+def test_losses_are_cross_entropy_on_all_logits(objective: MaskedLanguageModelling, model: PreTrainedModel) -> None:
+    corrupted = objective.corrupt(batch_of(random_rows(6, 3, 50)))
+    with torch.no_grad():
+        losses = objective.losses(model, corrupted)
+        logits = model(input_ids=corrupted.input_ids, attention_mask=corrupted.real.long()).logits
+    scores = logits[corrupted.positions].double()
+    expected = scores.logsumexp(1) - scores[torch.arange(len(scores)), corrupted.targets]
+    assert losses.dtype == torch.float32
+    assert losses.shape == corrupted.targets.shape
+    assert torch.allclose(losses.double(), expected, atol=1e-5)
+    assert losses.std() > 0.1  # else any order would pass
+
+
+def test_summed_and_divided_once_the_sharding_does_not_matter(
+    objective: MaskedLanguageModelling, tiny_bert: Path
+) -> None:
+    """Loss and gradient of a step: rows of unequal length, so that the mean of means would be another number."""
+    model = load_model(tiny_bert)
+    corrupted = objective.corrupt(batch_of(random_rows(12, 1, 60)))
+    count = len(corrupted.targets)
+
+    def step(parts: list[Corrupted]) -> tuple[float, torch.Tensor]:
+        model.zero_grad()
+        total = 0.0
+        for part in parts:
+            loss = objective.loss(model, part) / count
+            loss.backward()
+            total += float(loss)
+        return total, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    loss, gradient = step([corrupted])
+    assert gradient.norm() > 0.01
+    for size in (1, 2, 5):
+        other_loss, other_gradient = step(corrupted.split(size))
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert torch.allclose(other_gradient, gradient, atol=1e-5)
+    means = [float(objective.losses(model, part).mean()) for part in corrupted.split(1)]
+    assert abs(np.mean(means) - loss) > 1e-3
+
+
+def test_batch_of_columns_as_the_corpus_gives_them() -> None:
+    columns = {
+        "tokens": np.array([[5, 65_535], [6, 0]], np.uint16),
+        "lengths": np.array([2, 1], np.int32),
+        "epochs": np.array([0, 1]),
+        "rows": np.array([10**12, 0]),
+        "starts": np.array([[True, False], [True, False]]),
+        "word_starts": np.array([[True, True], [True, False]]),
+    }
+    for column in columns.values():
+        column.flags.writeable = False  # as Ray hands them over
+    batch = Batch.of(columns)
+    assert {batch.tokens.dtype, batch.lengths.dtype, batch.epochs.dtype, batch.rows.dtype} == {torch.int64}
+    assert batch.starts.tolist() == [[True, False], [True, False]]
+    assert batch.marks.keys() == {"word_starts"}
+    assert batch.marks["word_starts"].tolist() == [[True, True], [True, False]]
+    assert batch.tokens.tolist() == [[5, 65_535], [6, 0]]
+    assert batch.rows.tolist() == [10**12, 0]
+    assert batch.real.tolist() == [[True, True], [True, False]]
+
+
+def test_another_vocabulary_of_special_tokens(tiny_bert: Path) -> None:
+    tokenizer = load_tokenizer(tiny_bert)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["data"]})  # an ordinary word until now
+    data = tokenizer.convert_tokens_to_ids("data")
+    config = replace(ObjectiveConfig(), mask_token_fraction=0.0, random_token_fraction=1.0)
+    corrupted = MaskedLanguageModelling(config, tokenizer, 0).corrupt(batch_of([[data, 20, 21] * 30] * 50))
+    assert data not in corrupted.targets.tolist()
+    assert data not in corrupted.input_ids[corrupted.positions].tolist()
+
+
+shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=12)
+
+
+def row_of(units: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Starts and eligible tokens of a row, from each unit's tokens and how many of them are eligible."""
+    starts = [place == 0 for tokens, _ in units for place in range(tokens)]
+    eligible = [place < count for tokens, count in units for place in range(tokens)]
+    return torch.tensor([starts]), torch.tensor([eligible])
+
+
+@given(shapes)
+def test_heads_and_sizes(units: list[tuple[int, int]]) -> None:
+    starts, eligible = row_of(units)
+    heads = heads_of(starts)
+    size = unit_lengths(heads, eligible)
+    place = 0
+    for tokens, count in units:
+        assert heads[0, place : place + tokens].tolist() == [place] * tokens
+        assert size[0, place : place + tokens].tolist() == [min(count, tokens)] + [0] * (tokens - 1)
+        place += tokens
+
+
+def by_hand(order: list[float], size: list[int], budget: float, crossing: float) -> list[bool]:
+    taken = [False] * len(size)
+    left = budget
+    for _, place in sorted((number, place) for place, number in enumerate(order) if size[place]):
+        if left <= 0:
+            break
+        taken[place] = size[place] <= left or crossing < left / size[place]
+        left -= size[place]
+    return taken
+
+
+@given(shapes, st.floats(0, 1), st.integers(0, 99))
+def test_units_are_taken_as_by_hand(units: list[tuple[int, int]], share: float, seed: int) -> None:
+    starts, eligible = row_of(units)
+    size = unit_lengths(heads_of(starts), eligible)
+    budget = share * float(eligible.sum())
+    order = uniform(seed, 0, torch.tensor([0]), torch.tensor([0]), eligible.shape[1])
+    crossing = uniform(seed, 1, torch.tensor([0]), torch.tensor([0]), 1)[:, 0]
+    taken = take_units(order, size, torch.tensor([budget], dtype=torch.float64), crossing)
+    assert taken[0].tolist() == by_hand(order[0].tolist(), size[0].tolist(), budget, float(crossing))
+
+
+def test_the_expected_number_of_tokens_is_the_budget() -> None:
+    rows, budget = 40_000, 7.3
+    size = torch.tensor([3, 1, 6, 2, 0, 9, 1, 1, 4, 5]).expand(rows, -1)
+    numbers = torch.arange(rows)
+    order = uniform(3, 0, torch.zeros_like(numbers), numbers, size.shape[1])
+    crossing = uniform(3, 1, torch.zeros_like(numbers), numbers, 1)[:, 0]
+    counts = (
+        (take_units(order, size, torch.full((rows,), budget, dtype=torch.float64), crossing) * size).sum(1).double()
+    )
+    assert abs(float(counts.mean()) - budget) < 4 * float(counts.std()) / sqrt(rows)
+    assert counts.max() < budget + 9
+
+
+def test_at_least_one_is_the_first_in_order_and_only_where_there_is_none() -> None:
+    order = torch.tensor([[0.1, 0.5, 0.3], [0.1, 0.5, 0.3]], dtype=torch.float64)
+    size = torch.tensor([[0, 2, 1], [1, 1, 1]])
+    taken = torch.tensor([[False, False, False], [False, True, False]])
+    assert at_least_one(taken, order, size).tolist() == [[False, False, True], [False, True, False]]
+
+
+GOLDEN, LOW_64_BITS = 0x9E3779B97F4A7C15, 2**64 - 1
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def mix(value: int) -> int:
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & LOW_64_BITS
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & LOW_64_BITS
+    return value ^ (value >> 31)
+
+
+def reference(seed: int, stream: int, epoch: int, row: int, position: int) -> float:
+    """The construction in Python's own integers: a SplitMix64 generator for each row of each epoch of each stream."""
+    state = (seed + stream * GOLDEN) & LOW_64_BITS
+    for number in (epoch, row):
+        state = (mix(state) + number * GOLDEN) & LOW_64_BITS
+    state = (mix(state) + (position + 1) * GOLDEN) & LOW_64_BITS
+    return (mix(state) >> 11) / 2**53
+
+
+def draw(seed: int, stream: int, epochs: list[int], rows: list[int], length: int) -> np.ndarray:
+    return uniform(seed, stream, torch.tensor(epochs), torch.tensor(rows), length).numpy()
+
+
+def test_reference_is_splitmix64() -> None:
+    """The first numbers of Vigna's implementation for seed 0."""
+    assert [mix(n * GOLDEN & LOW_64_BITS) for n in (1, 2, 3)] == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
+
+
+@given(
+    st.integers(-(2**70), 2**70),
+    st.integers(0, 5),
+    st.lists(st.tuples(INT64, INT64), min_size=1, max_size=4),
+    st.integers(1, 20),
+)
+def test_equals_the_reference(seed: int, stream: int, addresses: list[tuple[int, int]], length: int) -> None:
+    epochs, rows = ([pair[i] for pair in addresses] for i in (0, 1))
+    expected = [[reference(seed, stream, *pair, position) for position in range(length)] for pair in addresses]
+    values = draw(seed, stream, epochs, rows, length)
+    assert values.dtype == np.float64
+    assert values.tolist() == expected
+
+
+def test_independent_of_company_and_length() -> None:
+    epochs, rows = [0, 3, 0, 7, 3], [5, 5, 10**12, 0, 6]
+    together = draw(1, 2, epochs, rows, 100)
+    for place, (epoch, row) in enumerate(zip(epochs, rows, strict=True)):
+        assert np.array_equal(draw(1, 2, [epoch], [row], 100)[0], together[place])
+        assert np.array_equal(draw(1, 2, [9, epoch], [9, row], 17)[1], together[place, :17])
+
+
+def test_every_part_of_the_address_counts() -> None:
+    base = (0, 0, 0, 0)
+    addresses = {base} | {tuple(step if i == j else 0 for j in range(4)) for i in range(4) for step in (1, 2, 1000)}
+    drawn = [draw(seed, stream, [epoch], [row], 8) for seed, stream, epoch, row in sorted(addresses)]
+    assert len({values.tobytes() for values in drawn}) == 13
+    assert not np.array_equal(draw(0, 0, [1], [2], 8), draw(0, 0, [2], [1], 8))
+    assert len(set(np.concatenate(drawn).ravel().tolist())) == 13 * 8
+
+
+N = 20_000
+DIRECTIONS = {
+    "positions": lambda: draw(3, 0, [1], [4], N)[0],
+    "rows": lambda: draw(3, 0, [1] * N, list(range(N)), 3)[:, 2],
+    "far rows": lambda: draw(3, 0, [1] * N, [row * 2**20 for row in range(N)], 1)[:, 0],
+    "epochs": lambda: draw(3, 0, list(range(N)), [4] * N, 3)[:, 2],
+    "seeds": lambda: np.array([draw(seed, 0, [1], [4], 1)[0, 0] for seed in range(2000)]),
+}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_uniform_in_every_direction(direction: str) -> None:
+    values = DIRECTIONS[direction]()
+    assert values.min() >= 0
+    assert values.max() < 1
+    assert kstest(values, "uniform").pvalue > 1e-4
+    assert abs(np.corrcoef(values[1:], values[:-1])[0, 1]) < 4 / np.sqrt(len(values))
+
+
+def test_streams_are_unrelated() -> None:
+    values = np.array([draw(3, stream, [0] * 100, list(range(100)), 200).ravel() for stream in range(3)])
+    assert np.abs(np.corrcoef(values) - np.eye(3)).max() < 4 / np.sqrt(N)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_same_on_a_gpu() -> None:
+    epochs, rows = torch.arange(50) % 3, torch.arange(50) * 10**9
+    assert torch.equal(uniform(7, 1, epochs.cuda(), rows.cuda(), 64).cpu(), uniform(7, 1, epochs, rows, 64))
+
+
+KINDS = get_args(get_type_hints(ObjectiveConfig)["kind"])
+
+
+def corrupted(kind: str) -> Corrupted:
+    tokenizer = wordpiece()
+    texts = sentences(40, seed=9)
+    batch = packed(tokenizer, texts, 64, [[(0, len(text.split()[0]))] for text in texts])
+    return make(ObjectiveConfig(kind=kind), wrapped(tokenizer), 0).corrupt(batch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_objective_asks_for_is_what_is_prepared(kind: str) -> None:
+    config = ObjectiveConfig(kind=kind)
+    assert make(config, wrapped(wordpiece()), 0).columns() == Form.of(config).marks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_targets_in_each_row(kind: str) -> None:
+    made = corrupted(kind)
+    assert made.positions.any(1).all()
+    assert not (made.positions & ~made.real).any()
+    assert len(made.targets) == int(made.positions.sum())

@@ -1,0 +1,275 @@
+"""The runner, with toy stages: what runs, in which order, and what is left after failures."""
+
+import errno
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapt.errors import DataError, StageError, StorageError
+from adapt.runner import Done, Outcome, Store, ensure, key, plan_stages
+from adapt.versions import TRIED
+from tests.runner import toys
+from tests.runner.toys import Toy, ToyResult, content, part, ran, single, states
+
+
+def test_inputs_run_first_and_once(store: Store, runs: Path) -> None:
+    finished = ensure(toys.diamond(runs), store)
+    assert ran(runs) == ["source", "left", "right", "top"]
+    assert finished.result == ToyResult(lines=32)  # of two inputs: 8 each, and 8 of the source each
+    assert finished.record.metrics["lines"] == 32
+    assert content(finished.path) == toys.expected("top")
+
+
+def test_a_second_run_runs_nothing_and_has_the_same_record(store: Store, runs: Path) -> None:
+    first = ensure(toys.diamond(runs), store)
+    ran(runs)
+    assert ensure(toys.diamond(runs), Store(store.root)) == first
+    assert ran(runs) == []
+
+
+def test_versions_that_were_not_tried_are_named_once_before_anything_runs(
+    store: Store, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(TRIED, "ray", "2.1.0")
+    key.say_untried.cache_clear()
+    ensure(toys.diamond(runs), store)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("not tried with Ray ")
+    assert "(tried: 2.1); dontstop doctor says what to install" in first
+    ensure(single(lambda *_: Outcome(ToyResult()), rate=0.2), store)
+    ensure(toys.diamond(runs), store)
+    assert "not tried" not in f"{others} {capsys.readouterr().err}"
+    key.say_untried.cache_clear()
+
+
+def test_the_record_is_written_after_everything_else(store: Store) -> None:
+    seen = []
+
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "output").write_text("seven b")
+        seen.append((folder / "stage.json").exists())
+        return Outcome(ToyResult(loss=1.5), {"tokens": 3}, {"workers": 2})
+
+    finished = ensure(single(run, rate=0.1), store)
+    assert seen == [False]
+    written = json.loads((finished.path / "stage.json").read_text())
+    assert written["outputs"] == {"deep/output": 7}
+    assert (written["stage"], written["name"], written["version"]) == ("toy", "toy", 1)
+    assert (written["what"], written["metrics"]) == ({"rate": 0.1}, {"lines": 0, "found": [], "loss": 1.5})
+    assert (written["cost"]["tokens"], written["resources"]["workers"]) == (3, 2)
+    assert written["cost"]["seconds"] >= 0
+    assert written["packages"]["python"] == sys.version.split()[0]
+
+
+def test_a_folder_is_tidied_once_its_record_is_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def tidy(stage: Toy, folder: Path) -> None:
+        seen.append((folder / "stage.json").exists())
+
+    def broken(folder: Path, done: Done) -> Outcome[ToyResult]:
+        raise DataError("broken", "mend it")
+
+    monkeypatch.setattr(Toy, "tidy", tidy)
+    with pytest.raises(DataError):
+        ensure(single(broken, rate=0.1), store)
+    assert seen == []
+    for _ in range(2):  # what is finished is not run, and not tidied, again
+        ensure(single(rate=0.1), store)
+    assert seen == [True]
+
+
+def test_a_record_names_its_inputs(store: Store, runs: Path) -> None:
+    stage = toys.diamond(runs)
+    record = ensure(stage, store).record
+    left = record.inputs["left"]
+    assert set(record.inputs) == {"left", "right"}
+    assert (left["stage"], left["key"]) == ("left", stage.inputs["left"].key)
+    assert content(Path(left["path"])) == toys.expected("left")
+
+
+def test_a_failed_stage_keeps_its_folder_and_has_no_record(store: Store, runs: Path) -> None:
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
+        found = sorted(file.name for file in folder.iterdir())
+        (folder / "half").write_text("")
+        if not found:
+            raise DataError("the text is broken")
+        return Outcome(ToyResult(found=found))
+
+    top = replace(toys.diamond(runs), act=run)
+    with pytest.raises(DataError, match="the text is broken"):
+        ensure(top, store)
+    assert ran(runs) == ["source", "left", "right"]
+    folder = store.folder("top", "toy", top.key)
+    assert [file.name for file in folder.iterdir()] == ["half"]
+    assert store.find("top", "toy", top.key) is None
+    assert ensure(top, store).result.found == ["half"]  # the next run goes on with what is there ...
+    assert ran(runs) == []  # ... and what was done before is not lost
+
+
+def test_a_failed_input_stops_what_needs_it(store: Store, runs: Path) -> None:
+    def fail(folder: Path, done: Done) -> Outcome[ToyResult]:
+        raise KeyError("bug")
+
+    top = toys.diamond(runs)
+    broken = replace(top, left=replace(part(top, "left"), act=fail))
+    with pytest.raises(KeyError):
+        ensure(broken, store)
+    assert ran(runs) == ["source"]
+    assert not (store.root / "top").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [(errno.ENOSPC, "no space left while writing"), (errno.EACCES, "cannot write")]
+)
+def test_a_stage_that_cannot_write_names_its_folder(store: Store, code: int, message: str) -> None:
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
+        raise OSError(code, "refused")
+
+    stage = single(run)
+    with pytest.raises(StorageError, match=f"{message} {store.folder('toy', 'toy', stage.key)}"):
+        ensure(stage, store)
+
+
+def test_a_record_that_cannot_be_committed_leaves_the_stage_unfinished(
+    store: Store, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    stage = single(lambda folder, done: Outcome(ToyResult((folder / "out").write_text("done"))))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        with pytest.raises(StorageError, match=r"stage\.json"):
+            ensure(stage, store)
+    assert store.find("toy", "toy", stage.key) is None
+    assert [file.name for file in store.folder("toy", "toy", stage.key).iterdir()] == ["out"]
+    assert ensure(stage, store).record.outputs == {"out": 4}
+
+
+def test_an_unreadable_record_stops_the_run_and_names_its_folder(store: Store) -> None:
+    folder = ensure(single(), store).path
+    (folder / "stage.json").write_text('{"stage": "toy"')
+    for look in (ensure, plan_stages):
+        with pytest.raises(StageError, match=f"{folder}/stage.json cannot be read"):
+            look(single(), store)
+
+
+def test_a_new_version_runs_again_and_keeps_the_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = ensure(single(), store).record
+    monkeypatch.setattr(Toy, "version", 2)
+    new = ensure(single(), store).record
+    assert (old.version, new.version) == (1, 2)
+    assert old.path != new.path
+    assert (old.path / "stage.json").exists()
+
+
+def test_a_change_runs_what_is_downstream_and_nothing_else(store: Store, runs: Path) -> None:
+    def chain(rate: float) -> Toy:
+        top = toys.diamond(runs)
+        return replace(top, left=replace(part(top, "left"), settings={"rate": rate}))
+
+    ensure(chain(1.0), store)
+    ran(runs)
+    ensure(chain(2.0), store)
+    assert ran(runs) == ["left", "top"]
+    ensure(chain(1.0), store)  # the first results are still there
+    assert ran(runs) == []
+
+
+def test_a_new_name_is_the_same_stage(store: Store, runs: Path) -> None:
+    first = ensure(toys.diamond(runs), store)
+    ran(runs)
+    assert ensure(toys.diamond(runs, name="renamed"), store).path == first.path
+    assert ran(runs) == []
+
+
+def test_a_moved_store_is_still_done(store: Store, runs: Path, tmp_path: Path) -> None:
+    ensure(toys.diamond(runs), store)
+    ran(runs)
+    store.root.rename(tmp_path / "moved")
+    (tmp_path / "link").symlink_to(tmp_path / "moved")
+    for root in (tmp_path / "moved", tmp_path / "link"):
+        finished = ensure(toys.diamond(runs), Store(root))
+        assert finished.path.parent == root / "top"
+        assert content(finished.path) == toys.expected("top")
+    assert ran(runs) == []
+
+
+def test_a_plan_lists_every_stage_once_inputs_first(store: Store, runs: Path) -> None:
+    planned = plan_stages(toys.diamond(runs), store)
+    assert [line.stage.kind for line in planned] == ["source", "left", "right", "top"]
+    assert all(line.record is None and line.nearest is None and line.changed == [] for line in planned)
+    assert [line.folder for line in planned] == [
+        store.folder(line.stage.kind, "toy", line.stage.key) for line in planned
+    ]
+    assert ran(runs) == []
+    assert not store.root.exists()  # looking leaves no trace
+
+
+def test_a_plan_tells_done_from_to_do(store: Store, runs: Path) -> None:
+    top = toys.diamond(runs)
+    ensure(top.inputs["left"], store)
+    assert states(top, store) == {"source": "done", "left": "done", "right": [], "top": []}
+    ensure(top, store)
+    assert states(top, store) == dict.fromkeys(toys.NAMES, "done")
+
+
+def test_a_plan_is_what_then_runs(store: Store, runs: Path) -> None:
+    ensure(toys.diamond(runs).inputs["left"], store)
+    ran(runs)
+    expected = [line.stage.kind for line in plan_stages(toys.diamond(runs), store) if not line.record]
+    ensure(toys.diamond(runs), store)
+    assert ran(runs) == expected
+
+
+def test_a_plan_says_which_field_and_which_input_changed(store: Store, runs: Path) -> None:
+    def chain(rate: float) -> Toy:
+        top = toys.diamond(runs)
+        return replace(top, left=replace(part(top, "left"), settings={"train": {"rate": rate}}))
+
+    first, second = chain(0.5), chain(0.25)
+    done = ensure(first, store).record
+    old, new = first.inputs["left"].key[:8], second.inputs["left"].key[:8]
+    assert states(second, store) == {
+        "source": "done",
+        "left": ["train.rate: 0.5 -> 0.25"],
+        "right": "done",
+        "top": [f"input left: {old}… -> {new}…"],
+    }
+    assert plan_stages(second, store)[-1].nearest == done
+
+
+def test_a_plan_says_that_an_input_is_new(store: Store, runs: Path) -> None:
+    top = toys.diamond(runs)
+    less = replace(top, right=None, act=toys.idle)
+    ensure(less, store)
+    ensure(top.inputs["right"], store)
+    assert states(top, store)["top"] == [f"input right: (not there) -> {top.inputs['right'].key[:8]}…"]
+
+
+def test_a_plan_says_that_the_version_changed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure(single(rate=1), store)
+    monkeypatch.setattr(Toy, "version", 2)
+    assert states(single(rate=1), store) == {"toy": ["version of the stage's code: 1 -> 2"]}
+
+
+def test_a_plan_compares_with_the_stage_that_is_most_alike(store: Store) -> None:
+    for name, rate, seed in (("a", 1, 1), ("b", 2, 0), ("c", 3, 3)):
+        ensure(single(name=name, rate=rate, seed=seed), store)
+    (line,) = plan_stages(single(name="d", rate=2, seed=5), store)
+    assert (line.nearest and line.nearest.name, line.changed) == ("b", ["seed: 0 -> 5"])
+
+
+def test_a_half_done_stage_is_not_compared_with(store: Store) -> None:
+    def fail(folder: Path, done: Done) -> Outcome[ToyResult]:
+        raise DataError("no")
+
+    with pytest.raises(DataError):
+        ensure(single(fail, rate=1), store)
+    (line,) = plan_stages(single(rate=2), store)
+    assert (line.record, line.nearest) == (None, None)

@@ -1,0 +1,129 @@
+"""The stage that hands a model over: what it takes from the training and from the evaluations for its record."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from adapt.config import Config, EvaluationConfig
+from adapt.evaluate.intervals import change, mean_loss
+from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
+from adapt.evaluate.measurements import LossChange, Text, TextLoss
+from adapt.runner import Done, Finished, Outcome, Stage, Store, ensure
+from adapt.stage.export_model import Adapted, Export
+from adapt.stage.model_evaluation import Evaluated
+from adapt.stage.prepare_text import Prepared
+from adapt.stage.train import SourceShare, Trained
+
+CONFIG = Config(name="physics", evaluation=EvaluationConfig(bootstrap_samples=200))
+TRAINED = Trained(
+    steps=7,
+    tokens=12_345,
+    tokens_per_s=99.0,
+    data_wait_share=0.01,
+    device_seconds=70.0,
+    flops=1e15,
+    mfu=0.25,
+    peak_memory_bytes=2**30,
+    transductive=False,
+    sources={"domain": SourceShare(rows=3, tokens=90, share=1.0)},
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ToyText(Stage[Prepared]):
+    kind = "prepare"
+    name: str
+
+    def what(self) -> Mapping[str, Any]:
+        return {"name": self.name}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
+        return Outcome(Prepared(heldout_documents=9, heldout_tokens=99))
+
+
+@dataclass(frozen=True, eq=False)
+class ToyTraining(Stage[Trained]):
+    kind = "train"
+    name: str
+
+    def what(self) -> Mapping[str, Any]:
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Trained]:
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text("{}")
+        return Outcome(TRAINED, {"device_seconds": 70.0, "device_hours": 70 / 3600, "cost": 0.04}, {"workers": 2})
+
+
+@dataclass(frozen=True, eq=False)
+class ToyEvaluation(Stage[Evaluated]):
+    kind = "evaluate"
+    name: str
+    documents: Mapping[str, int]
+    mean: float
+    overlap: int | None
+
+    def what(self) -> Mapping[str, Any]:
+        return {"documents": dict(self.documents), "mean": self.mean}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
+        losses, texts = {}, {}
+        for name, size in self.documents.items():
+            counts = np.random.default_rng(0).integers(1, 40, size)
+            sums = counts * np.random.default_rng(size).normal(self.mean, 0.2, size)
+            losses[name] = {"losses": sums.tolist(), "counts": counts.tolist()}
+            loss = float(sums.sum() / counts.sum()) if size else None
+            texts[name] = TextLoss(loss, size, int(counts.sum()), self.overlap, loss_per_byte=self.mean / 4)
+        (folder / LOSSES_FILE).write_text(json.dumps(losses))
+        return Outcome(Evaluated(texts))
+
+
+def exported(root: Path, **documents: int) -> tuple[Export, Finished[Adapted]]:
+    """An export of a model, with so many documents of each text measured."""
+    domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
+    before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, 1.6, 0)
+    toys: Any = (domain, general, None, ToyTraining("training"), before, after)
+    stage = Export("physics", CONFIG, *toys, False)
+    return stage, ensure(stage, Store(root))
+
+
+def test_the_record_has_losses_before_and_after_with_their_change_and_the_trainings_figures(tmp_path: Path) -> None:
+    stage, done = exported(tmp_path, domain=50, general=40)
+    before, after = (Store(tmp_path).folder("evaluate", each.name, each.key) for each in (stage.before, stage.after))
+    for text in get_args(Text):
+        (old, counts), (new, _) = read_losses(before, text), read_losses(after, text)
+        assert done.result.losses[text] == LossChange(
+            text=text,
+            predictions=int(counts.sum()),
+            before=mean_loss(old, counts, 200),
+            after=mean_loss(new, counts, 200),
+            change=change(old, new, counts, 200),
+            per_byte_before=0.5,
+            per_byte_after=0.4,
+            overlap=0,
+        )
+    assert "| 0.5000 | 0.4000 |" in (done.path / "README.md").read_text()
+    assert {name: done.record.metrics[name] for name in asdict(TRAINED)} == asdict(TRAINED)
+    assert done.result.sources == TRAINED.sources
+    assert done.record.cost["cost"] == 0.04
+    assert done.record.resources["workers"] == 2
+    card = (done.path / "README.md").read_text()
+    assert all(each.key in card for each in stage.inputs.values())
+
+
+@pytest.mark.parametrize("documents", [0, 1])
+def test_too_little_held_out_text(tmp_path: Path, documents: int) -> None:
+    _, done = exported(tmp_path, domain=documents, general=30)
+    assert done.result.losses.keys() == {"general"}
+    assert "general text" in (done.path / "README.md").read_text()
+
+
+def test_without_general_text(tmp_path: Path) -> None:
+    _, done = exported(tmp_path, domain=20)
+    assert done.result.losses.keys() == {"domain"}
+    assert done.result.losses["domain"].change.value == pytest.approx(-0.4)

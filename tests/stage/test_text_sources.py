@@ -1,0 +1,96 @@
+"""The text of tasks without its labels, as TAPT trains on it and keeps it out. Needs no Ray."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import TaskConfig
+from adapt.errors import DataError
+from adapt.runner import Finished, Stage, Store, ensure
+from adapt.runner.digest import Digests
+from adapt.select import TEXTS_FILE
+from adapt.stage.text_sources import TaskSplit, TaskTexts, TextsWritten
+from tests.samples import with_labels, write
+
+TRAIN = ["the first text", "the second text", "The  DEV text", "the first text", "the test text"]
+DEV = ["the dev text", "another dev text"]
+TEST = ["the test text", "a sentence of the test split that nobody may see before the end of it all"]
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> TaskConfig:
+    files: dict[str, Any] = {
+        split: write(tmp_path / f"{split}.jsonl", with_labels(texts))
+        for split, texts in (("train", TRAIN), ("dev", DEV), ("test", TEST))
+    }
+    return TaskConfig(**files)
+
+
+def texts_of(task: TaskConfig, splits: Sequence[str], unseen: Sequence[TaskConfig] = ()) -> TaskTexts:
+    """Without those of dev and test of some tasks."""
+    hidden = tuple(TaskSplit.of(each, split, Digests()) for each in unseen for split in ("dev", "test"))
+    return TaskTexts("texts", tuple(TaskSplit.of(task, split, Digests()) for split in splits), hidden)
+
+
+def run(stage: Stage[TextsWritten], root: Path) -> tuple[list[str], Finished[TextsWritten]]:
+    done = ensure(stage, Store(root / "runs"))
+    lines = (done.path / TEXTS_FILE).read_text().splitlines()
+    return [json.loads(line)["text"] for line in lines], done
+
+
+def test_texts_that_stand_in_dev_or_test_are_left_out(task: TaskConfig, tmp_path: Path) -> None:
+    texts, done = run(texts_of(task, ["train"], [task]), tmp_path)
+    assert texts == ["the first text", "the second text"]  # each once
+    assert done.result == TextsWritten(documents=2, in_other_splits=2)
+
+
+def test_texts_that_another_task_is_tested_on_are_left_out_too(task: TaskConfig, tmp_path: Path) -> None:
+    other = replace(task, name="other", test=write(tmp_path / "other.jsonl", [{"text": "The first  text"}]))
+    assert run(texts_of(task, ["train"], [task, other]), tmp_path)[0] == ["the second text"]
+
+
+def test_texts_without_labels_are_kept_away_too(task: TaskConfig, tmp_path: Path) -> None:
+    write(tmp_path / "test.jsonl", [{"text": text} for text in TEST])
+    assert run(texts_of(task, ["train"], [task]), tmp_path)[0] == ["the first text", "the second text"]
+
+
+def test_a_task_of_which_nothing_is_left_is_refused(task: TaskConfig, tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", [{"text": "the DEV text", "label": "a"}])
+    with pytest.raises(DataError, match="all texts of task stand in dev or test too"):
+        run(texts_of(task, ["train"], [task]), tmp_path)
+
+
+def test_too_many_broken_records_are_refused(task: TaskConfig, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "good", "label": "a"}\n{"text": "ba\n')
+    with pytest.raises(DataError, match=r"1 of 2 records of task\.train are unusable"):
+        run(texts_of(task, ["train"]), tmp_path)
+
+
+def test_a_split_that_changes_after_it_was_listed_is_refused(task: TaskConfig, tmp_path: Path) -> None:
+    """The key says what stood in it then."""
+    stage = texts_of(task, ["train"], [task])
+    write(tmp_path / "dev.jsonl", with_labels(["quite another text"] * 3))
+    with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job looked at it first"):
+        run(stage, tmp_path)
+
+
+def test_all_splits_where_that_is_asked_for(task: TaskConfig, tmp_path: Path) -> None:
+    texts, _ = run(texts_of(task, ["train", "dev", "test"]), tmp_path)
+    assert {*DEV, *TEST} < set(texts)
+
+
+@pytest.mark.parametrize(("aspect", "expected"), [("first", 1), ("something else", 2)])
+def test_a_second_text_is_one_of_its_own_unless_the_first_holds_it(
+    task: TaskConfig, tmp_path: Path, aspect: str, expected: int
+) -> None:
+    write(tmp_path / "train.jsonl", [{"text": "the first text", "aspect": aspect, "label": "a"}])
+    assert len(run(texts_of(replace(task, pair_field="aspect"), ["train"]), tmp_path)[0]) == expected
+
+
+def test_words_of_token_classification_are_joined(task: TaskConfig, tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", [{"text": ["the", "first"], "label": ["O", "B-x"]}])
+    assert run(texts_of(replace(task, kind="tokens"), ["train"]), tmp_path)[0] == ["the first"]

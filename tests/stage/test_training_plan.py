@@ -1,0 +1,222 @@
+"""What is known before a training: length, mixture, held-out text."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapt.config import (
+    Config,
+    CorpusConfig,
+    MixtureConfig,
+    ModelConfig,
+    SourceConfig,
+    StorageConfig,
+    TaskConfig,
+    TrainingConfig,
+    Workers,
+)
+from adapt.corpus.corpora import warn_of_little
+from adapt.corpus.heldout import is_heldout, key_of
+from adapt.corpus.sample_order import Mixture
+from adapt.corpus.token_shards import write_shard
+from adapt.errors import ConfigError, DataError
+from adapt.job.training_jobs import dapt_stages, tapt_stages
+from adapt.runner import Done, Stage
+from adapt.stage.context import Context
+from adapt.stage.prepare_text import Prepared
+from adapt.stage.train import Train
+from adapt.stage.training_plan import length_over, mixed, sized, warn_of_unmeasured, weights_of
+from tests.samples import labelled, sentences, write
+from tests.stage.done import record_of
+
+CONFIG = Config(training=TrainingConfig(global_batch_size=8, sequence_length=128))
+
+
+def text(tokens: int, documents: int = 1) -> Prepared:
+    return Prepared(0, 0, train_documents=documents, train_tokens=tokens)
+
+
+def weighted(*weights: float | None) -> Config:
+    sources = [SourceConfig(name, paths=name, weight=each) for name, each in zip("ab", weights, strict=True)]
+    return replace(CONFIG, corpus=CorpusConfig(sources=sources))
+
+
+def mixture(config: Config, a: int, b: int, replay: int | None = None) -> Mixture:
+    found = mixed(config, {"a": text(a), "b": text(b)}, None if replay is None else text(replay), {})
+    assert found
+    return found
+
+
+def test_a_mixture_is_of_the_sources_rows() -> None:
+    found = mixture(weighted(1, 3), 1000, 129, 1)
+    assert found.rows == (8, 2, 1)
+    assert found.slots == (225, 675, 100)
+    assert [sum(group.rows) for group in found.groups] == [8, 2, 1]
+
+
+def test_a_share_for_text_without_a_row_is_refused_by_name() -> None:
+    """No sample of it could ever be found, and looking for one would never end."""
+    with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3, but no text to train on"):
+        mixture(weighted(1, 3), 1000, 0)
+    with pytest.raises(DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths have"):
+        mixture(weighted(1, 3), 1000, 129, 0)
+    with pytest.raises(ConfigError, match=r"corpus\.sources: the weights of a, b are all 0"):
+        mixture(weighted(0, 0), 1000, 129)  # of a part of the sources, as a joint training may have
+
+
+@pytest.mark.parametrize(
+    "config",
+    [weighted(1, 0), weighted(None, None), replace(weighted(None, None), mixture=MixtureConfig(temperature=2.0))],
+)
+def test_text_without_a_row_that_gets_no_share_is_left_out(config: Config) -> None:
+    found = mixture(replace(config, mixture=replace(config.mixture, replay_fraction=0.0)), 1000, 0, 0)
+    assert found.drawn(100) == [100, 0, 0]
+    assert found.locate(np.arange(100)).sources.max() == 0
+
+
+def test_a_streamed_corpus_is_no_mixture_and_as_long_as_it_is_configured() -> None:
+    streamed = replace(CONFIG, corpus=CorpusConfig(paths="a", streaming=True))
+    limited = replace(streamed, training=replace(streamed.training, max_steps=7))
+    assert mixed(limited, {"domain": Prepared(0, 0)}, None, {}) is None
+    assert length_over(limited, None).steps == 7
+
+
+def test_a_share_that_changes_does_so_over_the_whole_run_and_leaves_its_length() -> None:
+    config = replace(CONFIG, mixture=MixtureConfig(replay_fraction=0.0, replay_last=0.5))
+    whole = mixed(config, {"domain": text(640_000)}, text(64_000), {})
+    assert whole
+    assert whole.changing
+    steps = length_over(config, whole).steps
+    assert steps == length_over(replace(config, mixture=MixtureConfig(replay_fraction=0.25)), whole).steps
+    domain, general = whole.drawn(steps * config.training.global_batch_size)
+    assert general / (domain + general) == pytest.approx(0.25, abs=0.01)
+
+
+def test_sources_without_weights_have_none() -> None:
+    assert weights_of(weighted(None, None).corpus) is None
+    assert weights_of(weighted(1, 3).corpus) == [1, 3]
+
+
+@pytest.mark.parametrize(("examples", "workers", "rows"), [(256, 1, 128), (6, 3, 3), (256, (2, 8), 128)])
+def test_a_batch_is_what_so_many_examples_fill(examples: int, workers: Workers, rows: int) -> None:
+    """In eights, where it is that large. Replayed text has no examples, and is not among what is counted."""
+    assert size_of_batch(examples, workers) == rows
+
+
+@pytest.mark.parametrize(("examples", "workers", "wrong"), [(256, 3, 3), (6, 2, 2), (256, (1, 3), 3), (256, (3, 4), 3)])
+def test_a_batch_that_workers_cannot_share_is_refused(examples: int, workers: Workers, wrong: int) -> None:
+    with pytest.raises(ConfigError, match=f"which {wrong} workers cannot share equally") as caught:
+        size_of_batch(examples, workers)
+    assert "tapt.batch_examples" in caught.value.fix
+
+
+def size_of_batch(examples: int | None, workers: Workers = 1) -> int:
+    """Of texts of 32 tokens a document, 64 a sequence."""
+    training = TrainingConfig(global_batch_size=48, sequence_length=64)
+    config = replace(CONFIG, training=training, resources=replace(CONFIG.resources, workers=workers))
+    return sized(config, examples, [text(3200, documents=100)]).training.global_batch_size
+
+
+def test_without_examples_the_batch_is_the_configured_one() -> None:
+    assert size_of_batch(None) == 48
+
+
+TEXTS = sentences(60, seed=4)
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_bert: Path) -> Config:
+    return Config(
+        name="small",
+        model=ModelConfig(path=str(tiny_bert)),
+        corpus=CorpusConfig(paths=write(tmp_path / "domain.jsonl", [{"text": text} for text in TEXTS])),
+        training=TrainingConfig(sequence_length=64),
+        evaluation=replace(Config().evaluation, sequence_length=64),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+
+
+def said(training: Train, texts: list[str], share: float, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of a training on these texts, of which a share is held out."""
+    kept = {kind: [text for text in texts if is_heldout(text, share) == (kind == "heldout")] for kind in KINDS}
+    folder.mkdir(exist_ok=True)
+    for kind, some in kept.items():
+        if some:
+            path = folder / f"{kind}-000000-000000.arrow"
+            write_shard(path, [[1, 2]] * len(some), 10, keys=[key_of(text) for text in some])
+    counts: dict[str, Any] = {f"{kind}_documents": len(some) for kind, some in kept.items()}
+    records = {}
+    for text in training.corpora.values():
+        records[text.key] = replace(record_of(text, **counts), path=folder)
+    warn_of_unmeasured(training.name, training.corpora, Done(records))
+    return capsys.readouterr().err
+
+
+KINDS = ("train", "heldout")
+
+
+def trained(config: Config, share: float) -> Train:
+    return dapt_stages(Context.of(replace(config, corpus=replace(config.corpus, heldout_fraction=share)))).training
+
+
+def test_that_nothing_is_held_out_is_said_with_a_share_that_works(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [text for text in TEXTS if not is_heldout(text, 0.01)]
+    shown = said(trained(config, 0.01), texts, 0.01, tmp_path / "prepared", capsys)
+    assert f"small: nothing will be measured: none of its {len(texts)} documents is held out" in shown
+    assert "set it to 0 to train without a measurement" in shown
+    found = re.search(r"set corpus\.heldout_fraction to (\S+), which holds out (\d+),", shown)
+    assert found
+    assert sum(is_heldout(text, float(found[1])) for text in texts) == int(found[2]) >= 6
+    again = said(trained(config, float(found[1])), texts, float(found[1]), tmp_path / "again", capsys)
+    assert again == ""
+
+
+def test_that_too_little_is_held_out_is_said(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ordered = sorted(TEXTS, key=key_of)
+    for held_out, words in ((1, "nothing will be measured: 1 of its 60"), (3, "only 3 of its 60 documents are held")):
+        share = (key_of(ordered[held_out - 1]) + key_of(ordered[held_out])) / 2**65
+        assert words in said(trained(config, share), TEXTS, share, tmp_path / str(held_out), capsys)
+
+
+def test_nothing_is_said_where_nothing_was_wanted_or_other_text_is_measured(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(trained(config, 0.0), TEXTS, 0.0, tmp_path / "none", capsys) == ""
+    files = {split: write(tmp_path / f"{split}.jsonl", labelled(8, seed)) for seed, split in enumerate(SPLITS)}
+    of_task = tapt_stages(Context.of(replace(config, task=TaskConfig(**files)))).training
+    assert said(of_task, TEXTS, 0.0, tmp_path / "task", capsys) == ""
+
+
+SPLITS = ("train", "dev", "test")
+
+
+def test_texts_that_are_too_few_for_any_share(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = said(trained(config, 1e-9), TEXTS[:2], 1e-9, tmp_path / "two", capsys)
+    assert "give it more text, or set it to 0" in shown
+
+
+def test_streamed_text_of_unknown_size(config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = trained(config, 0.001)
+    text: Stage[Any] = training.corpora["domain"]
+    record = record_of(text, heldout_documents=0, train_documents=None)
+    warn_of_unmeasured("small", training.corpora, Done({text.key: record}))
+    shown = capsys.readouterr().err
+    assert "none of its documents is held out (corpus.heldout_fraction 0.001)" in shown
+    assert "set corpus.heldout_fraction to 0.01 or more" in shown
+
+
+def test_a_text_that_is_measured_whole_may_be_too_little(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_little(2, "general", "evaluation.general_paths")
+    assert capsys.readouterr().err == ""
+    warn_of_little(1, "general", "evaluation.general_paths")
+    assert "general: its loss will not be measured, because it has 1 document; add text to" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""Models with a smaller or a new vocabulary, which training can begin with."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
+from adapt.runner import ensure
+from adapt.stage.context import Context
+from tests.samples import write
+from tests.show.shown import show_result
+from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
+
+TEXT = "the model and the data, hepatitis"
+
+
+def test_a_smaller_model_that_says_the_same(
+    config: Config,  # noqa: F811
+    tiny_bert: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(tmp_path / "domain.jsonl", [{"text": TEXT}])
+    (tmp_path / "keep.txt").write_text("gradient\n")
+    context = Context.of(asking(config, action="trim", keep=str(tmp_path / "keep.txt")))
+    finished = ensure(change_vocabulary(context), context.store)
+    small, old = load_tokenizer(finished.path), load_tokenizer(tiny_bert)
+    assert small.tokenize(TEXT) == old.tokenize(TEXT)
+    assert "gradient" in small.get_vocab()
+    assert "language" not in small.get_vocab()
+    assert (len(small), len(old)) == (finished.result.vocabulary, finished.result.before)
+    model, base = load_model(finished.path), load_model(tiny_bert)
+    assert model.config.vocab_size == len(small)
+    assert finished.result.parameters_saved == base.num_parameters() - model.num_parameters() > 0
+    kept = [old.get_vocab()[token] for token in small.convert_ids_to_tokens(range(len(small)))]
+    with torch.no_grad():
+        after = model(**small(TEXT, return_tensors="pt")).logits
+        before = base(**old(TEXT, return_tensors="pt")).logits
+    assert torch.allclose(after, before[..., kept], atol=1e-6)
+    show_result(finished)
+    assert "parameters fewer" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_refused(config: Config) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match=r"vocabulary\.keep: there is no file none\.txt"):
+        change_vocabulary(Context.of(asking(config, action="trim", keep="none.txt")))
+
+
+def test_a_beginning(config: Config, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    context = Context.of(asking(config, action="scratch", size=120))
+    stage = change_vocabulary(context)
+    finished = ensure(stage, context.store)
+    assert finished.result.vocabulary == len(load_tokenizer(finished.path)) <= 120
+    assert finished.result.parameters == load_model(finished.path).num_parameters()
+    assert VOCABULARY_JOB.training
+    assert VOCABULARY_JOB.training(stage) is stage
+    show_result(finished)
+    assert "random parameters" in capsys.readouterr().err
+
+
+def test_there_is_no_elbow(config: Config) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match="there are none"):
+        change_vocabulary(Context.of(asking(config, action="scratch", size="elbow")))

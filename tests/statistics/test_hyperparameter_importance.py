@@ -1,0 +1,55 @@
+"""Importance of fields: shares of the variance that are known from the function itself."""
+
+import numpy as np
+import pytest
+
+from adapt.statistics.hyperparameter_importance import FEWEST_TRIALS, coded_values, importances
+
+
+def shares(columns: dict[str, list[float]], outcome: list[float]) -> dict[str, float]:
+    found = importances(columns, outcome)
+    assert found
+    return {each.field: each.share for each in found.fields}
+
+
+def test_shares_are_those_of_an_additive_function() -> None:
+    """Of 2 a + b over a square, a has 4/5 of the variance, b 1/5, and c nothing."""
+    generator = np.random.default_rng(0)
+    a, b, c = generator.uniform(size=(3, 150))
+    found = importances({"c": [*c], "b": [*b], "a": [*a]}, [*(2 * a + b)])
+    assert found
+    assert [each.field for each in found.fields] == ["a", "b", "c"]
+    known = {each.field: each for each in found.fields}
+    assert known["a"].share == pytest.approx(0.8, abs=0.12)
+    assert known["b"].share == pytest.approx(0.2, abs=0.08)
+    assert abs(known["c"].share) < 0.03
+    assert known["a"].low > known["b"].high > known["b"].low > 0
+    assert found.explained > 0.8
+
+
+def test_noise_explains_nothing() -> None:
+    generator = np.random.default_rng(1)
+    a, noise = generator.uniform(size=(2, 20))
+    found = importances({"a": [*a]}, [*noise])
+    assert found
+    assert found.explained < 0.2
+    assert found.fields[0].low < 0 < found.fields[0].high
+
+
+def test_words_matter_as_numbers_do() -> None:
+    words = ["one", "two", "three", "two"] * 8
+    outcome = [{"one": 0.0, "two": 1.0, "three": 0.3}[word] for word in words]
+    assert shares({"a.word": words, "a.same": [1] * 32}, outcome) == {"a.word": pytest.approx(1.0, abs=0.35)}
+    assert coded_values([True, False, None]) == [2.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "outcome"),
+    [
+        ({"a": [*range(FEWEST_TRIALS - 1)]}, [*range(FEWEST_TRIALS - 1)]),  # too few
+        ({"a": [*range(20)]}, [0.5] * 20),  # all the same
+        ({"a": [1] * 20}, [*range(20)]),  # nothing is varied
+    ],
+)
+def test_where_nothing_can_be_said_nothing_is(columns: dict[str, list[float]], outcome: list[float]) -> None:
+    assert importances(columns, outcome) is None

@@ -1,0 +1,146 @@
+"""The micro-batch that ranks agree on, and the trial that comes before it."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from adapt.config import Config, ObjectiveConfig, ResourcesConfig, TrainingConfig, Workers
+from adapt.method.base import Method
+from adapt.method.collectives import is_alone
+from adapt.model.packing.isolation import keep_documents_apart
+from adapt.objective.objective import CausalLanguageModelling
+from adapt.train.capacity import micro_batch as module
+from adapt.train.capacity.device import Device
+from adapt.train.capacity.memory import GIB
+from adapt.train.capacity.micro_batch import RankPlace, largest_that_runs, passes, trial_pass
+from tests.model.architectures import random_model
+from tests.train.capacity.test_memory import ROBERTA
+
+CPU = torch.device("cpu")
+
+
+def config(workers: Workers | None = None, **changes: Any) -> Config:
+    training = {"global_batch_size": 512, "sequence_length": 64, **changes}
+    return Config(
+        objective=ObjectiveConfig(kind="causal"),
+        training=TrainingConfig(**training),
+        resources=ResourcesConfig(workers=workers or dist.get_world_size()),
+    )
+
+
+def test_the_first_size_that_runs() -> None:
+    tried = []
+
+    def run(size: int) -> None:
+        tried.append(size)
+        if size > 3:
+            raise torch.OutOfMemoryError
+
+    assert largest_that_runs(run, [8, 4, 2, 1]) == 2
+    assert tried == [8, 4, 2]
+    assert largest_that_runs(lambda _: run(9), [2, 1]) == 1  # training itself will say that not even one fits
+    with pytest.raises(RuntimeError, match="another"):
+        largest_that_runs(fail, [2, 1])
+
+
+def fail(size: int) -> None:
+    raise RuntimeError("another error")
+
+
+class Noted(Method):
+    """Adds to the loss, and is asked for it where no other rank waits."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def losses(self, model, parts, objective, step, predictions):
+        assert is_alone()
+        self.calls.append("losses")
+        for loss, _ in super().losses(model, parts, objective, step, predictions):
+            yield loss, 2 * loss
+            self.calls.append("backward")
+
+    def report(self):
+        assert is_alone()
+        self.calls.append("report")
+        return {}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
+    model = random_model("gpt2")
+    keep_documents_apart(model.eval())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    reached = []
+    model.transformer.wte.weight.register_hook(lambda _: reached.append(True))
+    method = Noted()
+    trial_pass(model.train(), CausalLanguageModelling(), method, 3, 64, precision, reserved=1000)
+    assert reached
+    assert method.calls == ["losses", "backward", "report"]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+
+
+def chosen(
+    memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any], noted: list[int] | None = None
+) -> tuple[int, int]:
+    """What a rank chooses, whose device is made up; one that fails in its trial is a GPU."""
+    rank = dist.get_rank()
+    kind = "cuda" if fails_above else "cpu"
+
+    def pretended(*_: Any) -> Device:
+        return Device(kind, int(memory_gib[rank] * GIB))
+
+    def trial(model: Any, objective: Any, method: Any, rows: int, *_: Any) -> None:
+        if rows > fails_above[rank]:
+            raise torch.OutOfMemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "found", pretended)
+        patch.setattr(module, "trial_pass", trial)
+        place = RankPlace(CPU, "fp32", 1)
+        note = (noted if noted is not None else []).append
+        return passes(
+            config(**training), ROBERTA, torch.nn.Identity(), CausalLanguageModelling(), Method(), place, None, note
+        )
+
+
+def test_all_ranks_take_what_the_smallest_can(ranks) -> None:
+    group = ranks(2)
+    alike = group.run(chosen, [64.0, 64.0], None, {})
+    assert alike == [(128, 2)] * 2  # 8,192 tokens of 64 each
+    small = group.run(chosen, [64.0, 6.0], None, {})
+    assert small[0] == small[1]
+    assert small[0][0] < 128
+    assert small[0][0] * small[0][1] == 256
+
+
+def test_a_trial_that_fails_on_one_rank_counts_for_all(ranks) -> None:
+    assert ranks(2).run(chosen, [64.0, 64.0], [999, 40], {}) == [(32, 8)] * 2
+
+
+def trials_of_one(fails_above: int) -> list[int]:
+    noted: list[int] = []
+    chosen([64.0], [fails_above], {}, noted)
+    return noted
+
+
+def test_each_number_is_noted_before_it_is_tried(ranks) -> None:
+    (noted,) = ranks(1).run(trials_of_one, 40)
+    assert noted[-1] == 32
+    assert noted == sorted(noted, reverse=True)
+
+
+def test_a_pass_stays_what_it_is_with_another_number_of_ranks(ranks) -> None:
+    settings = {"workers": (1, 3), "global_batch_size": 384}
+    for size in ("auto", 40):
+        found = [ranks(world).run(chosen, [64.0] * 3, None, {**settings, "micro_batch": size})[0] for world in (1, 2)]
+        ((alone, all_passes), (shared, half)) = found
+        assert alone == shared == {"auto": 64, 40: 32}[size]
+        assert (alone * all_passes, shared * half) == (384, 192)
+
+
+def test_what_is_configured_is_taken(ranks) -> None:
+    assert ranks(2).run(chosen, [0.1, 0.1], [1, 1], {"micro_batch": 64}) == [(64, 4)] * 2

@@ -1,0 +1,128 @@
+"""A device that runs out of memory: the error says what would take less, and arrives whole."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from ray import cloudpickle
+from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.train import WorkerGroupError
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+
+from adapt.config import Config, ResourcesConfig, TrainingConfig
+from adapt.errors import DeviceMemoryError, TrainingError
+from adapt.ray.runtime import find_ours
+from adapt.train.capacity.out_of_memory import PASS_FILE, memory_errors, memory_kills, note_pass, noting_passes
+from adapt.train.failure import as_ours, known
+from adapt.train.schedule import smaller_micro_batch
+
+TRAINING = TrainingConfig(global_batch_size=24)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        MemoryError(),
+    ],
+)
+def test_lack_of_memory_is_named_with_what_takes_less(error: Exception) -> None:
+    with pytest.raises(DeviceMemoryError, match="with 8 sequences a pass") as caught, memory_errors(TRAINING, 2, 8):
+        raise error
+    assert caught.value.fix == "set training.micro_batch to 6"  # of 12 sequences that a worker has in a step
+    with pytest.raises(DeviceMemoryError) as caught, memory_errors(TRAINING, 2, 1):
+        raise error
+    assert caught.value.fix == "set training.gradient_checkpointing to true"
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), memory_errors(TRAINING, 1, 8):
+        raise RuntimeError("shapes do not match")
+
+
+def test_the_number_of_sequences_survives_the_way_between_processes() -> None:
+    error = DeviceMemoryError("no room", "make some", 8, 3)
+    arrived = cloudpickle.loads(cloudpickle.dumps(error))
+    wrapped = RuntimeError("the worker failed")
+    wrapped.__cause__ = arrived
+    found = find_ours(wrapped)
+    assert isinstance(found, DeviceMemoryError)
+    assert (found.what, found.fix, found.micro_batch, found.steps) == ("no room", "make some", 8, 3)
+
+
+def test_what_fails_in_the_first_step_ends_at_once_and_later_ranks_begin_again(tmp_path: Path) -> None:
+    with pytest.raises(DeviceMemoryError) as first, memory_errors(TRAINING, 1, 8, lambda: 5):
+        raise MemoryError
+    steps = iter([5, 7])
+    with pytest.raises(DeviceMemoryError) as later, memory_errors(TRAINING, 1, 8, lambda: next(steps)):
+        raise MemoryError
+    assert (first.value.steps, later.value.steps) == (0, 2)
+    assert known(first.value, tmp_path) is not None
+    assert known(later.value, tmp_path) is None
+    assert isinstance(as_ours(later.value, tmp_path), DeviceMemoryError)  # where it happens too often
+
+
+def test_the_next_smaller_pass_divides_a_workers_share() -> None:
+    assert [smaller_micro_batch(TRAINING, 2, sequences) for sequences in (12, 6, 4, 2)] == [6, 4, 3, 1]
+
+
+CONFIG = Config(training=TrainingConfig(global_batch_size=24), resources=ResourcesConfig(workers=2))
+KILLED = OutOfMemoryError("Task was killed due to the node running low on memory.")
+
+
+def died(of: Exception) -> Exception:
+    """As Ray Train has it: rank 1 died, and rank 0 lost its connection to it."""
+    dead = WorkerHealthCheckFailedError("The health check of worker 1 failed", of)
+    group = WorkerGroupError("two ranks failed", {0: RuntimeError("Connection closed by peer"), 1: dead})
+    return pickle.loads(pickle.dumps(group))  # type: ignore[no-any-return]  # it comes from Ray Train's controller
+
+
+def trained(folder: Path, error: Exception, sequences: int | None) -> None:
+    with memory_kills(CONFIG, folder):
+        if sequences:
+            note_pass(folder, sequences)
+        raise as_ours(error, folder) from error
+
+
+@pytest.mark.parametrize(("sequences", "fix"), [(8, "training.micro_batch to 6"), (1, "gradient_checkpointing")])
+def test_who_is_killed_ran_out_of_memory_with_so_many_sequences(tmp_path: Path, sequences: int, fix: str) -> None:
+    with pytest.raises(DeviceMemoryError, match=f"out of memory with {sequences} sequences a pass") as caught:
+        trained(tmp_path, died(KILLED), sequences)
+    assert caught.value.micro_batch == sequences
+    assert fix in caught.value.fix
+    assert not (tmp_path / PASS_FILE).exists()
+
+
+def test_fewer_sequences_do_not_help_who_is_killed_before_taking_any(tmp_path: Path) -> None:
+    note_pass(tmp_path, 8)  # of an earlier run
+    with pytest.raises(TrainingError, match="low on memory") as caught:
+        trained(tmp_path, died(KILLED), None)
+    assert not isinstance(caught.value, DeviceMemoryError)
+
+
+def tried_out(folder: Path, sizes: list[int]) -> None:
+    """Is killed as it tries the last of some numbers of sequences."""
+    with noting_passes(folder, 0) as note, noting_passes(folder, 1) as of_another_rank:
+        for sequences in sizes:
+            note(sequences)
+            of_another_rank(3)
+        raise as_ours(died(KILLED), folder) from died(KILLED)
+
+
+def test_who_is_killed_while_passes_are_tried_out_ran_out_of_memory_with_the_last(tmp_path: Path) -> None:
+    with pytest.raises(DeviceMemoryError, match="with 6 sequences a pass"), memory_kills(CONFIG, tmp_path):
+        tried_out(tmp_path, [12, 6])
+
+
+def test_what_was_tried_out_is_forgotten_when_a_number_has_been_found(tmp_path: Path) -> None:
+    with noting_passes(tmp_path, 0) as note:
+        note(6)
+    assert not (tmp_path / PASS_FILE).exists()
+
+
+def test_who_died_of_something_else_did_not_run_out_of_memory(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as caught:
+        trained(tmp_path, died(RayActorError()), 8)
+    assert not isinstance(caught.value, DeviceMemoryError)

@@ -1,0 +1,47 @@
+"""Model FLOPs utilization."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from adapt.train import meter as module
+from adapt.train.capacity.flops import Workload, training_flops
+from adapt.train.meter import Utilization, peak_memory
+from tests.train.capacity.test_memory import ROBERTA
+
+WORK = Workload(100.0, 0.15)
+
+
+def measured() -> Utilization:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "matmul_rate", lambda *_: 1e12 * (1 + dist.get_rank()))
+        return Utilization.measure(ROBERTA, WORK, True, torch.device("cpu"), "fp32")
+
+
+def test_all_devices_count(ranks) -> None:
+    """Two ranks of 1 and 2 TFLOP/s; what is computed again is work, but no use."""
+    first, second = ranks(2).run(measured)
+    assert first == second
+    assert first.peak == 3e12
+    assert first.needed == training_flops(ROBERTA, WORK)
+    assert first.done == training_flops(ROBERTA, WORK, recompute=True)
+    speed = 0.3 * 3e12 / first.needed
+    assert first.mfu(speed) == pytest.approx(0.3)
+    assert first.added({"tokens_per_s": speed, "loss": 1.0}) == {
+        "tokens_per_s": speed,
+        "loss": 1.0,
+        "mfu": pytest.approx(0.3),
+    }
+
+
+def peak_after(megabytes: int) -> int:
+    if dist.get_rank() == 1:
+        torch.ones(megabytes * 2**20, dtype=torch.uint8)
+    return peak_memory(torch.device("cpu"))
+
+
+def test_the_peak_is_that_of_the_fullest_rank(ranks) -> None:
+    before = ranks(2).run(peak_after, 1)[0]
+    first, second = ranks(2).run(peak_after, 1 + before // 2**20)
+    assert first == second
+    assert first > before + 2**28

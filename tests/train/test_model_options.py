@@ -1,0 +1,115 @@
+"""Gradient checkpointing and torch.compile change how a loss is computed, and not the loss."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from adapt.config import TrainingConfig
+from adapt.errors import ConfigError, ModelError
+from adapt.model.packing.isolation import keep_documents_apart
+from adapt.objective.objective import CausalLanguageModelling
+from adapt.ray.runtime import PROCESS_ENVIRONMENT
+from adapt.train.capacity.device import check_compiler
+from adapt.train.model_options import apply_options, layers
+from tests.model.architectures import ARCHITECTURES, LAYERS, random_model
+from tests.train.capacity.test_flops import rows
+
+CPU = torch.device("cpu")
+
+
+def gradients(name: str, training: TrainingConfig, dropout: bool = False) -> tuple[float, dict[str, torch.Tensor]]:
+    changes = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2} if dropout else {}
+    model = random_model(name, **changes)
+    keep_documents_apart(model.eval())
+    apply_options(model.train(), training, CPU)
+    torch.manual_seed(0)
+    loss = CausalLanguageModelling().loss(model, rows(10, documents=2))
+    loss.backward()
+    return loss.item(), {key: parameter.grad for key, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout"), [("bert", False), ("bert", True), ("gpt2", False), ("llama", False), ("distilbert", False)]
+)
+def test_checkpointing_changes_nothing(name: str, dropout: bool) -> None:
+    """The second forward pass draws the same dropout as the first."""
+    loss, expected = gradients(name, TrainingConfig(), dropout)
+    again, found = gradients(name, TrainingConfig(gradient_checkpointing=True), dropout)
+    assert again == loss
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_compiling_changes_nothing_but_rounding(name: str) -> None:
+    loss, expected = gradients(name, TrainingConfig())
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    again, found = gradients(name, TrainingConfig(compile=True))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # it was compiled
+    assert again == pytest.approx(loss, rel=1e-5)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_layers_are_found(name: str) -> None:
+    if name == "albert":  # runs one layer again and again, and does not say it is one
+        return
+    assert len(layers(random_model(name), "training.compile")) == LAYERS
+
+
+def test_a_model_that_cannot() -> None:
+    model = random_model("bert")
+    model.supports_gradient_checkpointing = False
+    with pytest.raises(ModelError, match=r"training\.gradient_checkpointing does not work with BertForMaskedLM"):
+        apply_options(model, TrainingConfig(gradient_checkpointing=True), CPU)
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_compiler(on_gpu=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="looked for no-such-compiler"):
+        check_compiler(on_gpu=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match="gcc, clang, cc"):
+        check_compiler(on_gpu=True)
+
+
+SCRIPT = """
+import resource, sys
+from pathlib import Path
+from threading import Thread
+from adapt.train.model_options import keep_freed_memory
+
+def count():
+    faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(80_000_000)  # written, and freed
+    before = faults()
+    for _ in range(5):
+        bytearray(80_000_000)
+    print(faults() - before)
+
+if "keep" in sys.argv:
+    keep_freed_memory()
+thread = Thread(target=count)
+thread.start() if "thread" in sys.argv else count()
+"""
+
+
+def faults(*how: str, **environment: str) -> int:
+    """Pages that the kernel had to bring for five large blocks, one after another."""
+    known = {name: value for name, value in os.environ.items() if name not in PROCESS_ENVIRONMENT}
+    command = [sys.executable, "-c", SCRIPT, *how]
+    return int(subprocess.run(command, env=known | environment, capture_output=True, text=True, check=True).stdout)
+
+
+def test_large_blocks_are_used_again() -> None:
+    assert faults("keep") < 1000 < faults()
+
+
+def test_a_thread_uses_them_again_where_all_threads_share_one_arena() -> None:
+    assert faults("keep", "thread", **PROCESS_ENVIRONMENT) < 1000 < faults("keep", "thread")

@@ -1,0 +1,87 @@
+"""A run whose newest checkpoint was damaged starts again from the one before, in the same job."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import ResourcesConfig
+from adapt.errors import CheckpointError, StorageError, TrainingError
+from adapt.train import ray_train
+from adapt.train.checkpoints.retain import checkpoints, folder_name
+from adapt.train.ray_train import RankedRun, on_all_ranks
+from tests.train.checkpoints.sealed import seal
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
+    """A run that connects to nothing, with three checkpoints of its own."""
+    monkeypatch.delenv("DONTSTOP_KEY", raising=False)
+    monkeypatch.setattr(ray_train, "await_resources", lambda _: None)
+    monkeypatch.setattr(ray_train, "following", lambda *_: nullcontext())
+    monkeypatch.setattr(ray_train, "_trainer", lambda *_: None)
+    folder = tmp_path / "train" / "demo-12"
+    made = RankedRun(lambda _: None, {}, folder, "run", ResourcesConfig(), [1], keep_checkpoints=9)
+    (tmp_path / "train").mkdir()
+    for step in (5, 10, 15):
+        checkpoint = made.run_folder / folder_name(step)
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "state.json").write_text("{}")
+        seal(checkpoint, sealing=made.sealing())
+    return made
+
+
+def fits(monkeypatch: pytest.MonkeyPatch, *errors: Callable[[], Exception | None]) -> list[Any]:
+    """Lets trainings end, one after another. Returns what has been called."""
+    called: list[Any] = []
+
+    def fit(*_: Any) -> None:
+        called.append(None)
+        if error := errors[len(called) - 1]():
+            raise error
+
+    monkeypatch.setattr(ray_train, "_fit", fit)
+    return called
+
+
+def test_it_starts_again_without_the_damaged_one(
+    run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damaged() -> CheckpointError:  # as rank 0 does
+        newest = checkpoints(run.run_folder)[-1]
+        (newest / "state.json").unlink()
+        (newest / "seal-0-of-1.json").unlink()
+        newest.rmdir()
+        return CheckpointError(f"the checkpoint {newest} is not as this job wrote it", "run again")
+
+    called = fits(monkeypatch, damaged, damaged, lambda: None)
+    on_all_ranks(run)
+    assert len(called) == 3
+    said = capsys.readouterr().err
+    assert f"{folder_name(15)} is not as this job wrote it; training goes on from step 10" in said
+    assert f"{folder_name(10)} is not as this job wrote it; training goes on from step 5" in said
+
+
+def test_other_errors_end_it(run: RankedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = fits(monkeypatch, lambda: TrainingError("loss nan"))
+    with pytest.raises(TrainingError):
+        on_all_ranks(run)
+    assert len(called) == 1
+
+
+def test_checkpoints_of_another_key_stop_it_before_it_starts(run: RankedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = fits(monkeypatch)
+    monkeypatch.setenv("DONTSTOP_KEY", "another key than before")
+    with pytest.raises(StorageError, match="is not one that this job wrote") as caught:
+        on_all_ranks(run)
+    assert "DONTSTOP_KEY" in caught.value.fix
+    assert called == []
+    assert len(checkpoints(run.run_folder)) == 3
+
+
+def test_the_key_is_not_shown(run: RankedRun) -> None:
+    """Ray keeps what a training was told in a form for people."""
+    sealing = run.sealing()
+    assert sealing.secret.key.decode() not in str({"sealing": sealing})

@@ -1,0 +1,171 @@
+"""Threads of a process on a CPU."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapt.runner.lock import locked
+from adapt.train import worker_process
+from adapt.train.progress_display import following
+from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
+from adapt.train.worker_process import (
+    CORE_WAIT,
+    CoreWait,
+    StarvationNotice,
+    only_run,
+    rank_device,
+    starvation,
+    use_threads,
+)
+
+
+@pytest.mark.parametrize(("count", "shared_by", "expected"), [(4, 1, 4), (4, 2, 2), (1, 2, 1), (0.5, 1, 1)])
+def test_processes_share_the_threads_and_each_has_one(count, shared_by, expected, monkeypatch):
+    given = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    use_threads(count, shared_by)
+    assert given == [expected]
+
+
+def test_without_a_count_there_are_as_many_as_cores(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    use_threads()
+    use_threads(shared_by=3)
+    assert given == [6, 2]
+
+
+def test_ranks_of_trainings_that_share_a_machine_share_its_cores(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    for world, trainings in ((1, 1), (1, 2), (2, 2), (4, 4)):
+        assert rank_device(world, trainings) == torch.device("cpu")
+    assert given == [8, 4, 2, 1]
+
+
+@pytest.fixture
+def counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Sets what Linux has counted for a thread."""
+    monkeypatch.setattr(worker_process, "_THREADS", tmp_path)
+
+    def count(thread: int, ran: int, waited: int) -> None:
+        (tmp_path / str(thread)).mkdir(exist_ok=True)
+        (tmp_path / str(thread) / "schedstat").write_text(f"{ran} {waited} 17\n")
+
+    return count
+
+
+def test_the_share_is_of_all_threads_since_the_last_call(counts) -> None:
+    counts(1, 1000, 5000)
+    counts(2, 0, 0)
+    wait = CoreWait()
+    counts(1, 1300, 5100)
+    counts(2, 500, 100)
+    counts(3, 200, 800)  # began meanwhile
+    assert wait.share() == (100 + 100 + 800) / (300 + 100 + 500 + 100 + 200 + 800)
+    assert wait.share() is None  # nothing ran
+    counts(1, 1400, 5100)
+    assert wait.share() == 0
+
+
+def test_a_thread_that_ended_is_left_out(counts, tmp_path: Path) -> None:
+    counts(1, 0, 0)
+    counts(2, 900, 900)
+    wait = CoreWait()
+    counts(1, 30, 10)
+    (tmp_path / "2" / "schedstat").unlink()
+    assert wait.share() == 0.25
+
+
+def test_nothing_is_said_where_linux_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "_THREADS", Path("/nowhere"))
+    assert CoreWait().share() is None
+
+
+def test_three_processes_on_one_core_wait_most_of_the_time() -> None:
+    allowed = os.sched_getaffinity(0)
+    core = {min(allowed)}
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for process in spinning:
+            os.sched_setaffinity(process.pid, core)
+        os.sched_setaffinity(0, core)
+        time.sleep(0.1)
+        wait, end = CoreWait(), time.monotonic() + 0.5
+        while time.monotonic() < end:
+            pass
+        assert wait.share() > 1 / 3  # 2 / 3 if all is fair
+    finally:
+        os.sched_setaffinity(0, allowed)
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def told(folder: Path) -> list[str]:
+    file = folder / NOTICE_FILE
+    return [json.loads(line)["said"] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_the_user_is_told_once_at_the_second_report_in_a_row(tmp_path: Path) -> None:
+    notice = StarvationNotice(tmp_path)
+    for share in (0.9, 0.1, 0.9):
+        notice.look({CORE_WAIT: share})
+    notice.look({})  # Linux does not count
+    notice.look({CORE_WAIT: 0.9})
+    assert told(tmp_path) == []
+    notice.look({CORE_WAIT: 0.62})
+    notice.look({CORE_WAIT: 0.9})
+    assert told(tmp_path) == [starvation(0.62, os.nice(0))]
+
+
+def test_the_fix_depends_on_the_priority() -> None:
+    assert "waits for a core 62% of the time" in starvation(0.62, 15)
+    assert "start Ray's nodes with RAY_worker_niceness=0" in starvation(0.62, 15)
+    assert "fewer workers on a machine" in starvation(0.62, 0)
+
+
+def live(folder: Path, rank: int, begun: threading.Event) -> threading.Thread:
+    """A rank that does nothing, in a thread."""
+
+    def run() -> None:
+        with only_run(folder, rank):
+            begun.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_the_user_sees_that_rank_0_waits_and_for_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    began = threading.Event()
+    with following(tmp_path / METRICS_FILE, tmp_path / NOTICE_FILE):
+        with locked(tmp_path / "training"):
+            rank = live(tmp_path, 0, began)
+            assert not began.wait(1)
+        rank.join(10)
+    assert began.is_set()
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"train: waiting for workers of an earlier run that still train in {tmp_path}")
+    assert f"process {os.getpid()} on " in said
+
+
+def test_nothing_is_said_where_nobody_waits(tmp_path: Path) -> None:
+    with locked(tmp_path / "training"):
+        began = threading.Event()
+        live(tmp_path, 1, began).join(10)  # other ranks do not look
+        assert began.is_set()
+    began = threading.Event()
+    live(tmp_path, 0, began).join(10)
+    assert began.is_set()
+    assert not (tmp_path / NOTICE_FILE).exists()

@@ -1,0 +1,157 @@
+"""Spaces and objectives that cannot work are refused before anything runs. Nothing here trains."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.job.job_run import Job
+from adapt.job.registry import JOBS
+from adapt.parse import parse_values
+from adapt.tuning.job_trial import on_dev, trial_of
+from adapt.tuning.search_checks import check_fields, check_objectives
+from adapt.tuning.search_run import search_of
+from adapt.tuning.space import read_space
+from tests.job.worlds import SPLITS, enter
+
+ROOT = Path(__file__).resolve().parents[2]
+SPACES = {
+    "tapt": "tapt",
+    "knn": "tapt",
+    "l2sp": "tapt",
+    "finetune": "finetune",
+    "das": "sequence",
+    "forgetting": "sequence",
+    "sequence": "sequence",
+}
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What makes a configuration of any job, with a test split that is not there."""
+    config = enter(tmp_path, monkeypatch, *SPLITS, "one", "general")
+    (tmp_path / "data" / "test.jsonl").unlink()
+    return {
+        "model.path": config.model.path,
+        "storage.root": config.storage.root,
+        "task": {"name": "one", **{split: f"data/{split}.jsonl" for split in SPLITS}},
+        "training.sequence_length": 64,
+        "evaluation.sequence_length": 64,
+        "finetune.seeds": [0, 1],
+    }
+
+
+def configure(job: Job, given: Mapping[str, Any], values: Mapping[str, Any]) -> Config:
+    return parse_values({**given, **values}, job.kind, "here")
+
+
+def check(name: str, given: Mapping[str, Any], space: Mapping[str, Any]) -> None:
+    job = JOBS[name]
+    check_fields(
+        space, "space.py", lambda values: configure(job, given, values), lambda each: trial_of(job, on_dev(each))
+    )
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_our_spaces_suit_their_jobs(name: str, given: dict[str, Any]) -> None:
+    sources: dict[str, Any] = {"corpus.sources": [{"name": "one", "paths": "data/one.jsonl"}], "training.max_steps": 5}
+    more: dict[str, dict[str, Any]] = {
+        "knn": {"select.kind": "knn", "select.pool_paths": "data/one.jsonl"},
+        "l2sp": {"method.kind": "l2sp"},
+        "das": {**sources, "method.kind": "das"},
+        "forgetting": {**sources, "mixture.replay_paths": "data/general.jsonl"},
+    }
+    if name == "sequence":  # of one domain there is nothing to replay
+        second = {"name": "two", "paths": "data/general.jsonl"}
+        more[name] = {**sources, "corpus.sources": [*sources["corpus.sources"], second], "method.kind": "l2sp"}
+    own = {**given, **more.get(name, {})}
+    check(SPACES[name], own, read_space(str(ROOT / "tune_spaces" / f"{name}.py")))
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a field that is none": ("finetune", {"finetune.learning_rat": [1e-5, 1e-4]}, "unknown key finetune.learning_rat"),
+    "a section": ("finetune", {"finetune": [1, 2]}, "unknown key finetune in"),
+    "a word for a number": ("finetune", {"finetune.epochs": [1, "many"]}, "finetune.epochs takes"),
+    "a fraction of an epoch": ("finetune", {"finetune.epochs": tune.uniform(1.0, 2.5)}, "finetune.epochs takes"),
+    "a value out of range": ("finetune", {"finetune.dropout": tune.uniform(0.0, 1.0)}, "dropout is 1.0, but must be"),
+    "a seed": ("finetune", {"seed": [1, 2]}, "is a seed"),
+    "the seeds": ("finetune", {"finetune.seeds": [[1], [2]]}, "is a seed"),
+    "a field of another job": ("finetune", {"tapt.batch_examples": [16, 32]}, "changes nothing that is measured"),
+    "how it is done": ("tapt", {"training.micro_batch": [1, 2]}, "changes nothing that is measured"),
+    "where": ("tapt", {"storage.root": ["a", "b"]}, "changes nothing that is measured"),
+    "options of a method that is not used": ("tapt", {"l2sp.weight": [0.1, 0.2]}, "unknown key|changes nothing"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_space_that_cannot_work_is_refused(name: str, given: dict[str, Any]) -> None:
+    job, space, message = WRONG[name]
+    space = {field: tune.choice(value) if isinstance(value, list) else value for field, value in space.items()}
+    with pytest.raises(ConfigError, match=message) as caught:
+        check(job, given, space)
+    assert caught.value.fix
+
+
+def test_an_unknown_field_names_the_nearest(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check("finetune", given, {"finetune.learning_rat": tune.uniform(0.1, 0.2)})
+    assert caught.value.fix == "did you mean finetune.learning_rate?"
+
+
+def test_a_field_may_matter_for_some_values_of_another_alone(given: dict[str, Any]) -> None:
+    space = {"method.kind": tune.choice(["plain", "l2sp"]), "l2sp.alpha": tune.choice([0.1, 0.2])}
+    check("tapt", given, space)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "empty"),
+        (["dev_score", "dev_score"], "a name twice"),
+        (["dev_scor"], "reports no dev_scor"),
+        (["losses.general.after"], "needs general text"),
+        (["average"], "reports no average"),
+    ],
+)
+def test_an_objective_that_no_trial_reports_is_refused(names: list[str], message: str, given: dict[str, Any]) -> None:
+    job = JOBS["tapt"]
+    config = configure(job, given, {"tune.objectives": names})
+    with pytest.raises(ConfigError, match=message):
+        check_objectives(config, trial_of(job, on_dev(config)))
+
+
+def test_scores_need_a_task(given: dict[str, Any]) -> None:
+    job = JOBS["dapt"]
+    without = {name: value for name, value in given.items() if name != "task"} | {"corpus.paths": "data/one.jsonl"}
+    config = configure(job, without, {})
+    with pytest.raises(ConfigError, match="reports no dev_score") as caught:
+        check_objectives(config, trial_of(job, on_dev(config)))
+    assert "task.train" in caught.value.fix
+    losses = configure(job, without, {"tune.objectives": ["losses.domain.after"]})
+    check_objectives(losses, trial_of(job, on_dev(losses)))
+
+
+def test_a_figure_of_which_neither_more_nor_less_is_better_is_refused(given: dict[str, Any]) -> None:
+    job = JOBS["tapt"]
+    for name in ("steps", "tokens"):
+        config = configure(job, given, {"tune.objectives": [name]})
+        with pytest.raises(ConfigError, match=f"of {name} neither more nor less is better") as caught:
+            check_objectives(config, trial_of(job, on_dev(config)))
+        assert "losses.domain.after" in caught.value.fix
+
+
+@pytest.mark.parametrize(("objective", "way"), [("loss_forward_transfer", "max"), ("loss_forgetting", "min")])
+def test_a_search_goes_the_way_that_the_result_declares(given: dict[str, Any], objective: str, way: str) -> None:
+    """A loss in the name says nothing: of the transfer in losses, more is better."""
+    Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 1.0e-4]")
+    domains = [{"name": name, "paths": f"data/{file}.jsonl"} for name, file in (("one", "one"), ("two", "general"))]
+    own = {**given, "corpus.sources": domains, "training.max_steps": 5, "method.kind": "plain"}
+    own |= {"tune": {"space": "space.yaml", "objectives": [objective], "fresh_seeds": []}}
+    job = JOBS["sequence"]
+    search = search_of(job, configure(job, own, {}), partial(configure, job, own))
+    assert search.ways == {objective: way}

@@ -1,0 +1,78 @@
+"""Words are those that a tokenizer breaks texts into, in every family and script; their pieces are the library's."""
+
+from collections import Counter
+
+import pytest
+
+from adapt.vocabulary.word_reader import WordReader, by_piece, count_chunks, count_words
+from tests.tokenizers import FAMILIES, TEXTS, byte_level, unigram, wordpiece
+
+SENTENCES = {
+    "korean": "항생제는 세균 감염을 치료하는 약물이다. 세균은 내성을 얻는다.",
+    "chinese": "肝炎是由病毒引起的肝脏炎症。需要及时治疗。",
+    "german": "Die Arzneimittelzulassungsbehörde prüft Blutdruckmessgeräte sehr genau.",
+    "chemistry": "Heating 2,4-dinitrophenylhydrazine with N-(2-chloroethyl)acetamide gave C6H12O6.",
+    "code": "def read_rows(path): return [row.split(',') for row in open(path)]",
+}
+"""Written for these tests."""
+UNCUT = ("wordless",)
+"""Families whose tokenizers do not allow to cut chunks."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("script", SENTENCES)
+def test_the_pieces_of_all_words_are_those_of_the_text(family: str, script: str) -> None:
+    """But for marks, which are no words, and for what a text begins with: no blank."""
+    backend, text = FAMILIES[family](), SENTENCES[script]
+    reader = WordReader(backend)
+    chunks, size = count_chunks([text])
+    assert size == len(text.encode())
+    pieces: Counter[int] = Counter()
+    for chunk, count in chunks.items():
+        for word in reader.words(chunk):
+            for piece in reader.pieces(word):
+                pieces[piece] += count
+    marks = {number for number in backend.encode(text).ids if backend.id_to_token(number) in ("<s>", "</s>")}
+    lead = " " if family in ("byte-level", "roberta") else ""  # a text begins without a blank
+    assert pieces == Counter(number for number in backend.encode(lead + text).ids if number not in marks)
+
+
+def test_words_are_counted_by_the_tokenizers_letters() -> None:
+    words = count_words({"Don't": 2, "DON": 1, "?!": 5, "zzqq": 3}, WordReader(wordpiece()))
+    found = {word.word: word.count for word in words}
+    assert found == {"don": 3, "t": 2, "zzqq": 3}
+    assert [word.count for word in words] == sorted(found.values(), reverse=True)
+
+
+def test_a_word_of_bytes_is_shown_as_people_write_it() -> None:
+    (word,) = count_words({"Über": 1}, WordReader(byte_level()))
+    assert (word.word, word.surface) == ("ĠÃľber", "Über")
+
+
+def test_parts_of_characters_are_bytes() -> None:
+    reader = WordReader(byte_level())
+    assert not any(piece in reader.bytes for piece in reader.pieces("Ġvalue"))
+    assert all(piece in reader.bytes for piece in reader.pieces("치"))
+
+
+@pytest.mark.parametrize("build", [wordpiece, unigram])
+def test_what_a_tokenizer_does_not_know_is_unknown_and_saves_letters(build) -> None:  # type: ignore[no-untyped-def]
+    known, unknown = count_words({"value": 2, "☃ж☃ж": 2}, WordReader(build()))
+    assert (known.unknown, unknown.unknown) == (False, True)
+    assert unknown.saved == 2 * (len(unknown.surface) - 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pieces_of_chunks_have_the_words_of_the_chunks(family: str) -> None:
+    """Counted either way, on adversarial texts too."""
+    reader = WordReader(FAMILIES[family]())
+    chunks = {
+        chunk: number for number, chunk in enumerate(sorted({*" ".join([*TEXTS, *SENTENCES.values()]).split()}), 1)
+    }
+    counts = by_piece(chunks, reader)
+    expected = Counter[str]()
+    for chunk, count in chunks.items():
+        for word in reader.words(chunk):
+            expected[word] += count
+    assert counts is None or counts == expected
+    assert (counts is None) == (family in UNCUT)
