@@ -49,7 +49,7 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
 
 def found_by(search: Search, store: Store) -> Searched | None:
     """What a search has found; None while it has not finished."""
-    record = store.known(search.kind, search.name, search.key)
+    record = store.record_of(search)
     return Finished.of(search, record).result if record else None
 
 
@@ -123,7 +123,7 @@ class Chain:
     def searches(self) -> list[Search]:
         """The searches that have not finished."""
         searches = [goal.stage for goal in self.goals if isinstance(goal.stage, Search)]
-        return [search for search in searches if not self.store.known(search.kind, search.name, search.key)]
+        return [search for search in searches if not self.store.record_of(search)]
 
 
 @dataclass
@@ -233,7 +233,7 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
     """What a chain has finished, for its report."""
     entries, missing = [], []
     for goal in chain.goals:
-        record = chain.store.known(goal.stage.kind, goal.stage.name, goal.stage.key)
+        record = chain.store.record_of(goal.stage)
         if record:
             finished = Finished.of(goal.stage, record)
             made_by, task = trainings(goal.stage), goal.config.task.name
@@ -277,7 +277,7 @@ def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, f
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
     """The records of a stage's finished inputs, added to those of `done`."""
-    known = {needed.key: store.known(needed.kind, needed.name, needed.key) for needed in stage.inputs.values()}
+    known = {needed.key: store.record_of(needed) for needed in stage.inputs.values()}
     return {**done, **{key: record for key, record in known.items() if record}}
 
 

@@ -53,8 +53,8 @@ def _plan(search: Search, store: Store) -> None:
 
 def _status(search: Search, store: Store) -> None:
     """Shows how far the trials are."""
-    folder = store.folder(search.kind, search.name, search.key)
-    record, trials = store.known(search.kind, search.name, search.key), TrialsNow.load(folder)
+    folder = store.folder_of(search)
+    record, trials = store.record_of(search), TrialsNow.load(folder)
     if record:
         show_blocks(shown_by(Finished.of(search, record).result, record))
     elif trials:

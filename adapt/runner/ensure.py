@@ -60,7 +60,7 @@ def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
         say_untried()
     for stage in waiting:
         stage.refuse_early()
-    amounts = [stage.disk(store.folder(stage.kind, stage.name, stage.key)) for stage in waiting]
+    amounts = [stage.disk(store.folder_of(stage)) for stage in waiting]
     needed = sum(kept for kept, _ in amounts) + max((passing for _, passing in amounts), default=0)
     if not needed:
         return
@@ -98,7 +98,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
         StageError: a file of an input is not as it was written.
         AdaptError: the stage failed.
     """
-    folder = store.folder(stage.kind, stage.name, stage.key)
+    folder = store.folder_of(stage)
     with locked(folder):
         if record := store.find(stage.kind, stage.name, stage.key):  # finished by the run we waited for
             return record
@@ -185,8 +185,8 @@ def _inputs_first(stage: Stage[Any], seen: set[str]) -> Iterator[Stage[Any]]:
 
 
 def _planned(stage: Stage[Any], store: Store) -> Planned:
-    folder = store.folder(stage.kind, stage.name, stage.key)
-    if record := store.known(stage.kind, stage.name, stage.key):
+    folder = store.folder_of(stage)
+    if record := store.record_of(stage):
         return Planned(stage, folder, record, None, [])
     inputs = {name: needed.key for name, needed in stage.inputs.items()}
     nearest, changed = store.nearest(stage.kind, stage.version, stage.what(), inputs) or (None, [])

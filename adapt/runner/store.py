@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapt.console import log, note, telling
 from adapt.errors import StageError
@@ -17,6 +17,9 @@ from adapt.runner.files import make_folder
 from adapt.runner.key import changes
 from adapt.runner.outputs import check_outputs
 from adapt.runner.record import RECORD_FILE, Record, load_record
+
+if TYPE_CHECKING:
+    from adapt.runner.stage import Stage
 
 _passed_over: set[Path] = set()
 """Records that this process has named, since it could not read them."""
@@ -39,6 +42,10 @@ class Store:
         existing = sorted((self.root / stage).glob(f"*-{key[:DIGITS]}"))
         finished = (folder for folder in existing if os.path.exists(folder / RECORD_FILE))  # False without the right
         return next(finished, existing[0] if existing else self.root / stage / f"{name}-{key[:DIGITS]}")
+
+    def folder_of(self, stage: "Stage[Any]") -> Path:
+        """The folder of a stage, as `folder`."""
+        return self.folder(stage.kind, stage.name, stage.key)
 
     def find(self, stage: str, name: str, key: str) -> Record | None:
         """The record of a finished stage with this key, whose files are there, under the name it goes by now.
@@ -64,6 +71,10 @@ class Store:
                 f"{folder} holds another stage, of key {record.key}", "move that folder away, or give it another name"
             )
         return replace(record, name=name) if record else None
+
+    def record_of(self, stage: "Stage[Any]") -> Record | None:
+        """The record of a stage if it is finished, as `known`."""
+        return self.known(stage.kind, stage.name, stage.key)
 
     def records(self, stage: str = "*") -> Iterator[Record]:
         """Every finished stage of a kind, in the order of their folders' names.

@@ -102,7 +102,7 @@ def last_said(folder: Path) -> str:
 def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
     """Those and what they need, each once, as far as it is not made."""
     for stage in stages:
-        if stage.key not in seen and not store.known(stage.kind, stage.name, stage.key):
+        if stage.key not in seen and not store.record_of(stage):
             seen.add(stage.key)
             yield stage
             yield from unmade(stage.inputs.values(), store, seen)
@@ -197,8 +197,8 @@ def chain_now(
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]
     taken = spent(stages, store)
-    under_way = [stage for stage in unmade(stages, store, set()) if is_held(_place(store, stage))]
-    searches = [(stage.name, TrialsNow.load(_place(store, stage))) for stage in under_way]
+    under_way = [stage for stage in unmade(stages, store, set()) if is_held(store.folder_of(stage))]
+    searches = [(stage.name, TrialsNow.load(store.folder_of(stage))) for stage in under_way]
     return ChainNow(
         goal_states(goals, store),
         [entry_row(name, members) for name, members in states_by_entry(goals, store).items()],
@@ -213,23 +213,19 @@ def chain_now(
 
 
 def _said(store: Store, stage: Stage[Any]) -> str:
-    folder = _place(store, stage)
+    folder = store.folder_of(stage)
     *_, last = [{}, *logged_lines(folder)]
     return last_said(folder) or str(last.get("message", ""))
 
 
 def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
     """Those that run first, then those that stopped, then those that finished for something that is not."""
-    unfinished = [stage for stage in stages if not store.known(stage.kind, stage.name, stage.key)]
+    unfinished = [stage for stage in stages if not store.record_of(stage)]
     found = []
     for stage in everything(unfinished):
-        folder = _place(store, stage)
+        folder = store.folder_of(stage)
         if said := last_said(folder):
-            finished = store.known(stage.kind, stage.name, stage.key) is not None
+            finished = store.record_of(stage) is not None
             state = "finished" if finished else "running" if is_held(folder) else "stopped"
             found.append(TrainingNow(stage.name, stage.key, state, said, folder / METRICS_FILE))
     return sorted(found, key=lambda training: ("running", "stopped", "finished").index(training.state))
-
-
-def _place(store: Store, stage: Stage[Any]) -> Path:
-    return store.folder(stage.kind, stage.name, stage.key)

@@ -63,9 +63,9 @@ def entry_row(name: str, members: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _state(stage: Stage[Any], store: Store) -> str:
-    if store.known(stage.kind, stage.name, stage.key):
+    if store.record_of(stage):
         return "finished"
-    running = is_held(store.folder(stage.kind, stage.name, stage.key)) or _works_for(stage, store)
+    running = is_held(store.folder_of(stage)) or _works_for(stage, store)
     return "running" if running else "waiting"
 
 
@@ -75,9 +75,9 @@ def _works_for(stage: Stage[Any], store: Store) -> bool:
     The model that it starts from does not count if another entry makes it.
     """
     return any(
-        is_held(store.folder(needed.kind, needed.name, needed.key)) or _works_for(needed, store)
+        is_held(store.folder_of(needed)) or _works_for(needed, store)
         for name, needed in stage.inputs.items()
-        if name != START and not store.known(needed.kind, needed.name, needed.key)
+        if name != START and not store.record_of(needed)
     )
 
 
@@ -115,8 +115,8 @@ def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]
 
 def why_waiting(stage: Stage[Any], store: Store) -> str:
     """What keeps a stage from being finished; empty where it is, or runs."""
-    folder = store.folder(stage.kind, stage.name, stage.key)
-    if store.known(stage.kind, stage.name, stage.key) or is_held(folder):
+    folder = store.folder_of(stage)
+    if store.record_of(stage) or is_held(folder):
         return ""
     first = next(_unmade(stage, store), None)
     if first is None:
@@ -124,7 +124,7 @@ def why_waiting(stage: Stage[Any], store: Store) -> str:
         return (
             f"failed: {failure}" if failure else "nothing that it needs is missing: it waits for a place, or for a run"
         )
-    place, what = store.folder(first.kind, first.name, first.key), f"{first.kind} {first.name}"
+    place, what = store.folder_of(first), f"{first.kind} {first.name}"
     if is_held(place):
         return f"waits for {what}, which runs"
     failure = failure_of(place)
@@ -134,7 +134,7 @@ def why_waiting(stage: Stage[Any], store: Store) -> str:
 def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
     """The stages that it needs and that are missing, those that need no missing one themselves first."""
     for needed in stage.inputs.values():
-        if not store.known(needed.kind, needed.name, needed.key):
+        if not store.record_of(needed):
             yield from _unmade(needed, store)
             yield needed
 
@@ -147,7 +147,7 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
     """
     total = {"seconds": 0.0, "device_hours": 0.0, "cost": 0.0}
     for stage in everything(stages):
-        if record := store.known(stage.kind, stage.name, stage.key):
+        if record := store.record_of(stage):
             for name in total:
                 total[name] += record.cost.get(name) or 0.0
     return {name: round(value, 6) for name, value in total.items()}
@@ -189,7 +189,7 @@ def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> i
     import json
 
     everywhere = everything(goal.stage for goal in goals)
-    folders = {stage.key: store.folder(stage.kind, stage.name, stage.key) for stage in everywhere}
+    folders = {stage.key: store.folder_of(stage) for stage in everywhere}
     of_goals = everything(goal.stage for goal in goals if wanted in (None, goal.label, goal.name))
     named = [stage for stage in everywhere if wanted in (stage.kind, f"{stage.kind}/{folders[stage.key].name}")]
     chosen = of_goals or named
