@@ -19,7 +19,8 @@ from adapt.show.report.study import Study
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
 from adapt.streams import is_unread
-from adapt.submit.submit_order import VERBS, Asked, read_asked
+from adapt.submit.commands import carry_out_there, chain_of
+from adapt.submit.submit_order import VERBS, Asked, order_of, read_asked
 
 FOLLOW_S = 10.0
 """Seconds between two looks of `status --follow`."""
@@ -123,9 +124,6 @@ def plan_one(arguments: Sequence[str]) -> None:
 
 def on_cluster(arguments: Sequence[str]) -> None:
     """What concerns a cluster, or looks at what runs there or here."""
-    from adapt.submit.commands import carry_out_there, chain_of
-    from adapt.submit.submit_order import order_of
-
     asked = read_asked(arguments)
     if asked.verb == "report":
         _serve(asked)
@@ -156,8 +154,6 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
 def _serve(asked: Asked) -> None:
     """Serves the report as a page that follows the chain, until ctrl-C."""
     from adapt.show.report.served_page import FollowedPage, serving
-    from adapt.submit.commands import chain_of
-    from adapt.submit.submit_order import order_of
 
     if asked.address:
         raise ConfigError(

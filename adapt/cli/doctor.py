@@ -17,6 +17,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from packaging.requirements import Requirement as Parsed
+from packaging.specifiers import SpecifierSet
+
 from adapt.config import Config
 from adapt.config.job_config import DAPT, without_corpus
 from adapt.errors import AdaptError, ConfigError
@@ -132,8 +135,6 @@ class Requirement:
 
     def finding(self) -> CheckLine:
         """Whether it is installed in a version that fits."""
-        from packaging.specifiers import SpecifierSet
-
         if (version := self.installed) is None:
             return CheckLine(f"{self.name} is not installed", f"pip install {self.text}")
         if others := untried(self.name):
@@ -159,8 +160,6 @@ def requirements() -> tuple[str, list[Requirement]]:
 
 
 def _requirement(line: str, extra: str) -> Requirement:
-    from packaging.requirements import Requirement as Parsed
-
     parsed = Parsed(line.partition(";")[0])
     return Requirement(parsed.name, str(parsed.specifier), extra)
 
@@ -170,8 +169,6 @@ def package_findings() -> Iterator[CheckLine]:
     if importlib.util.find_spec("packaging") is None:
         yield CheckLine("the package packaging is not installed", "pip install packaging, or install dontstop again")
         return
-    from packaging.specifiers import SpecifierSet
-
     wanted, packages = requirements()
     version = ".".join(map(str, sys.version_info[:3]))
     fits = SpecifierSet(wanted).contains(version)

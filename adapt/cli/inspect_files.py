@@ -1,6 +1,7 @@
 """Looks at a user's files: the fields that hold text and labels, the number of documents, the examples of a task."""
 
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
@@ -256,8 +257,6 @@ class _Share(Iterator[Any]):
         kind, compression = format_of(file)
         if not compression:
             return self.bytes * _COMPRESSED_SHARE.get(kind, 1.0)
-        import zlib
-
         text = "\n".join(self._sample).encode("utf-8", "replace")[: 4 << 20]
         return self.bytes * len(zlib.compress(text, 6)) / max(len(text), 1)
 

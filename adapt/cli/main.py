@@ -13,10 +13,13 @@ from adapt import __version__
 from adapt.config import Config, flat
 from adapt.console import log, run_job
 from adapt.errors import ConfigError
+from adapt.job.job_run import carry_out
 from adapt.job.registry import JOBS
+from adapt.job.vocabulary_job import told
 from adapt.nearest import nearest
 from adapt.shipped import recipes, spaces, unless_here
 from adapt.show.blocks import Block, Table, TextBlock
+from adapt.show.terminal import render_text
 
 COMMANDS = {
     "chain": "run, plan, status, logs, report, submit, stop: several jobs from one file",
@@ -84,12 +87,8 @@ def usage() -> str:
 
 def run_named(name: str, arguments: Sequence[str]) -> None:
     """Runs a job by its name."""
-    from adapt.job.job_run import carry_out
-
     taken = with_files([*arguments], "--config", unless_here(recipes()))
     if name == "vocabulary":
-        from adapt.job.vocabulary_job import told
-
         taken = told(taken)
     carry_out(JOBS[name], taken)
 
@@ -100,8 +99,6 @@ def _module(name: str) -> Callable[[list[str]], None]:
 
 
 def _recipes(arguments: list[str]) -> None:
-    from adapt.show.terminal import render_text
-
     if not arguments or arguments[0] in HELP:
         width = os.get_terminal_size().columns if sys.stdout.isatty() else 120
         print(render_text(shipped_blocks(), width))

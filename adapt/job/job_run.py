@@ -16,6 +16,7 @@ from adapt.runner.ensure import Planned, check_ahead, unfinished
 from adapt.show.blocks import Block, Table, TextBlock, shown_by
 from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import trainings_table
+from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
 from adapt.stage.run_stages import run_stages
 from adapt.stage.select_documents import Select
@@ -161,8 +162,6 @@ def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
     Raises:
         AdaptError: as `run_stages_of`.
     """
-    from adapt.show.terminal import show_blocks
-
     run = run_stages_of(job, context, arguments)
     show_blocks(run.blocks())
     finish(job.name, run.finished.path, dict(run.figures()))

@@ -2,15 +2,13 @@
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from adapt.console import log
 from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Table, TextBlock, filled
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
 
 WIDTH = 120
 """Width of tables in characters where stderr is no terminal."""
@@ -32,8 +30,6 @@ def show_blocks(blocks: Sequence[Block]) -> None:
 
 
 def _show_table(table: Table) -> None:
-    from rich.console import Console
-
     console = Console(stderr=True)
     console = console if console.is_terminal else Console(stderr=True, width=WIDTH)
     console.print(rich_table(table, console))
@@ -41,14 +37,12 @@ def _show_table(table: Table) -> None:
         log(table.note)
 
 
-def drawn_table(table: Table) -> "RichTable":
+def drawn_table(table: Table) -> RichTable:
     """A table for the terminal that stderr is."""
-    from rich.console import Console
-
     return rich_table(table, Console(stderr=True))
 
 
-def rich_table(table: Table, console: "Console") -> "RichTable":
+def rich_table(table: Table, console: Console) -> RichTable:
     """A table for a console. A cell's second line stands next to the first in brackets if there is room, else below it.
 
     Args:
@@ -59,14 +53,11 @@ def rich_table(table: Table, console: "Console") -> "RichTable":
     return shown if _natural_width(shown, console) <= console.width else _rich_table(table, is_inline=False)
 
 
-def _natural_width(table: "RichTable", console: "Console") -> int:
+def _natural_width(table: RichTable, console: Console) -> int:
     return console.measure(table, options=console.options.update(max_width=10_000)).maximum
 
 
-def _rich_table(table: Table, is_inline: bool) -> "RichTable":
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
+def _rich_table(table: Table, is_inline: bool) -> RichTable:
     shown = RichTable(title=Text(table.title) if table.title else None, title_justify="left")
     for heading in table.header:
         shown.add_column(Text(heading), overflow="fold")
@@ -96,8 +87,6 @@ def _style(cell: Cell | str) -> str:
 
 def render_text(blocks: Sequence[Block], width: int = WIDTH) -> str:
     """The blocks as lines of at most `width` characters. Drawings and folded blocks are left out."""
-    from rich.console import Console
-
     console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
     for block in filled(blocks):
         match block:

@@ -1,12 +1,14 @@
 """Looks, on a cluster, whether some work can be done there: storage that all nodes share, and places for workers."""
 
 import os
+import platform
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from adapt.config import Config, ResourcesConfig, fewest_of
@@ -96,7 +98,6 @@ def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:
 
 def autoscaler_file() -> Path | None:
     """The cluster file that this cluster's autoscaler was started with, where it runs on this node."""
-    import psutil
     import ray
 
     ours = f"--gcs-address={ray.get_runtime_context().gcs_address}"
@@ -264,6 +265,4 @@ def check_environment(configs: Iterable[Config]) -> None:
 
 def cluster_findings(nodes: int, ahead: dict[str, int]) -> dict[str, Any]:
     """What a check says at its end."""
-    import platform
-
     return {"nodes": nodes, "python": ".".join(platform.python_version_tuple()[:2]), "to_run": sum(ahead.values())}

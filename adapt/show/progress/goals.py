@@ -1,5 +1,6 @@
 """The goals of a chain: how far each is, why it waits, what it has cost, and what its stages logged."""
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -186,8 +187,6 @@ def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> i
     Raises:
         ConfigError: nothing is called so; names the nearest.
     """
-    import json
-
     everywhere = everything(goal.stage for goal in goals)
     folders = {stage.key: store.folder_of(stage) for stage in everywhere}
     of_goals = everything(goal.stage for goal in goals if wanted in (None, goal.label, goal.name))
