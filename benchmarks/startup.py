@@ -21,7 +21,7 @@ TARGETS = {
     "library_first_step_s": ("<=", 20.0),
     "library_noop_s": ("<=", 1.0),
     "help_s": ("<=", 1.0),
-    "finetune_first_step_s": ("<=", 10.0),
+    "finetune_first_step_s": ("<=", 15.0),
 }
 LABELS = ("calm", "angry")
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -88,6 +90,19 @@ def test_while_two_ranks_train_nothing_listens_beyond_this_machine(tmp_path: Pat
     assert (world, summed) == ("2", "2.0")
     assert len(addresses) > 8  # those of gloo are among them
     assert set(addresses) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_no_other_ray_is_asked_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray Train ends a training whose controller the dashboard does not know, as that of another Ray would."""
+    import ray
+
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://10.0.0.1:8265")
+    address = ray.get(ray.remote(num_cpus=0)(lambda: os.environ["RAY_API_SERVER_ADDRESS"]).remote())
+    parts = urlsplit(address)
+    assert parts.hostname == "127.0.0.1"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((parts.hostname, parts.port))
 
 
 # --- how it ends
@@ -247,6 +262,20 @@ def test_a_start_that_fails_says_why_and_is_no_bug_of_ours(monkeypatch: pytest.M
     with pytest.raises(ClusterError, match=r"did not start on this machine .*: no such device") as caught:
         start_ray()
     assert str(short) in caught.value.fix
+
+
+def test_nothing_of_a_start_that_failed_goes_on(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: Path) -> None:
+        command = [sys.executable, "-c", "import time; time.sleep(600)", f"--temp-dir={folder}/r"]
+        started.append(subprocess.Popen(command))
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(adapt.ray.own, "_start", start)
+    with pytest.raises(ClusterError, match="no room"):
+        start_ray()
+    assert [process.wait(PATIENCE_S) for process in started] == [-signal.SIGKILL]
 
 
 def test_a_user_whose_home_nobody_knows_gets_one(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
