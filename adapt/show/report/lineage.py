@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from html import escape
 from itertools import pairwise
-from typing import TypeAlias
 
 from adapt.show.report.study import Entry, Study, record_at
 
@@ -20,6 +19,12 @@ class LineageNode:
     """The column that it is drawn in, counted from the left. It is to the right of all its inputs."""
     keys: set[str] = field(default_factory=set)
     inputs: "list[LineageNode]" = field(default_factory=list)
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """What its box says: the kind with the number of stages, and the label."""
+        number = f" \N{MULTIPLICATION SIGN} {len(self.keys)}" if len(self.keys) > 1 else ""
+        return self.kind + number, self.label
 
 
 @dataclass
@@ -120,21 +125,19 @@ SWEEPS = 9
 
 @dataclass(eq=False)
 class _Slot:
-    """A place in a column: a node's box, or room for an arrow that passes."""
+    """A place in a column: a node's box, or room for an arrow that passes. Sizes are in pixels."""
 
     column: int
     node: LineageNode | None
     neighbours: "list[_Slot]" = field(default_factory=list)
     middle: float = -1.0
-    """Its height in the drawing [px]; negative until it is placed."""
+    """Its height in the drawing; negative until it is placed."""
+    left: float = 0.0
+    right: float = 0.0
 
     @property
     def height(self) -> float:
         return HEIGHT if self.node else 0.0
-
-
-_Way: TypeAlias = list[_Slot]
-"""An arrow: from a box, past other columns, to a box."""
 
 
 def draw_lineage(nodes: Sequence[LineageNode]) -> str:
@@ -142,20 +145,23 @@ def draw_lineage(nodes: Sequence[LineageNode]) -> str:
     slots, ways = _laid_out(nodes)
     columns = [[slot for slot in slots if slot.column == number] for number in range(1 + max(n.column for n in nodes))]
     _place(columns)
-    widths = [max((_width(slot.node) for slot in column if slot.node), default=0.0) for column in columns]
-    lefts = [MARGIN + sum(widths[:number]) + COLUMN_GAP * number for number in range(len(columns))]
-    width, height = lefts[-1] + widths[-1] + MARGIN, max(slot.middle + slot.height / 2 for slot in slots) + MARGIN
-    arrows = [_arrow(way, lefts, widths) for way in ways]
-    boxes = [_box(slot.node, lefts[slot.column], slot.middle, widths[slot.column]) for slot in slots if slot.node]
+    right = MARGIN - COLUMN_GAP
+    for column in columns:
+        left, letters = right + COLUMN_GAP, [len(line) for slot in column if slot.node for line in slot.node.lines]
+        right = left + (20 + LETTER * max(letters) if letters else 0.0)
+        for slot in column:
+            slot.left, slot.right = left, right
+    width, height = right + MARGIN, max(slot.middle + slot.height / 2 for slot in slots) + MARGIN
+    drawn = "".join([*map(_arrow, ways), *(_box(slot, slot.node) for slot in slots if slot.node)])
     return (
         f'<svg class="lineage" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="graph of stages" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">'
         f'<defs><marker id="arrowhead" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        f'orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>{"".join(arrows)}{"".join(boxes)}</svg>'
+        f'orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>{drawn}</svg>'
     )
 
 
-def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[_Way]]:
+def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[list[_Slot]]]:
     """Slots for all boxes, and for arrows in the columns between; those from one box share their slots."""
     boxes = {node: _Slot(node.column, node) for node in nodes}
     passing: dict[tuple[LineageNode, int], _Slot] = {}
@@ -194,30 +200,20 @@ def _pull(slot: _Slot) -> float:
     return sum(heights) / len(heights) if heights else slot.middle
 
 
-def _lines(node: LineageNode) -> tuple[str, str]:
-    number = f" \N{MULTIPLICATION SIGN} {len(node.keys)}" if len(node.keys) > 1 else ""
-    return node.kind + number, node.label
-
-
-def _width(node: LineageNode) -> float:
-    return 20 + LETTER * max(map(len, _lines(node)))
-
-
-def _arrow(way: _Way, lefts: Sequence[float], widths: Sequence[float]) -> str:
-    path = f"M{lefts[way[0].column] + widths[way[0].column]:.0f} {way[0].middle:.0f}"
-    for left, right in pairwise(way):
-        start, end = lefts[left.column] + widths[left.column], lefts[right.column]
-        bend = (end - start) / 2
-        path += (
-            f"C{start + bend:.0f} {left.middle:.0f} {end - bend:.0f} {right.middle:.0f} {end:.0f} {right.middle:.0f}"
-        )
-        path += "" if right.node else f"H{end + widths[right.column]:.0f}"
+def _arrow(way: Sequence[_Slot]) -> str:
+    """An arrow from a box, past other columns, to a box."""
+    path = f"M{way[0].right:.0f} {way[0].middle:.0f}"
+    for before, after in pairwise(way):
+        bend, y = (after.left - before.right) / 2, f"{after.middle:.0f}"
+        path += f"C{before.right + bend:.0f} {before.middle:.0f} {after.left - bend:.0f} {y} {after.left:.0f} {y}"
+        path += "" if after.node else f"H{after.right:.0f}"
     return f'<path class="arrow" d="{path}"/>'
 
 
-def _box(node: LineageNode, left: float, middle: float, width: float) -> str:
-    kind, label = (escape(line) for line in _lines(node))
-    center, top = left + width / 2, middle - HEIGHT / 2
+def _box(slot: _Slot, node: LineageNode) -> str:
+    kind, label = map(escape, node.lines)
+    middle, center = slot.middle, (slot.left + slot.right) / 2
     words = f'<text class="stage" x="{center:.0f}" y="{middle + (-3 if label else 4):.0f}">{kind}</text>'
     words += f'<text class="what" x="{center:.0f}" y="{middle + 11:.0f}">{label}</text>' if label else ""
-    return f'<g><rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{HEIGHT:.0f}" rx="6"/>{words}</g>'
+    size = f'width="{slot.right - slot.left:.0f}" height="{HEIGHT:.0f}"'
+    return f'<g><rect x="{slot.left:.0f}" y="{middle - HEIGHT / 2:.0f}" {size} rx="6"/>{words}</g>'
