@@ -50,9 +50,13 @@ class Report(SelfShown):
         """All sections, each below its title."""
         return [block for section in self.sections for block in (TextBlock(f"{section.title}:"), *section.blocks)]
 
-    def __str__(self) -> str:
+    def first_blocks(self) -> list[Block]:
+        """What the report says first, and where it is."""
         verdict = next((section for section in self.sections if section.title == "Verdict"), None)
-        return render_text([*(verdict.blocks if verdict else []), TextBlock(f"report: {self.path}")])
+        return [*(verdict.blocks if verdict else []), TextBlock(f"report: {self.path}")]
+
+    def __str__(self) -> str:
+        return render_text(self.first_blocks())
 
 
 @dataclass(frozen=True)

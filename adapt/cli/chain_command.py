@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from adapt.chain.chain_file import Command, read_command, read_job
+from adapt.chain.chain_file import read_command, read_job
 from adapt.chain.chain_run import ChainRun, Report, ahead_lines
 from adapt.chain.chain_stages import Chain, study, trainings_ahead
 from adapt.console import finish, log
@@ -65,7 +65,11 @@ def main(arguments: Sequence[str]) -> None:
         on_cluster(arguments)
     else:
         command = read_command(arguments)
-        {"run": _run, "plan": _plan, "report": _report}[command.verb](_chain_run(command))
+        chain = ChainRun.of(command.file, command.let, command.common, command.only)
+        if command.verb == "report":
+            show_report(chain.report())
+        else:
+            (_run if command.verb == "run" else _plan)(chain)
 
 
 def _with_recipe(arguments: Sequence[str]) -> list[str]:
@@ -76,10 +80,6 @@ def _with_recipe(arguments: Sequence[str]) -> list[str]:
         if not arguments[number - 1].startswith("--") or arguments[number - 1] == "--serve":
             replaced[number] = recipe_file(arguments[number])
     return replaced
-
-
-def _chain_run(command: Command) -> ChainRun:
-    return ChainRun.of(command.file, command.let, command.common, command.only)
 
 
 def _run(chain: ChainRun) -> None:
@@ -99,16 +99,9 @@ def _plan(chain: ChainRun) -> None:
     finish("plan", chain.build().store.root, {"to_run": sum(plan.to_run.values()), **plan.to_run, **later})
 
 
-def _report(chain: ChainRun) -> None:
-    """Writes the report of what is finished."""
-    show_report(chain.report())
-
-
 def show_report(report: Report) -> None:
     """Says what a report says first, and where it is."""
-    verdict = next((section for section in report.sections if section.title == "Verdict"), None)
-    show_blocks(verdict.blocks if verdict else [])
-    log(f"report: {report.path}")
+    show_blocks(report.first_blocks())
     finish("report", report.path, {"finished": len(report.study.entries), "missing": len(report.study.missing)})
 
 
