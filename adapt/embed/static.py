@@ -1,85 +1,188 @@
-"""Embedder `static`: the mean of the embeddings that a model has for a text's tokens. No layer is run.
+"""Embedder `static`: weighted means of the embeddings that a model has for a text's tokens. No layer is run.
 
-The model may be one of transformers, or embeddings that were distilled for this purpose (`distilled`).
+The vector is smooth inverse frequency (SIF; Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence
+Embeddings"): a token with share p of all tokens has the weight a / (a + p), and the first principal component of all
+vectors is removed from each. Unlike the paper, a long text is cut into windows, and its vector is the mean of theirs:
+the mean over many tokens is close to the mean of all texts, so that short texts would have only short neighbours.
+
+The model may be one of transformers, or embeddings of model2vec (`distilled`), which have weights of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from adapt.config.fields import PositiveInt, how
+from adapt.config.fields import PositiveFloat, PositiveInt, how
 from adapt.embed.distilled import DistilledMeans, check_package, is_distilled
 from adapt.embed.embedder import EmbeddedTexts, Embedder
 from adapt.embed.transformer import TextTokens
+from adapt.errors import DataError
+from adapt.index.parts import scaled
 from adapt.model.locate import Pretrained
+
+COMMON_FILE = "static.safetensors"
+WINDOW = 32
+"""Most tokens of a window. The embedder `transformer` has the same."""
+LEAST_SECOND = 1e-6
+"""The first component stays where the second has less than this share of its variance: else nothing would be left."""
 
 
 @dataclass(frozen=True)
 class StaticOptions:
-    """Whose embeddings are taken."""
+    """Whose embeddings are taken, and how they are weighted."""
 
     path: str | None = None
     """Folder or Hugging Face id of a model, or of embeddings of model2vec; null is model.path."""
+    smoothing: PositiveFloat = 1e-3
+    """The a of SIF: a token with this share of all tokens has half the weight of a rare one. Embeddings of model2vec
+    keep their own weights."""
+    sample_documents: PositiveInt = 2000
+    """Texts of each source that shares of tokens and the component are learnt from. Only frequent tokens lose weight,
+    so few texts are enough, and those of a small target count beside those of a large pool."""
     texts_at_once: PositiveInt = how(1000)
-    """Texts that are summed at once."""
+    """Windows of 32 tokens that are summed at once; with model2vec, texts."""
 
 
 class StaticMean(Embedder):
-    """The mean over a text's tokens, special ones left out."""
+    """SIF vectors of a text's tokens, special ones left out."""
 
     Options = StaticOptions
     reads_model = True
+    learns = True
     packages = ("tokenizers",)
 
     def check(self) -> None:
         """Looks for model2vec, where it is needed."""
-        if self.pretrained and is_distilled(self.pretrained.model):
-            check_package(self.pretrained.model)
+        if self._is_distilled:
+            check_package(self._model.model)
+
+    def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
+        """Learns weights and the first component from a sample. Embeddings of model2vec learn nothing.
+
+        Raises:
+            DataError: the sample has no token.
+        """
+        from safetensors.numpy import save_file
+
+        if self._is_distilled:
+            return {}
+        common, figures = TokenMeans(self._model).common(texts, self.options.smoothing, self.options.texts_at_once)
+        save_file(common._asdict(), folder / COMMON_FILE)
+        return figures
 
     def load(self, folder: Path | None) -> None:
-        """Reads the embeddings."""
-        assert self.pretrained is not None
-        distilled = is_distilled(self.pretrained.model)
-        self._means = DistilledMeans(self.pretrained.model) if distilled else TokenMeans(self.pretrained)
+        """Reads the embeddings, and what was learnt."""
+        from safetensors.numpy import load_file
+
+        if self._is_distilled:
+            self._means: DistilledMeans | TokenMeans = DistilledMeans(self._model.model)
+        else:
+            assert folder is not None
+            self._means = TokenMeans(self._model, Common(**load_file(folder / COMMON_FILE)))
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """The means. A text of nothing but special tokens has the vector 0."""
+        """The vectors. A text of nothing but special tokens has the vector 0."""
         return self._means(texts, self.options.texts_at_once)
+
+    @property
+    def _model(self) -> Pretrained:
+        assert self.pretrained is not None
+        return self.pretrained
+
+    @property
+    def _is_distilled(self) -> bool:
+        return self.pretrained is not None and is_distilled(self.pretrained.model)
+
+
+class Common(NamedTuple):
+    """What the texts have in common, and so is not compared."""
+
+    weights: np.ndarray
+    """The weight of each token, float32 [tokens]."""
+    component: np.ndarray
+    """Is removed from the vector of each window: of length 1, or 0 where there is none, float32 [d]."""
 
 
 class TokenMeans:
-    """Means of a model's input embeddings.
+    """Weighted means of a model's input embeddings.
 
     Args:
         pretrained: the model.
+        common: what was learnt; None while it is learnt.
 
     Raises:
         ModelError: it cannot be read.
     """
 
-    def __init__(self, pretrained: Pretrained) -> None:
+    def __init__(self, pretrained: Pretrained, common: Common | None = None) -> None:
         from adapt.model.load import load_base
 
         self._tokens = TextTokens(pretrained)
         model: Any = load_base(pretrained.model, pretrained.trust_remote_code)
         self._table = model.get_input_embeddings().weight.detach().float().numpy()
+        self._common = common
+
+    def common(self, texts: Sequence[str], smoothing: float, at_once: int) -> tuple[Common, dict[str, float]]:
+        """What texts have in common, and figures: tokens that were counted, and the component's share of the variance.
+
+        Raises:
+            DataError: the texts have no token.
+        """
+        tokens, seen, _ = self._tokens.without_special(texts)
+        if not seen:
+            raise DataError(f"none of {len(texts)} texts has a token to learn from", "check the texts")
+        ids = np.concatenate(tokens).astype(np.int64)
+        shares = np.bincount(ids, minlength=len(self._table)) / len(ids)
+        weights = (smoothing / (smoothing + shares)).astype(np.float32)
+        moment = np.zeros((self._table.shape[1],) * 2)
+        for _, vectors in self._windows(tokens, weights, at_once):
+            moment += vectors.T @ vectors
+        variances, components = np.linalg.eigh(moment)
+        has_second = len(variances) > 1 and variances[-2] > LEAST_SECOND * variances[-1]
+        component = components[:, -1] if has_second else np.zeros(len(moment))
+        figures = {"tokens": float(seen), "component_share": float(variances[-1] / max(variances.sum(), 1e-12))}
+        return Common(weights, component.astype(np.float32)), figures
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
-        """A product of counts and embeddings."""
+        """The mean of the vectors of each text's windows, of length 1 and without the component."""
+        assert self._common is not None
+        tokens, seen, unknown = self._tokens.without_special(texts)
+        vectors, component = np.zeros((len(texts), self._table.shape[1])), self._common.component.astype(np.float64)
+        for owners, some in self._windows(tokens, self._common.weights, at_once):
+            firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+            rest = some - (some @ component)[:, None] * component
+            vectors[owners[firsts]] += np.add.reduceat(rest, firsts)
+        return EmbeddedTexts((vectors / _windows_of(tokens)[:, None]).astype(np.float32), seen, unknown)
+
+    def _windows(
+        self, tokens: Sequence[np.ndarray], weights: np.ndarray, at_once: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The text of each window, rising, and its vector of length 1, float64 [n, d], of some windows at a time."""
         from scipy.sparse import csr_array
 
-        tokens, seen, unknown = self._tokens.without_special(texts)
-        vectors = np.zeros((len(texts), self._table.shape[1]), np.float32)
-        for start in range(0, len(texts), at_once):
-            some = tokens[start : start + at_once]
-            lengths = np.array([len(each) for each in some])
-            ids = np.concatenate(some).astype(np.int64)
-            bounds = np.concatenate([[0], np.cumsum(lengths)])
-            counts = csr_array((np.ones(len(ids), np.float32), ids, bounds), shape=(len(some), len(self._table)))
-            vectors[start : start + len(some)] = (counts @ self._table) / np.maximum(lengths, 1)[:, None]
-        return EmbeddedTexts(vectors, seen, unknown)
+        if not tokens:
+            return
+        lengths, counts = np.array([len(each) for each in tokens]), _windows_of(tokens)
+        owners = np.repeat(np.arange(len(tokens)), counts)
+        places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        within = places * lengths[owners] // counts[owners]  # windows of a text are of one length, to within a token
+        bounds = np.append(np.repeat(np.cumsum(lengths) - lengths, counts) + within, lengths.sum())
+        ids = np.concatenate(tokens).astype(np.int64)
+        for start in range(0, len(owners), at_once):
+            ends = bounds[start : start + at_once + 1]
+            some = ids[ends[0] : ends[-1]]
+            shape = (len(ends) - 1, len(self._table))
+            yield (
+                owners[start : start + at_once],
+                scaled(csr_array((weights[some], some, ends - ends[0]), shape=shape) @ self._table),
+            )
+
+
+def _windows_of(tokens: Sequence[np.ndarray]) -> np.ndarray:
+    """Windows of each text, at least one, int64 [texts]."""
+    return np.array([max(1, -(-len(each) // WINDOW)) for each in tokens], np.int64)
