@@ -4,7 +4,8 @@ A small model grows by a layer and a head, and learns a domain (PubMed). The sam
 learns the same text in trainings of doubled length, each with its own decay, at the best of four learning rates, until
 it reaches that loss on held-out rows. `tokens_ratio`: its tokens over the grown model's, between two lengths by the
 logarithm. If no length reaches the loss, the figure is that of the longest, a lower bound, and the details say so. What
-the small model had learnt before counts for neither.
+the small model had learnt before counts for neither. Tokens are counted and no time is measured, so nothing runs in
+rounds: other work cannot change a loss.
 """
 
 import math

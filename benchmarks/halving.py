@@ -1,4 +1,9 @@
-"""ASHA against random search at equal budget, and how soon after a stop the trial's workers are free."""
+"""ASHA against random search at equal budget, and how soon after a stop the trial's workers are free.
+
+The two searches are compared by loss after equally many steps and not by time, so they do not alternate. The time from
+a stop until the workers are free is compared with nothing but its bound. Its spread is over all stops, and it is
+*noisy* where processes waited for cores while ASHA ran (`benchmarks.rounds`).
+"""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
+
+from benchmarks.rounds import Ratio, Watch
 
 SAMPLES, FEWER = 27, 3
 """Trials of ASHA, beside that of the configuration as it is."""
@@ -23,8 +30,8 @@ class Halving:
     """Steps of all trials; that of the configuration as it is does not count."""
     random_steps: int
     random_trials: int
-    stop_to_free_s: list[float]
-    """From each stop of a trial by the scheduler until all cores were free."""
+    stop_to_free_s: Ratio
+    """From each stop of a trial by the scheduler until all cores were free: a round is a stop."""
 
 
 def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
@@ -41,13 +48,17 @@ def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
     common = [*arguments, f"--training.max_steps={steps}", "--training.schedule=wsd", "--training.warmup_steps=1"]
     judged = ["--tune.scheduler=asha", f"--tune.turns={turns}", f"--tune.reduction={REDUCTION}", "--tune.at_once=1"]
     waits: list[float] = []
+    watch = Watch()
     with _timed_stops(waits):
         asha, branches = _found([*common, *judged, f"--tune.samples={FEWER if quick else SAMPLES}"])
+    is_noisy = watch.stop().is_noisy
     taken = sum(_steps(row, branches) for row in asha["trials"] if row["number"])
     trials = max(1, round(taken / steps))
     random, _ = _found([*common, f"--tune.samples={trials}"])
     ray.shutdown()
-    return Halving(_best(asha), _best(random), taken, trials * steps, trials, waits)
+    return Halving(
+        _best(asha), _best(random), taken, trials * steps, trials, Ratio(tuple(waits), len(waits) * is_noisy)
+    )
 
 
 def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:

@@ -2,7 +2,7 @@
 
 Both see the same blocks in the same order, so losses are compared step by step (paired): what differs is how masks and
 dropout are drawn, and that ours keeps documents apart. The figure is the mean difference over the last two thirds of
-the steps, in its standard errors.
+the steps, in its standard errors. No time is measured, so each side runs once: other work cannot change a loss.
 """
 
 import statistics

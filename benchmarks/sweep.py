@@ -42,9 +42,10 @@ def measure(options: Options) -> Result:
     figures = {
         **together.figures,
         "asha_gain": halved.random - halved.asha,
-        "stop_to_free_s": max(halved.stop_to_free_s),
+        "stop_to_free_s": max(halved.stop_to_free_s.rounds),
     }
-    return Result(figures, [*together.details, *_told(halved)], together.ratios)
+    ratios = {**together.ratios, "stop_to_free_s": halved.stop_to_free_s}
+    return Result(figures, [*together.details, *_told(halved)], ratios)
 
 
 def _together_and_apart(folder: Path, common: Common, search: list[str], quick: bool) -> Result:
@@ -85,7 +86,7 @@ def _told(halved: Halving) -> list[tuple[str, str]]:
     return [
         ("best loss on dev, ASHA", f"{halved.asha:.4f} after {halved.asha_steps} steps of all trials"),
         ("best loss on dev, random", f"{halved.random:.4f} after {halved.random_steps} steps"),
-        ("trials stopped by ASHA", str(len(halved.stop_to_free_s))),
+        ("trials stopped by ASHA", str(len(halved.stop_to_free_s.rounds))),
     ]
 
 
