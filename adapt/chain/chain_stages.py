@@ -13,6 +13,7 @@ from adapt.redact import redact
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.ensure import check_ahead, unfinished
 from adapt.runner.stage import everything
+from adapt.show.progress.goals import TrainingAhead
 from adapt.show.report.study import Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge_stage import Merge
@@ -263,15 +264,15 @@ def _trainings_to(start: Start) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*trainings(made), *merged, made.key]))
 
 
-def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, float | None]]:
-    """Label, tokens, device-hours and price of every training that is to run, as far as they can be said."""
+def trainings_ahead(chain: Chain) -> list[TrainingAhead]:
+    """Every training that is to run, with its figures as far as they can be said."""
     waiting, done = unfinished([goal.stage for goal in chain.goals], chain.store)
     labels = {training.key: label for goal in reversed(chain.goals) for training, label in _trainings_of(goal)}
     ahead = []
     for stage in waiting:
         if isinstance(stage, Train) and (forecast := stage.forecast(_records(stage, chain.store, done))):
             label = labels.get(stage.key, stage.name)
-            ahead.append((label, forecast.tokens, forecast.device_hours, forecast.cost))
+            ahead.append(TrainingAhead(label, forecast.tokens, forecast.device_hours, forecast.cost))
     return ahead
 
 

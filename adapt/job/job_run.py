@@ -15,7 +15,7 @@ from adapt.runner import Finished, Stage, ensure, plan_stages
 from adapt.runner.ensure import Planned, check_ahead, unfinished
 from adapt.show.blocks import Block, Table, TextBlock, shown_by
 from adapt.show.pages import SelfShown
-from adapt.show.progress.goals import trainings_table
+from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
 from adapt.stage.run_stages import run_stages
@@ -187,7 +187,7 @@ class Plan(SelfShown):
         blocks: list[Block] = [plan_table(self.stages)]
         if len(self.trainings) > 1:
             rows = [
-                (name, of.tokens, of.device_hours, of.cost) if of else (name, None, None, None)
+                TrainingAhead(name, of.tokens, of.device_hours, of.cost) if of else TrainingAhead(name)
                 for name, of in self.trainings.items()
             ]
             blocks += [table for table in [trainings_table(rows)] if table]

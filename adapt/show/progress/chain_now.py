@@ -17,6 +17,7 @@ from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import (
     ENTRY_COLUMNS,
     ShownGoal,
+    TrainingAhead,
     entry_row,
     goal_states,
     reasons_of,
@@ -184,7 +185,7 @@ def _tone(why: str) -> str:
 def chain_now(
     goals: Sequence[ShownGoal],
     store: Store,
-    ahead: Sequence[tuple[str, int | None, float | None, float | None]] = (),
+    ahead: Sequence[TrainingAhead] = (),
     later: Sequence[str] = (),
 ) -> ChainNow:
     """Looks at a chain in its storage, wherever it runs.
@@ -192,7 +193,7 @@ def chain_now(
     Args:
         goals: of the chain.
         store: where its results are.
-        ahead: label, tokens, device-hours and price of each training ahead.
+        ahead: the trainings ahead.
         later: labels of what is not known before searches have finished.
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]

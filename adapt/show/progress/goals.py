@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from adapt.console import duration, logs_json
 from adapt.errors import ConfigError
@@ -18,6 +18,15 @@ START = "start.training"
 """The input that is another entry's training; see `adapt.model.start.Start`."""
 STATES = ("finished", "running", "waiting")
 ENTRY_COLUMNS = ("entry", *STATES, "which")
+
+
+class TrainingAhead(NamedTuple):
+    """A training that is to run; figures are None where its text must be prepared first."""
+
+    label: str
+    tokens: int | None = None
+    device_hours: float | None = None
+    cost: float | None = None
 
 
 class ShownGoal(Protocol):
@@ -82,8 +91,8 @@ def _works_for(stage: Stage[Any], store: Store) -> bool:
     )
 
 
-def trainings_table(trainings: Sequence[tuple[str, int | None, float | None, float | None]]) -> Table | None:
-    """Label, tokens, device-hours and price of the trainings ahead, and their sum where all are known."""
+def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
+    """A row for each training ahead, and their sum where all figures are known."""
     if not trainings:
         return None
     columns = list(zip(*trainings, strict=True))[1:]
@@ -154,20 +163,13 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
     return {name: round(value, 6) for name, value in total.items()}
 
 
-def spent_lines(
-    taken: dict[str, float], ahead: Sequence[tuple[str, int | None, float | None, float | None]]
-) -> list[str]:
-    """What has been spent, and what is ahead, in a sentence each.
-
-    Args:
-        taken: as `spent` gives it.
-        ahead: label, tokens, device-hours and price of each training.
-    """
+def spent_lines(taken: dict[str, float], ahead: Sequence[TrainingAhead]) -> list[str]:
+    """What has been spent (as `spent` gives it), and what the trainings ahead take, in a sentence each."""
     money = f", {taken['cost']:,.2f}" if taken["cost"] else ""
     so_far = f"so far: {taken['device_hours']:.3g} device-hours{money}; {duration(taken['seconds'])} of work in all"
     if not ahead:
         return [so_far]
-    hours = [hours for _, _, hours, _ in ahead if hours is not None]
+    hours = [training.device_hours for training in ahead if training.device_hours is not None]
     unknown = f"; not known of {len(ahead) - len(hours)}" if len(hours) < len(ahead) else ""
     return [so_far, f"ahead: {len(ahead)} trainings, about {sum(hours):.3g} device-hours{unknown}"]
 

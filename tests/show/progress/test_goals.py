@@ -9,7 +9,7 @@ from adapt.errors import ConfigError, DataError
 from adapt.runner import Outcome, Store, ensure
 from adapt.runner.lock import locked
 from adapt.runner.store import logged
-from adapt.show.progress.goals import reasons_of, show_logs, spent, spent_lines, why_waiting
+from adapt.show.progress.goals import TrainingAhead, reasons_of, show_logs, spent, spent_lines, why_waiting
 from tests.runner.toys import Toy, ToyResult
 
 
@@ -65,7 +65,7 @@ def test_what_is_spent_is_counted_once_a_stage(store: Store) -> None:
     ensure(LEFT, store)
     taken = spent([TOP, LEFT], store)
     assert (taken["device_hours"], taken["cost"]) == (1.0, 2.5)
-    lines = spent_lines(taken, [("a", None, 2.0, None), ("b", None, None, None)])
+    lines = spent_lines(taken, [TrainingAhead("a", device_hours=2.0), TrainingAhead("b")])
     assert lines[0].startswith("so far: 1 device-hours, 2.50; ")
     assert lines[1] == "ahead: 2 trainings, about 2 device-hours; not known of 1"
 
