@@ -20,7 +20,6 @@ from adapt.config import Config, flat
 from adapt.config.job_config import DAPT, Kind
 from adapt.console import attempt
 from adapt.errors import ConfigError
-from adapt.job import job_run
 from adapt.job.job_run import Job, carry_out
 from adapt.job.registry import JOBS, job_of
 from adapt.parse import parse, parse_values
@@ -83,7 +82,7 @@ def test_a_job_has_a_script_of_its_name_that_carries_it_out(name: str, monkeypat
     scripts = {file.stem for file in (ROOT / "jobs").glob("*.py")}
     assert scripts == {*NAMES, "chain", "tune"}
     done: list[tuple[Job, list[str]]] = []
-    monkeypatch.setattr(job_run, "carry_out", lambda job, given: done.append((job, list(given))))
+    monkeypatch.setattr("adapt.cli.main.carry_out", lambda job, given: done.append((job, list(given))))
     monkeypatch.setattr("adapt.cli.main.run_job", lambda job: job())
     monkeypatch.setattr(sys, "path", [str(ROOT / "jobs"), *sys.path])
     monkeypatch.setattr(sys, "argv", [f"jobs/{name}.py", "--seed=3"])
