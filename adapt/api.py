@@ -20,6 +20,7 @@ from adapt.job.registry import JOBS, job_of
 from adapt.library import as_library
 from adapt.parse import parse
 from adapt.parse.values import check_config
+from adapt.ray.runtime import disconnect
 from adapt.runner import Record
 from adapt.shipped import recipe_file
 from adapt.show.blocks import Block
@@ -278,8 +279,6 @@ def _session() -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            from adapt.ray.runtime import disconnect
-
             disconnect()
             raise
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from adapt import __version__
+from adapt.cli.init import OPTIONS
 from adapt.config import Config, flat
 from adapt.console import log, run_job
 from adapt.errors import ConfigError
@@ -225,8 +226,6 @@ def script(shell: str) -> str:
     Raises:
         ConfigError: it is another.
     """
-    from adapt.cli.init import OPTIONS
-
     forms = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
     if shell not in forms:
         raise ConfigError(f"there is no completion for {shell or '(no shell)'}", "name bash, zsh or fish")

@@ -15,7 +15,10 @@ from typing import Any
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, what
 from adapt.console import log
 from adapt.corpus.cleaning import catalogue
-from adapt.corpus.decontamination import check_sets
+from adapt.corpus.decontamination import (
+    check_sets,
+    evaluation_manifests,  # numpy, which other plans do not need
+)
 from adapt.corpus.files.filesystem import is_url
 from adapt.corpus.files.formats import DELIMITERS, MIB, format_of
 from adapt.corpus.files.hub import check_dataset
@@ -130,8 +133,6 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     settings["id_field"] = None  # a field of earlier versions: corpora that they prepared keep their keys
     settings["cleaning"] = catalogue.identity(corpus.cleaning)
     if corpus.decontaminate:
-        from adapt.corpus.decontamination import evaluation_manifests  # numpy, which other plans do not need
-
         fields = {
             evaluation.name: {"text_field": evaluation.text_field, "pair_field": evaluation.pair_field}
             for evaluation in corpus.decontaminate

@@ -26,6 +26,7 @@ from adapt.errors import DataError
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.runner.files import write_atomically
 from adapt.splitmix import mix
+from adapt.train.worker_process import use_threads
 
 LEARNT_FILE = "learnt.json"
 """Figures of what was learnt from the sample, written once all of that is there."""
@@ -120,7 +121,5 @@ def _learn(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, floa
     hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray gives a task of one CPU one thread
     if "torch" in sys.modules:  # another task has loaded it in this process
-        from adapt.train.worker_process import use_threads
-
         use_threads()
     return embedder.learn(texts, folder)

@@ -15,6 +15,7 @@ import numpy as np
 
 from adapt.config.fields import PositiveInt, how
 from adapt.embed.embedder import EmbeddedTexts, Embedder
+from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
 
@@ -57,7 +58,6 @@ class TransformerMean(Embedder):
         """
         import torch
 
-        from adapt.model.architecture import max_sequence_length
         from adapt.model.load import load_base
         from adapt.model.states import check_layer
 

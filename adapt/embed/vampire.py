@@ -20,8 +20,11 @@ from adapt.embed.embedder import EmbeddedTexts, Embedder
 from adapt.embed.tfidf import Bags
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.files import file_aside, share_with_group, write_atomically
+from adapt.train.failure import portable_errors
+from adapt.train.metric_trackers import File
 from adapt.train.ray_train import RankedRun, on_all_ranks
 from adapt.train.training_run import CHECKPOINTS, METRICS_FILE, PROGRESS_FILE
+from adapt.train.worker_process import die_with_parent, only_run, rank_device
 
 if TYPE_CHECKING:
     from adapt.embed.vae import TopicTraining
@@ -158,9 +161,6 @@ def topics_per_worker(config: dict[str, Any]) -> None:
     hide_unreserved_gpus()
     import ray.train
 
-    from adapt.train.failure import portable_errors
-    from adapt.train.worker_process import die_with_parent, only_run
-
     run: TopicRun = config["run"]
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
@@ -176,8 +176,6 @@ def _train(run: TopicRun, rank: int, sealing: Sealing) -> None:
 
     from adapt.embed.vae import TopicTraining
     from adapt.train.checkpoints.checkpoint import Checkpoints
-    from adapt.train.metric_trackers import File
-    from adapt.train.worker_process import rank_device
 
     folder = Path(run.folder)
     device = rank_device(ray.train.get_context().get_local_world_size())

@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from adapt.advise.advice import recommend
 from adapt.advise.evidence import Evidence
+from adapt.advise.findings import Case
+from adapt.advise.recipe_costs import costs
 from adapt.config import Config, CorpusConfig
 from adapt.config.job_config import Kind
 from adapt.corpus.corpora import general_corpus, pooled_corpus, selection_pool
@@ -207,10 +210,6 @@ def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[s
         finished: its last stage.
         arguments: of the command line, which the recommended commands repeat.
     """
-    from adapt.advise.advice import recommend
-    from adapt.advise.findings import Case
-    from adapt.advise.recipe_costs import costs
-
     config, evidence = context.config, finished.result
     ahead = costs(config, evidence, model_size(context.start.pretrained.model), context.store)
     return recommend(Case(config, evidence, ahead), [argument for argument in arguments if argument != "--debug"])

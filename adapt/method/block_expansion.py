@@ -8,6 +8,7 @@ its config.json says so.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -62,8 +63,6 @@ class Expand(Method):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts the copies in, and freezes everything else."""
-        import copy
-
         from torch import nn
 
         from adapt.model.layers import layers_of

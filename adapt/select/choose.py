@@ -19,6 +19,8 @@ from adapt.corpus.deduplication import Alike
 from adapt.corpus.minhash import band_hashes, estimated_jaccard, signatures
 from adapt.corpus.shingles import normalised
 from adapt.model.locate import Pretrained
+from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.select.grams import chunks
 from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
 from adapt.select.selection import Given, Room, Selection
@@ -223,7 +225,6 @@ class TokenCounter:
     """
 
     def __init__(self, pretrained: Pretrained, ends: bool) -> None:
-        from adapt.model.tokenize.text_tokenizer import QuickTokenizer
         from adapt.model.tokenizer import load_text_tokenizer
 
         tokenizer = load_text_tokenizer(pretrained)
@@ -232,7 +233,5 @@ class TokenCounter:
 
     def __call__(self, texts: Sequence[str]) -> list[int]:
         """The number of tokens of each text."""
-        from adapt.model.tokenize.ragged import IDS
-
         found = self._quick(texts).lists(IDS)
         return [len(ids) + (self._end is not None and ids[-1:].tolist() != [self._end]) for ids in found]

@@ -23,6 +23,7 @@ import numpy as np
 
 from adapt.config import Fraction, PositiveInt
 from adapt.errors import ConfigError, DataError
+from adapt.model.tokenize.ragged import IDS
 from adapt.select.selection import NEVER, Given, Selection, draws_at, sampled
 from adapt.splitmix import mix
 
@@ -151,7 +152,6 @@ class Losses:
             documents: texts; their ids decide their masks.
         """
         from adapt.evaluate.losses import losses_on
-        from adapt.model.tokenize.ragged import IDS
 
         tokens = [
             ids[: self._most].astype(np.int64) for ids in self._quick([str(text) for text in documents]).lists(IDS)

@@ -20,6 +20,7 @@ import numpy as np
 from adapt.config import Config
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
 from adapt.model.locate import Pretrained
+from adapt.model.tokenize.ragged import IDS
 from adapt.select.grams import gram_counts, gram_matrix, window_matrix
 from adapt.select.ngram_classifier import MOST_WINDOWS, equal_text_weights, regression
 
@@ -103,7 +104,6 @@ def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, 
 
     from adapt.evaluate.losses import loss_on
     from adapt.model.load import load_model
-    from adapt.model.tokenize.ragged import IDS
     from adapt.model.tokenize.text_tokenizer import QuickTokenizer
     from adapt.model.tokenizer import load_text_tokenizer
 

@@ -19,6 +19,7 @@ import numpy as np
 from adapt.config import OpenFraction, PositiveInt
 from adapt.index.index_files import IndexFacts, Spread, one_after_another, rows_at
 from adapt.index.parts import VectorPart, unit_rows
+from adapt.ray.runtime import connect
 from adapt.select.selection import NEVER, Given, Selection, VectorsOf, draws_at
 from adapt.select.vector_search import are_among, documents_of, each_by_id
 
@@ -68,7 +69,6 @@ class WithoutCopies(Selection):
         clusters, spread = min(self.options.clusters or isqrt(documents), documents), one_after_another
         if len(IndexFacts.load(folder).parts) > 1:
             from adapt.embed.vector_files import over_tasks
-            from adapt.ray.runtime import connect
 
             connect(given.config.resources)
             spread = over_tasks

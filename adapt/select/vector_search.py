@@ -11,7 +11,8 @@ from adapt.errors import DataError
 from adapt.index.exact_search import Nearest
 from adapt.index.index_files import IndexFacts, centre_in
 from adapt.index.parts import centred
-from adapt.index.vector_index import Searchable, Width, width_for
+from adapt.index.vector_index import Searchable, ShardedIndex, VectorIndex, Width, width_for
+from adapt.ray.runtime import connect
 from adapt.select.selection import Given, Room
 
 if TYPE_CHECKING:
@@ -161,17 +162,12 @@ def each_by_id(pool: "Iterable[Document]", function: Callable[[np.ndarray], np.n
 
 def _opened(given: Given) -> Searchable:
     """The index, in this process; where it has several parts, in as many of the cluster as there are cores for."""
-    from adapt.index.vector_index import VectorIndex
-
     assert given.vectors is not None
     folder, space = given.vectors.pool, given.vectors.space
     parts = len(IndexFacts.load(folder).parts)
     if parts == 1:
         return VectorIndex.open(folder, space, only=given.permitted)
     import ray
-
-    from adapt.index.vector_index import ShardedIndex
-    from adapt.ray.runtime import connect
 
     connect(given.config.resources)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))

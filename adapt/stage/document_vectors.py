@@ -15,9 +15,12 @@ from adapt.config import ModelConfig, ResourcesConfig
 from adapt.embed.embedder import EMBEDDERS, Embedder, embedder_class, embedder_of
 from adapt.model.start import Start
 from adapt.plugin import source_digest
+from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.key import canonical, deciding
 from adapt.select import TEXTS_FILE
+from adapt.select.selection import Vectors
+from adapt.select.vector_search import check_enough
 from adapt.stage.context import Context, located
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.text_sources import Files, TaskTexts, without
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from adapt.embed.cluster_embedding import StoredType
     from adapt.embed.text_chunks import PoolSource, TextSource
     from adapt.index.index_kinds import IndexKind
-    from adapt.select.selection import Vectors
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,6 @@ class CountEnough(Stage[Counted]):
             DataError: there are fewer documents, or as `adapt.embed.text_chunks.PoolSource.check`.
         """
         from adapt.select.pool import Pool, guards
-        from adapt.select.vector_search import check_enough
 
         source = self.texts.source(done)
         pool = Pool(source.manifest, source.corpus, guards(source.corpus, source.measured, []).sieve)
@@ -189,7 +190,6 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     def run(self, folder: Path, done: Done) -> Outcome[LearntEmbedder]:
         """Learns in one task of the cluster, and on its workers where the embedder trains."""
         from adapt.embed.learn import learn_embedder
-        from adapt.ray.runtime import connect
 
         connect(self.resources)
         sources = [texts.source(done) for texts in self.texts]
@@ -238,7 +238,6 @@ class Embed(Stage[Embedded]):
     def run(self, folder: Path, done: Done) -> Outcome[Embedded]:
         """Embeds on the cluster; goes on where a run that died has ended."""
         from adapt.embed.cluster_embedding import embed_texts
-        from adapt.ray.runtime import connect
 
         connect(self.resources)
         learnt = done[self.learnt].path if self.learnt else None
@@ -290,7 +289,6 @@ class BuildIndex(Stage[Indexed]):
     def run(self, folder: Path, done: Done) -> Outcome[Indexed]:
         """Builds the parts on the cluster, a task each."""
         from adapt.embed.vector_files import build_on_cluster
-        from adapt.ray.runtime import connect
 
         connect(self.resources)
         embedded = done[self.vectors]
@@ -320,7 +318,5 @@ class VectorStages:
 
     def made(self, done: Done) -> "Vectors":
         """Where they are."""
-        from adapt.select.selection import Vectors
-
         target = done[self.target].path if self.target else None
         return Vectors(done[self.pool].path, target, self.pool.vectors.space)

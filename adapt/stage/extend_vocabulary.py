@@ -18,6 +18,7 @@ from adapt.errors import DataError
 from adapt.model.size import ModelSize
 from adapt.model.start import Start
 from adapt.preflight import check_weights
+from adapt.ray.runtime import connect, hide_unreserved_gpus
 from adapt.redact import redact
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
@@ -279,7 +280,6 @@ class TeachRows(Stage[Taught]):
             ModelError: the model cannot be loaded.
         """
         from adapt.evaluate.measure_model import call_on_device
-        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         found = call_on_device(_teach, self.config.resources, self, done, folder)
@@ -290,8 +290,6 @@ class TeachRows(Stage[Taught]):
 
 def _teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
     """In a Ray task."""
-    from adapt.ray.runtime import hide_unreserved_gpus
-
     hide_unreserved_gpus()
     return teach(stage, done, folder)
 

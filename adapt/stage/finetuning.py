@@ -12,9 +12,11 @@ from adapt.better import Less, More
 from adapt.config import Config, TaskConfig, what
 from adapt.console import duration
 from adapt.corpus.files.manifest import check_listed
+from adapt.finetune.ray_task import FinetuneRun, run_finetuning
 from adapt.model.additions.table import check_parts
 from adapt.model.start import Start
 from adapt.preflight import check_model, check_weights
+from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.runner.record import Record, cost_of
@@ -219,9 +221,6 @@ class Finetune(Stage[Finetuned]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
         """Writes predictions, the curve, and the model where it is to be kept."""
-        from adapt.finetune.ray_task import FinetuneRun, run_finetuning
-        from adapt.ray.runtime import connect
-
         start, resources = self.start.made(done), self.config.resources
         check_weights(start.model)
         connect(resources)

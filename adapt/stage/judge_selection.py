@@ -14,6 +14,7 @@ from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.key import deciding
 from adapt.runner.record import Record
 from adapt.select import TEXTS_FILE
+from adapt.select.markup import markup_warnings
 from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted
 from adapt.stage.context import Tokens
 from adapt.stage.select_documents import Select, Target, measuring_what
@@ -163,7 +164,6 @@ class JudgeSelection(Stage[SelectionJudged]):
 
     def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
         """Links the texts and measures."""
-        from adapt.select.markup import markup_warnings
         from adapt.select.selection_metrics import examples, in_random_order, map_places
 
         chosen, target = done[self.chosen], self.target.texts(done)

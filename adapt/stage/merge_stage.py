@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
 from adapt.errors import ModelError
+from adapt.merge.companion_files import MergeFacts, dress
 from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS
 from adapt.model.locate import Pretrained
@@ -20,7 +21,6 @@ from adapt.stage.context import Context, located
 from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
 if TYPE_CHECKING:
-    from adapt.merge.companion_files import MergeFacts
     from adapt.merge.compatibility import NewTokens
     from adapt.merge.tensor_files import Weights
 
@@ -108,7 +108,6 @@ class Merge(Stage[MadeOf]):
         Raises:
             ModelError: the models are not of one architecture and vocabulary; nothing was written then.
         """
-        from adapt.merge.companion_files import dress
         from adapt.merge.streamed_merge import merge_models
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
@@ -131,8 +130,6 @@ class Merge(Stage[MadeOf]):
 
     def _facts(self, share: float, base: Pretrained, models: list[Pretrained], new_tokens: int) -> "MergeFacts":
         """What the card says of the model at a share."""
-        from adapt.merge.companion_files import MergeFacts
-
         merging = self.merging
         weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
         known = {"kind": merging.kind, "share": share, "density": merging.density, "new tokens": new_tokens or None}

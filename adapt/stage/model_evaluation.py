@@ -15,6 +15,7 @@ from adapt.evaluate.measurements import ModelsCompared, Similar, TaskNeighbours,
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
 from adapt.preflight import check_model
+from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.runner.record import load_record
@@ -86,7 +87,6 @@ class Evaluate(Stage[Evaluated]):
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         """Measures on a device of the cluster."""
         from adapt.evaluate.measure_model import Measurement, measure, overlaps, trained_on
-        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         model, training = self.start.made(done), self.start.training
@@ -134,7 +134,6 @@ class Perplexity(Stage[Perplexities]):
     def run(self, folder: Path, done: Done) -> Outcome[Perplexities]:
         """Measures on a device of the cluster."""
         from adapt.evaluate.masked_predictions import perplexities
-        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         corpora = {name: done[text].path for name, text in self.corpora.items()}
@@ -179,7 +178,6 @@ class Neighbours(Stage[Voted]):
     def run(self, folder: Path, done: Done) -> Outcome[Voted]:
         """Classifies the test texts on a device of the cluster."""
         from adapt.evaluate.knn_accuracy import nearest_neighbours
-        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         tasks = {name: done[task].path for name, task in self.tasks.items()}

@@ -9,6 +9,7 @@ from adapt.config import Config, CorpusConfig
 from adapt.corpus.corpora import FILES, GENERAL, check_heldout, reading_identity, warn_of_little
 from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.legibility import Legibility
+from adapt.corpus.token_windows import Cut
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
@@ -118,7 +119,6 @@ class Streamed:
             done: what it leaves out.
         """
         from adapt.corpus.streaming import Online
-        from adapt.corpus.token_windows import Cut
 
         training = self.config.training
         cut = Cut(training.sequence_length, training.global_batch_size, self.config.seed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, CorpusConfig
 from adapt.console import log
+from adapt.corpus.cluster_calls import Cluster
 from adapt.corpus.corpora import dedup_identity
 from adapt.corpus.files.manifest import check_listed
 from adapt.errors import DataError
@@ -15,7 +16,9 @@ from adapt.model.start import Start
 from adapt.objective.table import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.select import TEXTS_FILE
-from adapt.select.markup import Mark
+from adapt.select.markup import Mark, foreign_marks, markup_warnings, without_marks
+from adapt.select.selection import Given
+from adapt.select.table import steps_of, way_of
 from adapt.stage.context import Tokens
 from adapt.stage.document_vectors import VectorStages
 from adapt.stage.prepare_text import Prepare, Prepared
@@ -24,7 +27,6 @@ from adapt.stage.text_sources import Files, TaskTexts, without, write_texts
 if TYPE_CHECKING:
     from adapt.corpus.screening import Tally
     from adapt.select.choose import Budget, Choice
-    from adapt.select.selection import Given
 
 
 SAMPLE = 2000
@@ -67,7 +69,6 @@ class Target(Stage[TargetWritten]):
             DataError: there is no text, or files have changed since they were listed.
         """
         from adapt.advise.corpus_sample import sample_corpus
-        from adapt.select.markup import foreign_marks, markup_warnings, without_marks
 
         texts = self._read(done)
         marks = foreign_marks(texts, sample_corpus(self.pool.manifest, self.pool.corpus, SAMPLE).texts)
@@ -153,14 +154,10 @@ class Select(Stage[Selected]):
     @property
     def way(self) -> str:
         """The selections, in their order."""
-        from adapt.select.table import steps_of, way_of
-
         return way_of(steps_of(self.config.select, self.config.seed))
 
     def what(self) -> Mapping[str, Any]:
         """The way, the budget, how the pool is read, and what counts as a near copy."""
-        from adapt.select.table import steps_of
-
         select, config = self.config.select, self.config
         models = [start.digest for start in (self.start, *self.others.values()) if start]
         by_model = {"models": models, **measuring_what(config)}
@@ -191,9 +188,7 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
-        from adapt.corpus.cluster_calls import Cluster
         from adapt.select.pool import MeasuredText, Pool, guards
-        from adapt.select.selection import Given
 
         corpus = without(self.pool.corpus, self.unseen, done)
         files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
@@ -257,7 +252,6 @@ def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
     """What is taken."""
     from adapt.corpus.deduplication import Alike
     from adapt.select.choose import TokenCounter, choose
-    from adapt.select.table import steps_of
 
     config = given.config
     selections = [step.selection for step in steps_of(config.select, config.seed)]

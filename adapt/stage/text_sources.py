@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, CorpusConfig, EvaluationSet, TaskConfig, what
-from adapt.corpus.corpora import dedup_identity, reading_identity
+from adapt.corpus.corpora import check_readable, dedup_identity, reading_identity
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.corpus.files.sources import sources_of
+from adapt.corpus.shingles import normalised
 from adapt.errors import DataError
 from adapt.preflight import check_memory, check_weights
+from adapt.ray.runtime import address_of, await_resources, connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.runner.files import write_atomically
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context, Tokens
+from adapt.task.labelled_examples import texts_of
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,6 @@ class TaskTexts(Stage[TextsWritten]):
         Raises:
             DataError: no text is left, or files have changed since they were listed.
         """
-        from adapt.corpus.shingles import normalised
-        from adapt.task.labelled_examples import texts_of
-
         hidden = {normalised(text) for split in self.unseen for text in texts_of(split.task, split.split)}
         texts = [text for split in self.wanted for text in texts_of(split.task, split.split)]
         kept = [text for text in texts if normalised(text) not in hidden]
@@ -247,9 +247,6 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
     Raises:
         AdaptError: its files cannot be read, or the training that comes after could not run.
     """
-    from adapt.corpus.corpora import check_readable
-    from adapt.ray.runtime import address_of, await_resources, connect
-
     is_domain = any(corpus == each for _, each in sources_of(config.corpus))  # others need not have entities
     check_readable(manifest, corpus, tokens.form.entity_field if is_domain else None)
     check_weights(tokens.pretrained.model)

@@ -21,6 +21,7 @@ from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
 from adapt.objective.table import objective_what
 from adapt.preflight import check_memory, check_model, check_precision, check_space, space_needed
+from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.record import cost_of
@@ -39,9 +40,11 @@ from adapt.stage.training_plan import (
 )
 from adapt.train.capacity.device import training_needs
 from adapt.train.capacity.flops import mean_length, summed_sizes, with_flops_as_steps
+from adapt.train.capacity.forecast import forecast
 from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch
 from adapt.train.metric_trackers import anchored
+from adapt.train.ray_train import launch
 from adapt.train.schedule import branch_step, check_warmup, length_of
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
@@ -251,8 +254,6 @@ class Train(Stage[Trained]):
         check_warmup(config.training, steps)
         branch = None if self.length_matters else branch_step(config.training, steps)
         check_space(folder, start.model, config.training.keep_checkpoints + (branch is not None))
-        from adapt.ray.runtime import connect
-        from adapt.train.ray_train import launch
 
         connect(config.resources)
         sources = self.sources
@@ -297,8 +298,6 @@ class Train(Stage[Trained]):
         Args:
             records: of finished stages, by key.
         """
-        from adapt.train.capacity.forecast import forecast
-
         done = Done(records)
         dimensions = self._size(done)
         if dimensions is None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of
 from adapt.console import log
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
+from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
 from adapt.errors import ConfigError, DataError
 from adapt.method.table import method_of, past_fraction
 from adapt.model.size import ModelSize, model_size
@@ -21,9 +21,6 @@ from adapt.runner import Done, Stage
 from adapt.stage.extend_vocabulary import ExtendVocabulary, TeachRows
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
 from adapt.train.schedule import RunLength, length_of, rows_of
-
-if TYPE_CHECKING:
-    from adapt.corpus.sample_order import Mixture
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,6 @@ def length_matters(config: Config, has_general: bool) -> str:
     Returns:
         The field of the configuration with its value; empty if nothing depends on the length.
     """
-    from adapt.corpus.sample_order import share_changes
-
     if method_of(config).depends_on_length:
         return f"method.kind {config.method.kind}"
     if has_general and share_changes(config.mixture):
@@ -117,8 +112,6 @@ def mixed(
     Raises:
         DataError: a share of the run is for text that has no row.
     """
-    from adapt.corpus.sample_order import Mixture, replay_shares
-
     if config.corpus.streaming:
         return None
     rows, past = (

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from adapt.better import More
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.model.additions.table import refuse_additions
 from adapt.model.start import Start
+from adapt.model.tokenize.ragged import IDS
 from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
@@ -120,9 +123,6 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
 
     def _used(self, start: Any) -> set[int]:
         """The ids that the texts have."""
-        import numpy as np
-
-        from adapt.model.tokenize.ragged import IDS
         from adapt.model.tokenize.text_tokenizer import QuickTokenizer
         from adapt.model.tokenizer import load_text_tokenizer
 
@@ -133,8 +133,6 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         return found
 
     def _batches(self) -> Iterator[list[str]]:
-        from itertools import islice
-
         from adapt.vocabulary.corpus_texts import corpus_texts
 
         asked = self.config.vocabulary

@@ -17,7 +17,7 @@ from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import duplicates_of
 from adapt.stage.text_sources import Dedup, Files
 from adapt.train.capacity.flops import workload
-from adapt.vocabulary.vocabulary_results import Analyzed, DomainWords
+from adapt.vocabulary.vocabulary_results import Analyzed, DomainWords, draw_curves
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,6 @@ class AnalyzeVocabulary(Stage[Analyzed]):
         """
         from adapt.model.tokenizer import load_text_tokenizer
         from adapt.vocabulary.analysis import analyze_words
-        from adapt.vocabulary.vocabulary_results import draw_curves
         from adapt.vocabulary.word_reader import WordReader
 
         config, start = self.config, self.start.made(done)

@@ -16,6 +16,7 @@ from adapt.config import Config, TaskConfig, most_of
 from adapt.errors import ClusterError, DeviceMemoryError
 from adapt.evaluate.measurements import Estimate, LossChange
 from adapt.job.job_run import Job
+from adapt.ray.runtime import address_of, await_resources
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.stage import everything
 from adapt.stage.context import Context
@@ -165,8 +166,6 @@ def side_by_side(context: Context) -> Context:
     Args:
         context: of a trial.
     """
-    from adapt.ray.runtime import address_of
-
     config, resources = context.config, context.config.resources
     if resources.trainings_per_machine or address_of(resources):
         return context
@@ -191,8 +190,6 @@ def check_place(config: Config, trial: Trial) -> None:
     Raises:
         ClusterError: they cannot; says what the cluster has room for.
     """
-    from adapt.ray.runtime import await_resources
-
     stages: list[Stage[Any]] = everything([trial])
     if any(isinstance(stage, Train) for stage in stages):
         await_resources(config.resources)

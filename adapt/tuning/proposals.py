@@ -65,8 +65,6 @@ def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -
 
 
 def _drawn(space: Space, seed: int, number: int) -> Values:
-    import numpy as np
-
     generator = np.random.default_rng([seed, number])
     return {name: draw(domain, generator) for name, domain in space.items()}
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from adapt.better import ways_of
 from adapt.config import Config
 from adapt.errors import ConfigError
@@ -60,8 +62,6 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
 
 def _matters(name: str, space: Space, configure: Configure, trial: Callable[[Config], Trial]) -> bool:
     """Whether two values of a field make two trials, while all other fields stay as they are."""
-    import numpy as np
-
     generator = np.random.default_rng(0)
     for _ in range(DRAWS):
         drawn = {other: draw(domain, generator) for other, domain in space.items()}

@@ -7,6 +7,7 @@ from pathlib import Path
 from adapt.better import Less, More
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted
+from adapt.show.drawing import canvas, color, style, svg
 
 SHOWN = 10
 """Number of words that are shown of each kind."""
@@ -133,8 +134,6 @@ class Analyzed:
 
     def _curves(self, name: str) -> Callable[[], str]:
         def draw() -> str:
-            from adapt.show.drawing import canvas, color, style, svg
-
             with style():
                 figure, axes = canvas(6.4, 4.0)
                 for number, words in enumerate(self.domains.values()):

@@ -13,6 +13,7 @@ from pathlib import Path
 from adapt.config import CorpusConfig
 from adapt.corpus.files.filesystem import files_of, is_url, matches
 from adapt.corpus.files.formats import DELIMITERS, SUFFIXES, format_of
+from adapt.corpus.files.hub import commit_of
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.errors import ConfigError, DataError
 from adapt.nearest import nearest
@@ -138,8 +139,6 @@ def _format(file: str) -> str:
 
 
 def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
-    from adapt.corpus.files.hub import commit_of
-
     folder = Path(str(corpus.dataset)).expanduser()
     commit = digests.of_all(map(Path, files_of(folder)), folder) if folder.is_dir() else commit_of(corpus)
     return Part(str(corpus.dataset), 0, f"{commit}:{corpus.dataset_config}:{corpus.dataset_split}", commit)

@@ -18,7 +18,7 @@ from adapt.config import Config
 from adapt.console import log
 from adapt.errors import TrainingError
 from adapt.method.das.options import DasOptions
-from adapt.method.measurement import sampled_rows, text_of
+from adapt.method.measurement import batches_at, model_on, sampled_rows, text_of
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
@@ -311,7 +311,6 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
     """One device's share of the batches."""
     from adapt.method.das.contrast import injected
     from adapt.method.das.criteria import gate_sizes, weight_sizes
-    from adapt.method.measurement import batches_at, model_on
     from adapt.model.layers import Gates
 
     model = model_on(device, measuring.config, measuring.pretrained)
