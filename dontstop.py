@@ -19,8 +19,8 @@ from adapt.api import (
     vocabulary,
 )
 from adapt.config import Config
-from adapt.errors import AdaptError
 from adapt.job.job_run import Plan
+from adapt.support.errors import AdaptError
 
 __all__ = [
     "AdaptError",

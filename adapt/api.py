@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from adapt.chain.chain_run import ChainPlan, ChainRun, Report
 from adapt.config import Config, flat
 from adapt.config.job_config import Kind
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job, JobRun, Plan, plan_of, run_stages_of
 from adapt.job.registry import JOBS, job_of
-from adapt.library import as_library
 from adapt.parse import parse
 from adapt.parse.values import check_config
 from adapt.ray.runtime import disconnect
 from adapt.runner import Record
-from adapt.shipped import recipe_file
 from adapt.show.blocks import Block
 from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow
 from adapt.stage.context import Context
+from adapt.support.errors import ConfigError
+from adapt.support.shipped import recipe_file
+from adapt.terminal.library import as_library
 from adapt.tuning.search_run import SearchRun, run_search, search_asked
 
 if TYPE_CHECKING:

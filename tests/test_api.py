@@ -20,11 +20,11 @@ import dontstop
 from adapt.api import arguments_of, configuration
 from adapt.config import Config, TrainingConfig
 from adapt.config.job_config import DAPT
-from adapt.console import end_now, log
-from adapt.errors import ConfigError, TrainingError
 from adapt.job.registry import JOBS
-from adapt.library import LOGGER, as_library
-from adapt.live import display as progress
+from adapt.support.errors import ConfigError, TrainingError
+from adapt.terminal.console import end_now, log
+from adapt.terminal.library import LOGGER, as_library
+from adapt.terminal.live import display as progress
 from tests.samples import sentences, write
 
 TEXT = {"paths": "text.jsonl"}

@@ -30,7 +30,6 @@ from adapt.config import (
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
-from adapt.errors import AdaptError
 from adapt.job.registry import JOBS
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.job.vocabulary_job import ACTIONS, change_vocabulary
@@ -41,6 +40,7 @@ from adapt.runner.key import DECIDING, RECORDED
 from adapt.stage.context import Context
 from adapt.stage.finetuning import PrepareTask
 from adapt.stage.text_sources import TaskSplit, TaskTexts
+from adapt.support.errors import AdaptError
 from tests.stage.test_values import KINDS
 from tests.test_layers import ROOT, imports
 

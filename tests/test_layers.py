@@ -12,28 +12,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
-BASE = frozenset(
-    {"better", "library", "errors", "schema", "config", "console", "live", "redact", "splitmix", "streams", "versions"}
-)
-GROUND = BASE | {"runner", "nearest", "plugin", "show", "shipped"}
+BASE = frozenset({"support", "terminal", "config"})
+GROUND = BASE | {"runner", "show"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
 ALLOWED: dict[str, frozenset[str]] = {
-    "better": frozenset(),  # results of all parts declare by it which way their figures are better
-    "errors": frozenset({"schema", "redact"}),
-    "redact": frozenset(),
-    "splitmix": frozenset(),
-    "library": frozenset(),  # asked by what logs or would end the process
-    "streams": frozenset(),
-    "versions": frozenset(),  # of installed packages, which the last message of a job names
-    "schema": frozenset({"errors"}),
+    "support": frozenset(),
+    "terminal": frozenset({"support"}),
     "config": BASE,
-    "console": BASE,
-    "live": BASE,
-    "nearest": frozenset(),
-    "shipped": frozenset(),
-    "plugin": BASE | {"nearest"},
-    "parse": BASE | {"nearest", "plugin", "method"},  # options of methods are sections
+    "parse": BASE | {"method"},  # options of methods are sections
     "runner": BASE,
     "ray": BASE,
     "corpus": GROUND | {"ray", "model"},  # the tokenizer
@@ -49,7 +36,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "ray", "vocabulary"},
     "merge": GROUND | {"model"},
     "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs
-    "preflight": GROUND | {"ray", "model", "train"},
     "show": BASE,
     "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},  # it compares their results
     "progress": GROUND | {"train"},  # what a training reports while it runs
@@ -64,10 +50,10 @@ ALLOWED["tuning"] |= {"progress", "task"}
 ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "progress", "tuning"}
 ALLOWED["api"] = GROUND | {"advise", "chain", "evaluate", "job", "model", "parse", "ray", "stage"}
 ALLOWED["api"] |= {"progress", "tuning"}
-ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "preflight", "ray", "stage", "progress"}
+ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "ray", "stage", "progress"}
 ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "progress", "tuning"}
 ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # init looks at a user's files and model
-ALLOWED["cli"] |= {"preflight", "ray"}  # doctor checks what a run would meet
+ALLOWED["cli"] |= {"ray"}  # doctor checks what a run would meet
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within
 # `run`; the hooks that train know neither, and `train` is above them.
@@ -77,7 +63,7 @@ INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"corpus", "ray", "trai
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (frozenset({"cli"}), frozenset()),
     "tune_spaces": (BASE, frozenset()),
-    "cluster": (BASE | {"runner", "ray", "preflight", "stage", "submit", "model"}, frozenset()),  # the demo's model
+    "cluster": (BASE | {"runner", "ray", "stage", "submit", "model"}, frozenset()),  # the demo's model
 }
 
 WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
@@ -211,7 +197,7 @@ def test_light_modules_load_nothing_heavy_through_others():
 
 
 CAUGHT = [
-    ("adapt/errors.py", "from adapt.config import Config", "adapt/errors.py:1: imports adapt.config"),
+    ("adapt/support/errors.py", "from adapt.config import Config", "adapt/support/errors.py:1: imports adapt.config"),
     ("adapt/runner/ensure.py", "\nfrom adapt import train", "adapt/runner/ensure.py:2: imports adapt.train"),
     ("adapt/model/load.py", "from ..train.engine import A", "imports adapt.train, but the rule is adapt.model ->"),
     ("adapt/model/load.py", "def f():\n    import adapt.corpus", "adapt/model/load.py:2: imports adapt.corpus"),
@@ -227,8 +213,12 @@ CAUGHT = [
     ("adapt/job/a.py", "from adapt.chain.chain_stages import build", "adapt/job/a.py:1: imports adapt.chain"),
     ("adapt/job/a.py", "from adapt.train.ray_train import launch", "adapt/job/a.py:1: imports adapt.train"),
     ("adapt/chain/a.py", "from adapt.train.ray_train import launch", "adapt/chain/a.py:1: imports adapt.train"),
-    ("adapt/plugin.py", "from adapt.method.base import Method", "adapt/plugin.py:1: imports adapt.method"),
-    ("adapt/nearest.py", "from adapt.errors import AdaptError", "adapt/nearest.py:1: imports adapt.errors"),
+    (
+        "adapt/config/plugin.py",
+        "from adapt.method.base import Method",
+        "adapt/config/plugin.py:1: imports adapt.method",
+    ),
+    ("adapt/support/nearest.py", "from adapt.config import Config", "adapt/support/nearest.py:1: imports adapt.config"),
     ("jobs/dapt.py", "from adapt.corpus.files.manifest import Manifest", "jobs/dapt.py:1: imports adapt.corpus"),
     (
         "adapt/config/corpus.py",
@@ -236,7 +226,7 @@ CAUGHT = [
         "adapt/config/corpus.py:2: imports torch at the top",
     ),
     ("adapt/runner/key.py", "class A:\n    import pyarrow", "adapt/runner/key.py:2: imports pyarrow at the top"),
-    ("adapt/__init__.py", "from adapt.errors import AdaptError", "adapt/__init__.py -> nothing"),
+    ("adapt/__init__.py", "from adapt.support.errors import AdaptError", "adapt/__init__.py -> nothing"),
     ("adapt/novelty/a.py", "", "adapt.novelty has no place among the layers"),
 ]
 

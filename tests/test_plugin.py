@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from adapt.errors import ConfigError
-from adapt.plugin import imported, plugged, read_options, source_digest
+from adapt.config.plugin import imported, plugged, read_options, source_digest
+from adapt.support.errors import ConfigError
 
 
 class Part(ABC):

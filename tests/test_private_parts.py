@@ -13,7 +13,7 @@ MAY = (
 )
 """Modules that may touch private names, of one library each."""
 OF_PYTHON = {"_exit", "_run_exitfuncs", "_replace", "_asdict", "_fields"}
-"""Names with an underscore that Python documents, or that end the process (`adapt/console.py`)."""
+"""Names with an underscore that Python documents, or that end the process (`adapt/terminal/console.py`)."""
 
 
 def is_private(name: str) -> bool:

@@ -12,12 +12,12 @@ from adapt.config import Config, ObjectiveConfig
 from adapt.corpus.cleaning.catalogue import blocks_of
 from adapt.corpus.entities import tagger_class
 from adapt.embed.embedder import embedder_class
-from adapt.errors import ConfigError
 from adapt.job.registry import job_of
 from adapt.method.table import method_class
 from adapt.objective.table import check_objective
 from adapt.parse import parse
 from adapt.select.table import selection_of
+from adapt.support.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "security.md").read_text()

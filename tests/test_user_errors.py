@@ -7,8 +7,8 @@ import ray
 import torch
 from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 
-from adapt.errors import DataError, DeviceMemoryError
 from adapt.ray.runtime import user_errors
+from adapt.support.errors import DataError, DeviceMemoryError
 
 
 def raised_in_task(error: Exception) -> Exception:

@@ -9,9 +9,9 @@ from adapt.advise.findings import Case
 from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, CostAhead, is_limited, propose
 from adapt.advise.rules import RULES, VOTES, Checked, Rule, Strength
 from adapt.config.job_config import TAPT_LENGTH
-from adapt.console import duration
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock
+from adapt.terminal.console import duration
 
 WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from adapt.advise.corpus_sample import Sample
 from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.config import Config
-from adapt.errors import DataError
 from adapt.evaluate.domain_similarity import word_overlaps
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
 from adapt.model.load import load_model
@@ -22,6 +21,7 @@ from adapt.model.size import model_size
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_text_tokenizer
+from adapt.support.errors import DataError
 from adapt.task.dataset import Facts, Split
 from adapt.train.capacity.flops import workload
 from adapt.vocabulary.analysis import analyze_words

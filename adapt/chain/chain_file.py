@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 
 from adapt.config import Config, flat
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.job.registry import JOBS, job_of
 from adapt.parse.blanks import refuse_blanks, takes_list
 from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown
 from adapt.parse.yaml_file import compose_yaml, load_yaml, node_at, place_in, read_yaml, yaml_text
+from adapt.support.errors import ConfigError
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"

@@ -9,10 +9,10 @@ from typing import Any
 from adapt.chain.chain_file import ChainEntry, ChainFile
 from adapt.config import Config
 from adapt.config.job_config import without_corpus
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.parse import parse_values
 from adapt.parse.keys import nested, unknown
+from adapt.support.errors import ConfigError
 
 _PLACEHOLDER = re.compile(r"\{([\w-]+(?:\.[\w-]+)*)\}")
 _DEPTH = 10

@@ -6,10 +6,8 @@ from typing import Any
 
 from adapt.chain.chain_nodes import Node, node_label
 from adapt.config import Config, ResourcesConfig
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.model.start import Start
-from adapt.redact import redact
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.ensure import check_ahead, unfinished
 from adapt.runner.stage import everything
@@ -19,6 +17,8 @@ from adapt.stage.context import Context, root_of
 from adapt.stage.merge_stage import Merge
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError
+from adapt.support.redact import redact
 from adapt.tuning.confirm import Confirm
 from adapt.tuning.search_checks import check_test_files
 from adapt.tuning.search_run import search_of

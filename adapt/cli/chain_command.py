@@ -8,19 +8,19 @@ from contextlib import suppress
 from adapt.chain.chain_file import read_command, read_job
 from adapt.chain.chain_run import ChainRun, Report, ahead_lines
 from adapt.chain.chain_stages import Chain, study, trainings_ahead
-from adapt.console import finish, log
-from adapt.errors import ConfigError
 from adapt.job.job_run import plan_of
 from adapt.parse import parse
-from adapt.shipped import recipe_file
 from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import show_logs
 from adapt.show.report.study import Study
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
-from adapt.streams import is_unread
 from adapt.submit.commands import carry_out_there, chain_of
 from adapt.submit.submit_order import VERBS, Asked, order_of, read_asked
+from adapt.support.errors import ConfigError
+from adapt.support.shipped import recipe_file
+from adapt.terminal.console import finish, log
+from adapt.terminal.streams import is_unread
 
 FOLLOW_S = 10.0
 """Seconds between two looks of `status --follow`."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapt.config import Config
-from adapt.console import duration, log
 from adapt.job.job_run import run_and_show
 from adapt.job.registry import job_of
 from adapt.parse import parse
 from adapt.runner.ensure import unfinished
-from adapt.shipped import recipe_file
 from adapt.stage.context import Context
+from adapt.support.shipped import recipe_file
+from adapt.terminal.console import duration, log
 
 MODEL = "demo:bert-tiny"
 """The model of the recipe, for which the figures below hold."""

@@ -22,14 +22,14 @@ from packaging.specifiers import SpecifierSet
 
 from adapt.config import Config
 from adapt.config.job_config import DAPT, without_corpus
-from adapt.errors import AdaptError, ConfigError
 from adapt.parse import parse
-from adapt.preflight import check_compile, check_writable
 from adapt.ray.address import check_answers, endpoint
 from adapt.ray.own import private_folder, remove
 from adapt.ray.runtime import address_of
+from adapt.stage.preflight import check_compile, check_writable
+from adapt.support.errors import AdaptError, ConfigError
+from adapt.support.versions import untried
 from adapt.train.capacity.device import has_gpu, machine_memory
-from adapt.versions import untried
 
 HELP = """\
 dontstop doctor [--config my.yaml] [--section.field VALUE ...]

@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 import yaml
 
 from adapt.cli.inspect_files import TaskLook, TextLook, look_at_task, look_at_text, plain_name, split_paths
-from adapt.console import finish, log
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects
-from adapt.errors import ConfigError
 from adapt.model.architecture import max_sequence_length
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.locate import CONFIG, locate, read_json
 from adapt.runner.files import storage_errors, write_atomically
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import finish, log
 from adapt.train.capacity.device import has_gpu
 
 HELP = """\

@@ -14,7 +14,7 @@ from adapt.corpus.files.formats import DELIMITERS, Bad, format_of
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, check_field, read_objects, read_records, texts
 from adapt.corpus.files.storage import state
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 SAMPLE_BYTES = 32 << 20
 """At most about this much text is read, over all files."""

@@ -12,15 +12,15 @@ from typing import NoReturn
 from adapt import __version__
 from adapt.cli.init import OPTIONS
 from adapt.config import Config, flat
-from adapt.console import log, run_job
-from adapt.errors import ConfigError
 from adapt.job.job_run import carry_out
 from adapt.job.registry import JOBS
 from adapt.job.vocabulary_job import told
-from adapt.nearest import nearest
-from adapt.shipped import recipes, spaces, unless_here
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.terminal import render_text
+from adapt.support.errors import ConfigError
+from adapt.support.nearest import nearest
+from adapt.support.shipped import recipes, spaces, unless_here
+from adapt.terminal.console import log, run_job
 
 COMMANDS = {
     "chain": "run, plan, status, logs, report, submit, stop: several jobs from one file",

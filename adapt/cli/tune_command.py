@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from adapt.console import finish, log
 from adapt.runner import Finished, Store
 from adapt.runner.lock import is_held
 from adapt.show.blocks import shown_by
 from adapt.show.progress.chain_now import TrialsNow
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
+from adapt.terminal.console import finish, log
 from adapt.tuning.search_forecast import SearchAhead
 from adapt.tuning.search_run import run_search, search_asked
 from adapt.tuning.search_stage import Search

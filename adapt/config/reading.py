@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_a
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, what
-from adapt.console import log
 from adapt.corpus.cleaning import catalogue
 from adapt.corpus.decontamination import (
     check_sets,
@@ -26,10 +25,11 @@ from adapt.corpus.files.manifest import LISTERS, Manifest
 from adapt.corpus.files.records import TEXT_FIX, Reading, check_field, check_quotes
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.files.storage import broken_files
-from adapt.errors import ConfigError, DataError
 from adapt.runner.digest import Digests
 from adapt.runner.key import deciding
-from adapt.schema import marks_of
+from adapt.support.errors import ConfigError, DataError
+from adapt.support.schema import marks_of
+from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
 """What a second corpus, which is always given as paths, does not take from the first."""

@@ -27,8 +27,8 @@ from adapt.corpus.files.manifest import Manifest, build_manifest, expand_paths
 from adapt.corpus.files.records import Reading, Record, check_field, read_objects, read_records
 from adapt.corpus.shingles import all_ngrams, ngrams, normalised, words
 from adapt.corpus.word_hashes import word_hashes
-from adapt.errors import ConfigError, DataError
 from adapt.runner.digest import Digests
+from adapt.support.errors import ConfigError, DataError
 
 SHORTEST_RUN = 8
 """Texts of fewer words are not looked for inside documents. GPT-3's runs have at least as many."""

@@ -36,7 +36,7 @@ from adapt.model.tokenize.text_tokenizer import (
     tokenizer_of,
     written_tokenizer,
 )
-from adapt.schema import ENTITIES, TOKENS, UNIT_STARTS, WORD_STARTS
+from adapt.support.schema import ENTITIES, TOKENS, UNIT_STARTS, WORD_STARTS
 
 
 class EncodedChunk(NamedTuple):
@@ -226,7 +226,7 @@ class Marker:
         self._knows_words = len(set(probe.word_ids)) > 1
 
     def marks(self, text: str, encoding: Encoding, entities: Sequence[Span]) -> dict[str, np.ndarray]:
-        """All columns of a text (see `adapt.schema`), bool [tokens] each.
+        """All columns of a text (see `adapt.support.schema`), bool [tokens] each.
 
         Args:
             text: the text.

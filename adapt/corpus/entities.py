@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from adapt.errors import DataError
-from adapt.plugin import plugged
+from adapt.config.plugin import plugged
+from adapt.support.errors import DataError
 
 Span = tuple[int, int]
 """[start, end) in characters."""

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.shingles import normalised, normalised_texts
-from adapt.errors import DataError
-from adapt.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
+from adapt.support.errors import DataError
+from adapt.support.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
 
 MEASURED = Drop("measured")
 """The document, or one like it, is measured, so it is not trained on."""

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from adapt.corpus.shingles import shingles
 from adapt.runner.files import file_aside
-from adapt.splitmix import GOLDEN, mix
+from adapt.support.splitmix import GOLDEN, mix
 
 SEED = 42
 RECALL_AT_THRESHOLD = 0.99

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.config import CorpusConfig
-from adapt.console import log
 from adapt.corpus.corpora import PLAIN, Form
 from adapt.corpus.encode_chunks import Encode, EncodedChunk, share_tokenizer
 from adapt.corpus.entities import Tagged
@@ -31,12 +30,13 @@ from adapt.corpus.heldout import MEASURED
 from adapt.corpus.legibility import Legibility
 from adapt.corpus.read_progress import Pace, Piece, watched
 from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, item_texts, screen_of
-from adapt.errors import DataError
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors
-from adapt.schema import HELDOUT_GLOB
+from adapt.support.errors import DataError
+from adapt.support.schema import HELDOUT_GLOB
+from adapt.terminal.console import log
 
 CHUNK_CHARACTERS = 4_000_000
 WAITING_BYTES = 256 * 2**20

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adapt.config import CorpusConfig
-from adapt.console import duration
 from adapt.corpus.files.formats import TABLES, format_of
 from adapt.corpus.files.manifest import Manifest
-from adapt.live import Display, display
+from adapt.terminal.console import duration
+from adapt.terminal.live import Display, display
 
 PERIOD_S = 5.0
 """Between two plain lines."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adapt.config import MixtureConfig
-from adapt.splitmix import GOLDEN, mix
+from adapt.support.splitmix import GOLDEN, mix
 
 _PART = 1 << 20
 """Places evaluated at once where many are counted."""

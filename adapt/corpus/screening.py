@@ -31,8 +31,8 @@ from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.files.formats import Bad, fix_of
 from adapt.corpus.files.sources import read_slice, slices_of
 from adapt.corpus.heldout import MEASURED, TRAINED, Measured
-from adapt.errors import DataError
 from adapt.runner.files import file_aside
+from adapt.support.errors import DataError
 
 NAMED = 3
 """Files that a message names."""

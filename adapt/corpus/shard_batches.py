@@ -12,7 +12,7 @@ import numpy as np
 from adapt.corpus.sample_order import Mixture, samples
 from adapt.corpus.token_shards import TokenStream
 from adapt.ray.runtime import data_settings
-from adapt.schema import SHARD_GLOB
+from adapt.support.schema import SHARD_GLOB
 
 BLOCK_BYTES = 2_000_000
 """What a reading task hands over at once."""

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from adapt.splitmix import GOLDEN, mix
+from adapt.support.splitmix import GOLDEN, mix
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese. Each letter is a word."""

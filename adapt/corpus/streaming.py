@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.config import CorpusConfig
-from adapt.console import log
 from adapt.corpus.corpora import Form
 from adapt.corpus.encode_chunks import Encode, share_tokenizer
 from adapt.corpus.files.manifest import Manifest
@@ -38,11 +37,12 @@ from adapt.corpus.read_progress import reading, text_bytes
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Tally, check_few_bad, screen_of
 from adapt.corpus.token_windows import Columns, Cut, dropped, take_places
-from adapt.errors import DataError
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner.files import write_atomically
-from adapt.schema import HELDOUT_GLOB, STARTS, TOKENS
+from adapt.support.errors import DataError
+from adapt.support.schema import HELDOUT_GLOB, STARTS, TOKENS
+from adapt.terminal.console import log
 
 
 @dataclass

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from adapt.errors import DataError
 from adapt.model.tokenize.ragged import Ragged
 from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
-from adapt.schema import BYTES, KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
+from adapt.support.errors import DataError
+from adapt.support.schema import BYTES, KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
 
 Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]
 
@@ -83,7 +83,7 @@ class TokenStream:
 
         Args:
             folder: of the stage.
-            pattern: see `adapt.schema`.
+            pattern: see `adapt.support.schema`.
 
         Raises:
             DataError: a shard cannot be read, or they have not the tokens together that the stage's record says.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapt.corpus.sample_order import permute
-from adapt.schema import STARTS, TOKENS
+from adapt.support.schema import STARTS, TOKENS
 
 WINDOW_TOKENS = 2**22
 """Rows are shuffled within so many tokens, about 16 MB of English: held in memory, and read again on resume."""

@@ -16,7 +16,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from adapt.corpus.shingles import ALONE, CHARACTERS, IN_WORDS, INVISIBLE, characters_of, table_of_characters
-from adapt.splitmix import mix
+from adapt.support.splitmix import mix
 
 GONE = 1
 """Stands for what leaves no trace; the character that has this number is one of them."""

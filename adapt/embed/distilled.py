@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from adapt.embed.embedder import EmbeddedTexts
-from adapt.errors import ConfigError, ModelError
 from adapt.model.locate import WEIGHTS
+from adapt.support.errors import ConfigError, ModelError
 
 PACKAGE = "model2vec"
 EMBEDDINGS = "embeddings"

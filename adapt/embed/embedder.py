@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from adapt.config import ResourcesConfig, what
+from adapt.config.plugin import plugged, read_options
 from adapt.model.locate import Pretrained
-from adapt.plugin import plugged, read_options
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,10 +22,10 @@ from adapt.corpus.heldout import in_share, keys_of
 from adapt.corpus.prepare_corpus import WAITING_BYTES
 from adapt.embed.embedder import Embedder
 from adapt.embed.text_chunks import TextSource, total_of
-from adapt.errors import DataError
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.runner.files import write_atomically
-from adapt.splitmix import mix
+from adapt.support.errors import DataError
+from adapt.support.splitmix import mix
 from adapt.train.worker_process import use_threads
 
 LEARNT_FILE = "learnt.json"

@@ -21,9 +21,9 @@ from adapt.config.fields import PositiveFloat, PositiveInt, how
 from adapt.embed.distilled import DistilledMeans, check_package, is_distilled
 from adapt.embed.embedder import EmbeddedTexts, Embedder
 from adapt.embed.transformer import TextTokens
-from adapt.errors import DataError
 from adapt.index.parts import scaled
 from adapt.model.locate import Pretrained
+from adapt.support.errors import DataError
 
 COMMON_FILE = "static.safetensors"
 WINDOW = 32

@@ -15,8 +15,8 @@ import numpy as np
 
 from adapt.config import PositiveInt
 from adapt.embed.embedder import EmbeddedTexts, Embedder
-from adapt.errors import DataError
 from adapt.runner.files import write_atomically
+from adapt.support.errors import DataError
 
 WEIGHTS_FILE = "tfidf.safetensors"
 

@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from adapt.errors import TrainingError
+from adapt.support.errors import TrainingError
 from adapt.train.checkpoints.retain import STATE_FILE
 from adapt.train.training_run import Progress
 

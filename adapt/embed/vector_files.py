@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapt.errors import StorageError
 from adapt.index.index_files import CENTRE_FILE, IndexFacts, index_parts
 from adapt.index.parts import PART_VECTORS, VectorBatch, centred, scaled, write_parts
 from adapt.ray.runtime import user_errors
 from adapt.runner.files import file_aside
+from adapt.support.errors import StorageError
 
 ID, VECTOR = "id", "vector"
 _CHECKSUM = "crc32"

@@ -20,7 +20,7 @@ from adapt.evaluate.model_matrix import MATRICES, draw_heatmap
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner.files import write_atomically
-from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
+from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB
 
 FILE, PICTURE = "similarity.json", "similarity.png"
 

@@ -20,9 +20,9 @@ from adapt.evaluate.measurements import NOT_MEASURED, Estimate, LossChange, Text
 from adapt.model.additions.table import stored_additions
 from adapt.model.model_card import front_matter, loading_code, settings, table
 from adapt.model.start import MODEL_FOLDER
-from adapt.redact import redact, redacted
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors, write_atomically
+from adapt.support.redact import redact, redacted
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from adapt.model.additions.domain_modules import choose_set, domain_vectors, dom
 from adapt.model.additions.experts import has_experts
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Objective
-from adapt.schema import HELDOUT_GLOB
+from adapt.support.schema import HELDOUT_GLOB
 
 SAMPLE_SEED = 0
 """Fixed, so that figures of different runs can be compared."""

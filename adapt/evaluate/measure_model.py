@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from adapt.config import Config, ResourcesConfig
-from adapt.console import log
 from adapt.corpus.heldout import Measured
 from adapt.evaluate.measurements import TextLoss
 from adapt.model.locate import Pretrained
@@ -23,6 +22,7 @@ from adapt.runner import Record
 from adapt.runner.files import write_atomically
 from adapt.runner.outputs import check_content
 from adapt.runner.record import load_record
+from adapt.terminal.console import log
 from adapt.train.worker_process import use_threads
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from adapt.better import Less
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock, darkness, estimated, formatted, interval, square
+from adapt.support.better import Less
 
 Unit = Literal["token", "byte"]
 Text = Literal["domain", "general"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from adapt.console import log
-from adapt.errors import DataError
 from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
 from adapt.evaluate.measure_model import read_losses, read_text_losses
 from adapt.evaluate.measurements import Ends, Estimate, ModelsCompared, Rows, Unit
 from adapt.runner.files import write_atomically
+from adapt.support.errors import DataError
+from adapt.terminal.console import log
 
 FILE, PICTURE = "matrix.json", "matrix.png"
 FEW_DOCUMENTS = 30

@@ -17,7 +17,6 @@ from transformers import (
 )
 
 from adapt.config import FinetuneConfig
-from adapt.errors import ModelError
 from adapt.finetune.examples import ExampleBatch, Examples
 from adapt.finetune.finetune_loop import SAVABLE
 from adapt.model.packing.dropout import QuickDropout
@@ -26,6 +25,7 @@ from adapt.model.start import MODEL_FOLDER
 from adapt.model.states import document_states, hidden_states, last_hidden_state
 from adapt.model.tokenizer import load_config
 from adapt.runner.files import folder_aside
+from adapt.support.errors import ModelError
 from adapt.task.dataset import IGNORED, Facts
 
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.errors import DataError
 from adapt.finetune.metrics import THRESHOLD, metric_of, predictions
 from adapt.model.packing.packed import Bucket, Documents, Packed, sent
+from adapt.support.errors import DataError
 from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 
 

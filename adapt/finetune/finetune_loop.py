@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from adapt.config import FinetuneConfig, TrainingConfig
-from adapt.errors import ConfigError, TrainingError
 from adapt.model.additions.table import refuse_additions
 from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import CONFIG, read_json
+from adapt.support.errors import ConfigError, TrainingError
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import Precision, resolve
 from adapt.train.schedule import learning_rate

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, FinetuneConfig, ResourcesConfig
-from adapt.errors import ClusterError
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import await_resources, hide_unreserved_gpus, user_errors
 from adapt.runner.files import write_atomically
+from adapt.support.errors import ClusterError
 from adapt.train.worker_process import use_threads
 
 SMALLEST_GPU_SHARE = 0.1

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from adapt.errors import DataError
 from adapt.index.index_kinds import (
     IndexKind,
     IndexPlan,
@@ -20,6 +19,7 @@ from adapt.index.index_kinds import (
 )
 from adapt.index.parts import PART_VECTORS, VectorBatch, VectorPart, write_parts
 from adapt.runner.files import write_atomically
+from adapt.support.errors import DataError
 
 INDEX_FILE = "index.json"
 CENTRE_FILE = "centre.npy"

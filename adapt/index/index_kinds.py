@@ -20,10 +20,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from adapt.errors import ConfigError, DataError
 from adapt.index.parts import VectorPart
-from adapt.nearest import nearest
 from adapt.runner.files import file_aside
+from adapt.support.errors import ConfigError, DataError
+from adapt.support.nearest import nearest
 
 IndexKind = Literal["flat", "ivf", "ivf_pq", "hnsw"]
 FLAT_VECTORS = 2**20

@@ -14,8 +14,8 @@ from typing import IO
 
 import numpy as np
 
-from adapt.errors import DataError, StorageError
 from adapt.runner.files import file_aside
+from adapt.support.errors import DataError, StorageError
 
 PART_VECTORS = 2**20
 """Most vectors of a part: 0.8 GB at 384 dimensions."""

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config.job_config import Kind
-from adapt.console import finish
-from adapt.errors import ConfigError
 from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.runner import Finished, Stage, ensure, plan_stages
@@ -21,6 +19,8 @@ from adapt.stage.context import Context
 from adapt.stage.run_stages import run_stages
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import finish
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ from adapt.config import Config, CorpusConfig
 from adapt.config.job_config import Kind
 from adapt.corpus.corpora import general_corpus, pooled_corpus, selection_pool
 from adapt.corpus.files.sources import sources_of
-from adapt.errors import ConfigError, ModelError
 from adapt.job.job_run import Job
 from adapt.job.job_text import domain_text, general_text
 from adapt.model.architecture import check_architecture, check_sequence_length
@@ -26,6 +25,7 @@ from adapt.stage.finetuning import PrepareTask, task_of
 from adapt.stage.model_evaluation import Compare, Evaluate, ModelMeasured, Neighbours, Perplexity, Similarity
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.text_sources import Files, listed_files
+from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from adapt.advise.advice import Advice

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapt.config.job_config import Kind
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.merge.table import MERGERS, merging_of
 from adapt.model.architecture import is_instruct, warn_of_instruct
@@ -13,6 +12,7 @@ from adapt.model.locate import looks_local
 from adapt.model.start import Start
 from adapt.stage.context import Context
 from adapt.stage.merge_stage import Merge, check_alike, merged_from
+from adapt.support.errors import ConfigError
 
 
 def merge_stages(context: Context) -> Merge:

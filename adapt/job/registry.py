@@ -1,6 +1,6 @@
 """All jobs. Parsing, help, chain files, plans, summaries and reports read this table, and nothing else knows names."""
 
-from adapt.errors import ConfigError
+from adapt.config.plugin import imported
 from adapt.job.job_run import Job
 from adapt.job.measuring_jobs import ADVISE_JOB, EVALUATE_JOB, SIMILARITY_JOB
 from adapt.job.merge_job import MERGE_JOB
@@ -8,8 +8,8 @@ from adapt.job.selection_job import SELECT_JOB
 from adapt.job.sequence_job import SEQUENCE_JOB
 from adapt.job.training_jobs import DAPT_JOB, FINETUNE_JOB, TAPT_JOB
 from adapt.job.vocabulary_job import VOCABULARY_JOB
-from adapt.nearest import nearest
-from adapt.plugin import imported
+from adapt.support.errors import ConfigError
+from adapt.support.nearest import nearest
 
 JOBS: dict[str, Job] = {
     job.name: job

@@ -6,7 +6,6 @@ from dataclasses import replace
 from adapt.config import Config, CorpusConfig, SelectConfig, TaskConfig
 from adapt.config.job_config import Kind
 from adapt.corpus.corpora import selection_pool, selection_target
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.job.job_text import DomainText, general_text
 from adapt.job.measuring_jobs import with_model
@@ -27,6 +26,7 @@ from adapt.stage.judge_selection import JudgeSelection
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
 from adapt.stage.select_documents import Select, Target
 from adapt.stage.text_sources import Files, TaskSplit, TaskTexts, held_out, listed_files
+from adapt.support.errors import ConfigError
 
 INDEX_GIB = 8.0
 """Memory that a machine may use for an index of kind `auto` [GiB]."""

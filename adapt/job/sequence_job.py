@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from adapt.config import Config
 from adapt.config.job_config import Kind
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.job.job_text import before_training, general_text, replayed_text
 from adapt.job.sequence_steps import (
@@ -35,6 +34,7 @@ from adapt.stage.merge_stage import Merge
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.sequence_matrices import Step
 from adapt.stage.train import Noted, Train
+from adapt.support.errors import ConfigError
 
 
 def merged_domains(setup: Setup) -> Iterator[Step]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from adapt.config import Config, TaskConfig
 from adapt.corpus.files.sources import sources_of
-from adapt.errors import ConfigError
 from adapt.job.job_text import after_training, beside, deduplicated, on_one_source, prepared_files
 from adapt.method.replay import check_share_left
 from adapt.method.table import method_of, past_fraction
@@ -21,6 +20,7 @@ from adapt.stage.prepare_text import Gather, Prepare
 from adapt.stage.sequence_matrices import Runs, Step
 from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError
 
 RESERVED = {"general", "training"}
 """Names that domains cannot have, because what is measured or read beside domains has them."""

@@ -9,14 +9,12 @@ from adapt.config import ModelConfig
 from adapt.config.job_config import Kind
 from adapt.corpus.corpora import general_corpus
 from adapt.corpus.files.sources import sources_of
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.job.job_text import beside, deduplicated, general_text
 from adapt.model.additions.table import refuse_additions
 from adapt.model.architecture import PATTERNS
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.start import Start
-from adapt.nearest import nearest
 from adapt.runner import Stage
 from adapt.stage.context import Context, located
 from adapt.stage.extend_vocabulary import WAYS, ExtendVocabulary, TeachRows
@@ -24,6 +22,8 @@ from adapt.stage.model_from_scratch import ScratchModel
 from adapt.stage.text_sources import Files, held_out, listed_files
 from adapt.stage.trim_vocabulary import TrimVocabulary
 from adapt.stage.vocabulary_analysis import GENERAL, AnalyzeVocabulary, Screening
+from adapt.support.errors import ConfigError
+from adapt.support.nearest import nearest
 
 
 def change_vocabulary(context: Context) -> Stage[Any]:

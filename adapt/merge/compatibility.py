@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapt.errors import ModelError
 from adapt.model.additions.table import refuse_additions
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.size import ALIASES
+from adapt.support.errors import ModelError
 
 FIX_TOKENS = (
     "merge models that were trained from one base, model.path; some may have more tokens than it, all of them the same"

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from adapt.config import Config, MergeConfig
-from adapt.errors import ConfigError
 from adapt.merge.merger import Average, Interpolate, Merger, Merging, decay_weights
 from adapt.merge.task_vectors import Dare, Residual, TaskArithmetic
 from adapt.merge.ties import Ties
+from adapt.support.errors import ConfigError
 
 MERGERS: dict[str, type[Merger]] = {
     "interpolate": Interpolate,

@@ -17,11 +17,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from adapt.errors import ModelError
 from adapt.merge.tensor_matching import Shapes
 from adapt.model.locate import read_json, weight_files
 from adapt.model.size import read_header
 from adapt.runner.files import file_aside, link_or_copy, write_atomically
+from adapt.support.errors import ModelError
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
 """Types of weights that are merged."""

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adapt.errors import ModelError
 from adapt.merge.compatibility import NewTokens
+from adapt.support.errors import ModelError
 
 OLD = {"gamma": "weight", "beta": "bias"}
 """What the last part of a name was once called."""

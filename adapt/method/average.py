@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, OpenFraction, PositiveInt
-from adapt.console import log
 from adapt.merge.merger import decay_weights
 from adapt.method.base import Method, Setting, TrainingEngine
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

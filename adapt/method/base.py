@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from adapt.config import Config, what
-from adapt.errors import ConfigError
-from adapt.plugin import source_digest
+from adapt.config.plugin import source_digest
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, device, nn

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, PositiveInt
-from adapt.errors import ModelError
 from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.model.architecture import check_deeper, check_units, grow_layer_lists
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import ALIASES, ModelSize
+from adapt.support.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

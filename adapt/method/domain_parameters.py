@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.errors import ConfigError, ModelError
 from adapt.method.base import Setting
 from adapt.method.measurement import EPOCH, check_prepared, text_of
 from adapt.model.additions.table import stored_additions, with_addition
 from adapt.model.architecture import check_units
+from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     import numpy as np

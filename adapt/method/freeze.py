@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, NonNegativeInt
-from adapt.errors import ConfigError
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

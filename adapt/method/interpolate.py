@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Fraction
-from adapt.errors import ModelError
 from adapt.method.base import Method, Setting
+from adapt.support.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapt.config import Config
-from adapt.errors import ConfigError, DataError, ModelError, StageError, TrainingError
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
 from adapt.runner.files import file_aside
-from adapt.schema import SHARD_GLOB
+from adapt.support.errors import ConfigError, DataError, ModelError, StageError, TrainingError
+from adapt.support.schema import SHARD_GLOB
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, PositiveInt
-from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.method.domain_parameters import check_trained_sets, enter_sets, take_set, words_of
 from adapt.model.additions.table import stored_additions
 from adapt.model.architecture import PROMPTS, check_units, max_sequence_length
 from adapt.model.size import ModelSize
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

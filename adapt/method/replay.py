@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapt.config import Config, MixtureConfig, OpenFraction
-from adapt.errors import ConfigError
 from adapt.method.base import Method
+from adapt.support.errors import ConfigError
 
 
 @dataclass(frozen=True)

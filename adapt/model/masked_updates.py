@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from adapt.errors import ModelError
+from adapt.support.errors import ModelError
 
 Target = Literal["update", "gradient"]
 _PARTS = "weight", "bias"

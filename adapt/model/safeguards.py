@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from adapt.errors import ModelError
+from adapt.support.errors import ModelError
 
 
 @contextmanager

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from adapt.errors import ModelError
 from adapt.model.additions.table import attach_additions
 from adapt.model.load import model_class
 from adapt.model.locate import listed
 from adapt.model.safeguards import check_finite, quiet
 from adapt.model.tokenizer import load_config
+from adapt.support.errors import ModelError
 
 
 def save_model(

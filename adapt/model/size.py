@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adapt.errors import ModelError
 from adapt.model.locate import CONFIG, read_json, weight_files
+from adapt.support.errors import ModelError
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapt.errors import ModelError
 from adapt.model.architecture import first_position
 from adapt.model.linear_losses import linear_cross_entropy
 from adapt.model.masked_updates import in_use
 from adapt.model.packing.packed import Packed
+from adapt.support.errors import ModelError
 
 ATTRIBUTE = "_target_gather"
 

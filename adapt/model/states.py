@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adapt.errors import ConfigError
 from adapt.model.architecture import first_position
 from adapt.model.packing.packed import Documents, Packed, sent
 from adapt.model.sparse_prediction import no_mask
+from adapt.support.errors import ConfigError
 
 
 def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> tuple[Tensor, ...]:

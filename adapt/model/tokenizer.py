@@ -28,9 +28,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from adapt.errors import ModelError
 from adapt.model.locate import Pretrained, has_tokenizer
 from adapt.model.safeguards import quiet
+from adapt.support.errors import ModelError
 
 TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adapt.config import ObjectiveConfig
+from adapt.config.plugin import plugged
 from adapt.objective.objective import Batch, CausalLanguageModelling, Corrupted, Objective
-from adapt.plugin import plugged
-from adapt.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
-from adapt.splitmix import GOLDEN, mix
+from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
+from adapt.support.splitmix import GOLDEN, mix
 
 ORDER, REPLACEMENT, TOKEN, CROSSING, WORD_CROSSING, LENGTH = range(6)
 """Streams of random numbers: what each is drawn for."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from adapt.config import Config, what
-from adapt.plugin import imported, plugged, source_digest
+from adapt.config.plugin import imported, plugged, source_digest
 
 
 def check_objective(config: Config) -> None:

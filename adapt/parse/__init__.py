@@ -8,13 +8,13 @@ from typing import Any
 from adapt.config import Config, section_of
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of, read_fields
-from adapt.errors import ConfigError
 from adapt.method.table import option_sections
 from adapt.parse.blanks import refuse_blanks
 from adapt.parse.command_line import asks_for, read_given
 from adapt.parse.keys import OPTIONS, method_in, nested, overlaid, refuse_sections_without_fields, refuse_unknown_values
 from adapt.parse.shown import configuration_text, help_text
 from adapt.parse.values import check_config, refuse_contradictions
+from adapt.support.errors import ConfigError
 
 __all__ = ["check_config", "parse", "parse_values"]
 

@@ -12,9 +12,9 @@ import yaml
 
 from adapt.config import Config
 from adapt.config.reading import field_name, hints_of, options_of, takes_null
-from adapt.errors import ConfigError
 from adapt.method.table import option_sections
 from adapt.parse.yaml_file import Keys, node_at
+from adapt.support.errors import ConfigError
 
 Place = Callable[[Keys], str]
 """Says where a value is written, for messages: ` in FILE, line N`."""

@@ -11,8 +11,6 @@ import yaml
 from adapt.config import Config
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of
-from adapt.console import log
-from adapt.errors import ConfigError
 from adapt.parse.blanks import refuse_blanks, takes_list, takes_text
 from adapt.parse.keys import (
     method_in,
@@ -24,11 +22,13 @@ from adapt.parse.keys import (
     refuse_unknown_values,
 )
 from adapt.parse.yaml_file import compose_yaml, load_yaml, place_in, read_yaml, yaml_text
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import log
 
 SWITCHES = frozenset({"debug", "help", "print_config"})
 """Options that take no value."""
 _NO_FIELDS = frozenset({"config", "help", "print_config", "log_format"})
-"""Further options of a command line. `adapt.console` reads log_format before all else."""
+"""Further options of a command line. `adapt.terminal.console` reads log_format before all else."""
 
 
 def asks_for(arguments: Sequence[str], *options: str) -> bool:

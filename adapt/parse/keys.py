@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat
-from adapt.errors import ConfigError
 from adapt.method.table import option_sections
+from adapt.support.errors import ConfigError
 
 OPTIONS = "method_options"
 """The field that holds the section of the chosen method; users write that section."""

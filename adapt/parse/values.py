@@ -15,8 +15,8 @@ from adapt.config import (
 )
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import check_dataclass, hints_of, read_fields
-from adapt.errors import ConfigError
 from adapt.parse.keys import OPTIONS
+from adapt.support.errors import ConfigError
 
 
 def check_config(config: Config, kind: Kind = DAPT) -> None:

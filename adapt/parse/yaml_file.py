@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 
 Keys = Sequence[str | int]
 """The way from a document to one of its values: names of keys, and positions in lists from 0."""

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from adapt.console import log
-from adapt.errors import ClusterError
 from adapt.ray.guard import heeding_signals, watch_address, watch_processes
 from adapt.ray.own import FOLDER_PREFIX
+from adapt.support.errors import ClusterError
+from adapt.terminal.console import log
 
 _FLAG, _SOCKET = "--gcs-address=", "--raylet_socket_name="
 """By which a raylet's command line names its control store and its socket."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from adapt.console import AGAIN, end_now, log
-from adapt.errors import AdaptError, ClusterError, Interrupted, TrainingError
+from adapt.support.errors import AdaptError, ClusterError, Interrupted, TrainingError
+from adapt.terminal.console import AGAIN, end_now, log
 
 _SAY_S = 20.0
 """Seconds between two lines that Ray is still being waited for."""

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from adapt.console import log
-from adapt.errors import ClusterError
 from adapt.ray.guard import heeding_signals, watch_processes
+from adapt.support.errors import ClusterError
+from adapt.terminal.console import log
 
 OWN_RAY = "DONTSTOP_OWN_RAY"
 """The variable of processes of a Ray of our own: the folder of that Ray, which only this user may enter."""

@@ -8,7 +8,7 @@ Ray has no public way to do these things:
 - list which files of a working directory Ray would send to a cluster (`files_sent`), and send them in silence;
 - ask a cluster for its version of Ray (`version_at`).
 
-This module works with Ray 2.60 and refuses other minor versions, which `adapt.versions` tells apart.
+This module works with Ray 2.60 and refuses other minor versions, which `adapt.support.versions` tells apart.
 `tests/ray/test_private.py` tests each part against the installed Ray. Training with a fixed number of workers does not
 import this module.
 """
@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adapt.errors import ClusterError
-from adapt.versions import TRIED, named, untried
+from adapt.support.errors import ClusterError
+from adapt.support.versions import TRIED, named, untried
 
 TESTED = TRIED["ray"]
 """The version of Ray that this module was tested with. Others with the same major and minor number will do."""

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from adapt.config import ResourcesConfig, fewest_of, most_of
-from adapt.console import log
-from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
 from adapt.ray.address import endpoint, join
 from adapt.ray.own import OWN_RAY, start_ray
+from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError
+from adapt.terminal.console import log
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from adapt.errors import DataError, StageError
 from adapt.runner.files import write_atomically
 from adapt.runner.record import RECORD_FILE, load_record
+from adapt.support.errors import DataError, StageError
 
 _DEPTH = 3
 """Folders above a file that may be the folder of the stage that wrote it."""

@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from adapt.console import duration, log
-from adapt.errors import StorageError
 from adapt.runner.files import remove_asides, storage_errors
 from adapt.runner.key import ran_with, say_untried
 from adapt.runner.lock import locked
@@ -19,6 +17,8 @@ from adapt.runner.outputs import check_content, digest_outputs, settle, sync_fol
 from adapt.runner.record import Record, plain_values
 from adapt.runner.stage import Done, Finished, Stage
 from adapt.runner.store import Store, logged
+from adapt.support.errors import StorageError
+from adapt.terminal.console import duration, log
 
 R = TypeVar("R")
 

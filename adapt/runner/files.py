@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from adapt.errors import StorageError
+from adapt.support.errors import StorageError
 
 ASIDE = ".aside"
 """Ending of files that are being written."""

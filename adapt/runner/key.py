@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from adapt.console import log
-from adapt.errors import StageError
-from adapt.versions import untried
+from adapt.support.errors import StageError
+from adapt.support.versions import untried
+from adapt.terminal.console import log
 
 
 def canonical(value: Any, path: str = "what") -> str:

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from adapt.console import log
-from adapt.errors import StorageError
 from adapt.runner.files import make_folder, storage_errors
+from adapt.support.errors import StorageError
+from adapt.terminal.console import log
 
 
 @contextmanager

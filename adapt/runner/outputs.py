@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from adapt.console import log
-from adapt.errors import StageError
 from adapt.runner.digest import changed_files, sha256_of_all, stamp_of
 from adapt.runner.record import RECORD_FILE, Record
+from adapt.support.errors import StageError
+from adapt.terminal.console import log
 
 SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
 """Beginnings of the names of files that no later stage reads. They serve to resume or to be read by people, who may

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapt.console import log
-from adapt.errors import AdaptError, StageError
 from adapt.runner.ensure import inputs_done, run, unfinished
 from adapt.runner.record import Record
 from adapt.runner.stage import Stage
 from adapt.runner.store import Store
+from adapt.support.errors import AdaptError, StageError
+from adapt.terminal.console import log
 
 Capacity = Mapping[str, float]
 

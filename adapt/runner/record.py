@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_origin
 
-from adapt.errors import StageError
-from adapt.redact import redacted
 from adapt.runner.files import write_atomically
+from adapt.support.errors import StageError
+from adapt.support.redact import redacted
 
 RECORD_FILE = "stage.json"
 

@@ -8,10 +8,10 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adapt.console import log
-from adapt.errors import ConfigError, StorageError
 from adapt.runner.files import ASIDE, storage_errors
 from adapt.runner.lock import locked
+from adapt.support.errors import ConfigError, StorageError
+from adapt.terminal.console import log
 
 VARIABLE = "DONTSTOP_KEY"
 """Environment variable that replaces the key file."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from adapt.config import Config
-from adapt.errors import StageError
 from adapt.runner.key import stage_key
 from adapt.runner.record import Record, check_record, read_result
+from adapt.support.errors import StageError
 
 R = TypeVar("R")
 _WITHOUT = (str, bool, int, float, Path, Config)

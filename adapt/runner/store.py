@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.console import log, note, telling
-from adapt.errors import StageError
 from adapt.runner.files import make_folder
 from adapt.runner.key import changes
 from adapt.runner.outputs import check_outputs
 from adapt.runner.record import RECORD_FILE, Record, load_record
+from adapt.support.errors import StageError
+from adapt.terminal.console import log, note, telling
 
 if TYPE_CHECKING:
     from adapt.runner.stage import Stage

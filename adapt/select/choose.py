@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xxhash import xxh3_128_intdigest
 
-from adapt.console import log
 from adapt.corpus.deduplication import Alike
 from adapt.corpus.minhash import band_hashes, estimated_jaccard, signatures
 from adapt.corpus.shingles import normalised
@@ -24,6 +23,7 @@ from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.select.grams import chunks
 from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
 from adapt.select.selection import Given, Room, Selection
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document

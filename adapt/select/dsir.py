@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
-from adapt.errors import DataError
 from adapt.select.grams import (
     Buckets,
     KnownGrams,
@@ -41,6 +40,7 @@ from adapt.select.grams import (
     window_grams,
 )
 from adapt.select.selection import Given, Selection, draws_at
+from adapt.support.errors import DataError
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document

@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 from itertools import tee, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from adapt.errors import DataError
 from adapt.select.selection import NEVER, DocumentPool, Room, Selection
+from adapt.support.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np

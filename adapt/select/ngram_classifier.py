@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
-from adapt.console import log
-from adapt.errors import DataError
 from adapt.select.dsir import check_some_known
 from adapt.select.grams import Buckets, KnownGrams, chunks, gram_hashes, window_matrix, windows
 from adapt.select.highest import Best, FindBest, Ranked, as_it_is, highest
 from adapt.select.selection import Given, NoOptions, Random, Room, Selection
+from adapt.support.errors import DataError
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document

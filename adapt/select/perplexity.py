@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adapt.config import Fraction, PositiveInt
-from adapt.errors import ConfigError, DataError
 from adapt.model.tokenize.ragged import IDS
 from adapt.select.selection import NEVER, Given, Selection, draws_at, sampled
-from adapt.splitmix import mix
+from adapt.support.errors import ConfigError, DataError
+from adapt.support.splitmix import mix
 
 if TYPE_CHECKING:
     from adapt.config import Config

@@ -221,7 +221,7 @@ def draws_at(ids: "np.ndarray | list[int]", seed: int, stream: int = 0) -> "np.n
     """
     import numpy as np
 
-    from adapt.splitmix import mix
+    from adapt.support.splitmix import mix
 
     start = mix(np.array([(seed + (stream << 32)) % 2**64], np.uint64))
     numbers: np.ndarray = mix(start ^ np.asarray(ids, np.int64).astype(np.uint64))

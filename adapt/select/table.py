@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapt.config import SelectConfig
-from adapt.errors import ConfigError
-from adapt.plugin import plugged, read_options, source_digest
+from adapt.config.plugin import plugged, read_options, source_digest
 from adapt.runner.key import deciding
 from adapt.select.selection import Selection
+from adapt.support.errors import ConfigError
 
 SELECTIONS = {
     "random": "adapt.select.selection:Random",

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from adapt.console import log
 from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Table, TextBlock, filled
+from adapt.terminal.console import log
 
 WIDTH = 120
 """Width of tables in characters where stderr is no terminal."""

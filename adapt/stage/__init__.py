@@ -1,6 +1,7 @@
 """Kinds of stages. Each is a frozen dataclass: its fields are its settings and the stages that it reads.
 
 - `context`: what the stages of a job are made from.
+- `preflight`: what cannot work is refused before anything runs.
 - `text_sources`: files, texts of tasks, duplicates.
 - `prepare_text`: text as token shards.
 - `document_vectors`: vectors of documents.

@@ -9,10 +9,10 @@ from adapt.advise.evidence import Evidence
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
-from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.finetuning import PrepareTask
+from adapt.stage.preflight import check_weights
 from adapt.stage.text_sources import Files
 
 

@@ -15,11 +15,11 @@ from adapt.model.architecture import check_architecture, check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.model.start import Start
 from adapt.objective.table import check_objective
-from adapt.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group
 from adapt.runner.key import deciding
+from adapt.stage.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.train.metric_trackers import check_trackers
 from adapt.train.schedule import micro_batch
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import ModelConfig, ResourcesConfig
+from adapt.config.plugin import source_digest
 from adapt.embed.embedder import EMBEDDERS, Embedder, embedder_class, embedder_of
 from adapt.model.start import Start
-from adapt.plugin import source_digest
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.key import canonical, deciding

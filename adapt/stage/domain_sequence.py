@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapt.better import Less
 from adapt.config import Config
 from adapt.method.table import method_of
 from adapt.runner import Done, Finished, Outcome, Stage
@@ -16,6 +15,7 @@ from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.sequence_matrices import LossMatrix, Runs, ScoreMatrix, Step, loss_matrix, route_table, score_matrix
 from adapt.statistics.continual_metrics import SequenceFigures, sequence_figures
+from adapt.support.better import Less
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from adapt.config import Config
-from adapt.console import duration
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.evaluate.measurements import NOT_MEASURED, LossChange, Text
 from adapt.runner import Done, Outcome, Stage
@@ -17,6 +16,7 @@ from adapt.show.drawing import METRICS_LINES, loss_curve
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.train import Train, Trained
+from adapt.terminal.console import duration
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,23 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.better import Less
 from adapt.config import Config
 from adapt.config.vocabulary import tokens_wanted
-from adapt.console import log
-from adapt.errors import DataError
 from adapt.model.size import ModelSize
 from adapt.model.start import Start
-from adapt.preflight import check_weights
 from adapt.ray.runtime import connect, hide_unreserved_gpus
-from adapt.redact import redact
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.record import Record, load_record, read_result
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
+from adapt.stage.preflight import check_weights
 from adapt.stage.text_sources import Files
 from adapt.stage.vocabulary_analysis import GENERAL, Screening, empty_corpus
+from adapt.support.better import Less
+from adapt.support.errors import DataError
+from adapt.support.redact import redact
+from adapt.terminal.console import log
 from adapt.train.capacity.device import task_needs
 from adapt.vocabulary.vocabulary_results import Extended
 

@@ -8,22 +8,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapt.better import Less, More
 from adapt.config import Config, TaskConfig, what
-from adapt.console import duration
 from adapt.corpus.files.manifest import check_listed
 from adapt.finetune.ray_task import FinetuneRun, run_finetuning
 from adapt.model.additions.table import check_parts
 from adapt.model.start import Start
-from adapt.preflight import check_model, check_weights
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.runner.record import Record, cost_of
 from adapt.show.blocks import TRANSDUCTIVE, Block, Table, TextBlock, in_points, interval
 from adapt.stage.context import Context, Tokens
+from adapt.stage.preflight import check_model, check_weights
 from adapt.stage.text_sources import TaskSplit
 from adapt.statistics.seeds import Spread, spread
+from adapt.support.better import Less, More
+from adapt.terminal.console import duration
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.better import More
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
@@ -18,6 +17,7 @@ from adapt.select.markup import markup_warnings
 from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted
 from adapt.stage.context import Tokens
 from adapt.stage.select_documents import Select, Target, measuring_what
+from adapt.support.better import More
 
 if TYPE_CHECKING:
     import numpy as np

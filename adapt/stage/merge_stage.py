@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
-from adapt.errors import ModelError
 from adapt.merge.companion_files import MergeFacts, dress
 from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
-from adapt.redact import redact
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Context, located
+from adapt.support.errors import ModelError
+from adapt.support.redact import redact
 from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
 if TYPE_CHECKING:

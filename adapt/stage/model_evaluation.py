@@ -14,13 +14,13 @@ from adapt.config import Config, what
 from adapt.evaluate.measurements import ModelsCompared, Similar, TaskNeighbours, TextLoss, Unit
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
-from adapt.preflight import check_model
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.runner.record import load_record
 from adapt.stage.context import Context, Tokens
 from adapt.stage.finetuning import PrepareTask
+from adapt.stage.preflight import check_model
 from adapt.stage.prepare_text import Prepared
 from adapt.train.capacity.device import task_needs
 

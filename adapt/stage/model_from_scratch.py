@@ -6,7 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from adapt.better import Less
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
@@ -15,6 +14,7 @@ from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.text_sources import Files
 from adapt.stage.vocabulary_analysis import Screening, empty_corpus
+from adapt.support.better import Less
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, CorpusConfig
-from adapt.console import log
 from adapt.corpus.cluster_calls import Cluster
 from adapt.corpus.corpora import dedup_identity
 from adapt.corpus.files.manifest import check_listed
-from adapt.errors import DataError
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
 from adapt.runner import Done, Outcome, Stage
@@ -23,6 +21,8 @@ from adapt.stage.context import Tokens
 from adapt.stage.document_vectors import VectorStages
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.text_sources import Files, TaskTexts, without, write_texts
+from adapt.support.errors import DataError
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from adapt.corpus.screening import Tally

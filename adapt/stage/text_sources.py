@@ -15,14 +15,14 @@ from adapt.corpus.corpora import check_readable, dedup_identity, reading_identit
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.shingles import normalised
-from adapt.errors import DataError
-from adapt.preflight import check_memory, check_weights
 from adapt.ray.runtime import address_of, await_resources, connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.runner.files import write_atomically
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context, Tokens
+from adapt.stage.preflight import check_memory, check_weights
+from adapt.support.errors import DataError
 from adapt.task.labelled_examples import texts_of
 
 

@@ -11,21 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.better import Less, More
 from adapt.config import Config, what
-from adapt.console import log
-from adapt.errors import ConfigError
 from adapt.method.table import method_of, past_fraction
 from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
 from adapt.objective.table import objective_what
-from adapt.preflight import check_memory, check_model, check_precision, check_space, space_needed
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.record import cost_of
 from adapt.stage.context import Context, root_of
+from adapt.stage.preflight import check_memory, check_model, check_precision, check_space, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_plan import (
     SourceShare,
@@ -38,6 +35,9 @@ from adapt.stage.training_plan import (
     warn_of_unmeasured,
     weights_of,
 )
+from adapt.support.better import Less, More
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import log
 from adapt.train.capacity.device import training_needs
 from adapt.train.capacity.flops import mean_length, summed_sizes, with_flops_as_steps
 from adapt.train.capacity.forecast import forecast

@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 
 from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of
-from adapt.console import log
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
-from adapt.errors import ConfigError, DataError
 from adapt.method.table import method_of, past_fraction
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
 from adapt.runner import Done, Stage
 from adapt.stage.extend_vocabulary import ExtendVocabulary, TeachRows
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
+from adapt.support.errors import ConfigError, DataError
+from adapt.terminal.console import log
 from adapt.train.schedule import RunLength, length_of, rows_of
 
 

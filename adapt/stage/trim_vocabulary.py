@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from adapt.better import More
 from adapt.config import Config
-from adapt.errors import ConfigError
 from adapt.model.additions.table import refuse_additions
 from adapt.model.start import Start
 from adapt.model.tokenize.ragged import IDS
-from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
+from adapt.stage.preflight import check_weights
 from adapt.stage.text_sources import Files
 from adapt.stage.vocabulary_analysis import empty_corpus
+from adapt.support.better import More
+from adapt.support.errors import ConfigError
 from adapt.vocabulary.vocabulary_results import compute_saved
 
 TOGETHER = 256

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.errors import DataError
 from adapt.model.size import model_size
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import duplicates_of
 from adapt.stage.text_sources import Dedup, Files
+from adapt.support.errors import DataError
 from adapt.train.capacity.flops import workload
 from adapt.vocabulary.vocabulary_results import Analyzed, DomainWords, draw_curves
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adapt.better import Less, More
+from adapt.support.better import Less, More
 
 
 @dataclass(frozen=True)

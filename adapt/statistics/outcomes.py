@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.sparse import csr_array
 
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 
 Counts: TypeAlias = csr_array
 """For each example, K numbers that add up over examples: [examples, K]."""

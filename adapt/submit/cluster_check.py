@@ -12,9 +12,9 @@ import psutil
 import yaml
 
 from adapt.config import Config, ResourcesConfig, fewest_of
-from adapt.console import log
-from adapt.errors import ClusterError, ConfigError, StorageError
 from adapt.runner.lock import locked
+from adapt.support.errors import ClusterError, ConfigError, StorageError
+from adapt.terminal.console import log
 
 NODE_GROUPS = "DONTSTOP_NODE_GROUPS"
 """The variable of the head's environment that says which nodes may be added, where no autoscaler does (KubeRay's): YAML

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from adapt import errors
-from adapt.console import duration, log
-from adapt.errors import AdaptError, ClusterError
 from adapt.ray.runtime import hush
-from adapt.redact import has_password
-from adapt.streams import is_unread
 from adapt.submit.package import STOP_WAIT_S
 from adapt.submit.submit_order import NAME, PART, Order
+from adapt.support import errors
+from adapt.support.errors import AdaptError, ClusterError
+from adapt.support.redact import has_password
+from adapt.terminal.console import duration, log
+from adapt.terminal.streams import is_unread
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -250,7 +250,7 @@ _AGAIN_S = 1.0, 30.0
 
 def show_log(text: str) -> None:
     """What the job has said, as it has said it."""
-    sys.stderr.write(text)  # it never fails: see adapt.streams
+    sys.stderr.write(text)  # it never fails: see adapt.terminal.streams
     sys.stderr.flush()
 
 

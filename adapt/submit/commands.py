@@ -6,14 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from adapt.chain.chain_stages import Chain, ahead, build_chain, build_one
-from adapt.console import duration, finish, log
-from adapt.errors import ConfigError
-from adapt.preflight import check_absolute, check_memory
 from adapt.ray.runtime import connect
 from adapt.runner.stage import everything
 from adapt.show.blocks import Table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
+from adapt.stage.preflight import check_absolute, check_memory
 from adapt.stage.run_stages import ON_A_CLUSTER
 from adapt.stage.train import Train
 from adapt.submit.cluster_check import check_driver, check_environment, check_places, check_storage, cluster_findings
@@ -21,6 +19,8 @@ from adapt.submit.cluster_jobs import Follower, JobCluster, Unread, address_from
 from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
 from adapt.submit.submission import driver_options, run_as_jobs, run_small, submit
 from adapt.submit.submit_order import PART, Asked, Order, order_of
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import duration, finish, log
 
 
 def carry_out_there(asked: Asked) -> None:

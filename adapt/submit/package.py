@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from adapt.errors import ConfigError
-from adapt.redact import names_secret, redact
+from adapt.support.errors import ConfigError
+from adapt.support.redact import names_secret, redact
 
 MOST_BYTES = 100_000_000
 """The largest working directory. Ray refuses a package of more than 100 MiB, after it has been made."""

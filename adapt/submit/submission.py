@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-from adapt import errors
 from adapt.chain.chain_nodes import Node
-from adapt.console import log
-from adapt.errors import AdaptError, ClusterError, ConfigError, StageError
 from adapt.submit.cluster_jobs import Follower, JobCluster, ended, is_bad_luck, of_order
 from adapt.submit.submit_order import DIGEST, Order
+from adapt.support import errors
+from adapt.support.errors import AdaptError, ClusterError, ConfigError, StageError
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails

@@ -11,9 +11,9 @@ from typing import Any
 from adapt.chain.chain_file import read_chain, read_command, read_job
 from adapt.chain.chain_nodes import Node, expand_chain
 from adapt.config import Config, flat
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.parse import parse
+from adapt.support.errors import ConfigError
 
 VERBS = ("submit", "stop", "check", "stages")
 """What is done by a cluster alone; `status` and `logs` also look at results on this machine."""

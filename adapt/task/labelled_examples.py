@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from adapt.config import TaskConfig
-from adapt.console import log
 from adapt.corpus.files.formats import TABLES, Bad, fix_of, format_of
 from adapt.corpus.files.lines import TOO_LONG
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Record, read_objects
-from adapt.errors import ConfigError, DataError
+from adapt.support.errors import ConfigError, DataError
 from adapt.task.labels import check_labels, check_no_vector, check_no_written_list
+from adapt.terminal.console import log
 
 NO_LABEL = Bad("no label")
 _TEXT_SETTINGS = ("text_field", "pair_field")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapt.corpus.shingles import normalised
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 if TYPE_CHECKING:
     from adapt.task.labelled_examples import Example

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adapt.config import TaskConfig
-from adapt.console import log
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.legibility import Legibility, count_sample
 from adapt.corpus.shingles import normalised
-from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
-from adapt.redact import redact
+from adapt.support.errors import ConfigError
+from adapt.support.redact import redact
 from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 from adapt.task.labelled_examples import (
     Example,
@@ -32,6 +31,7 @@ from adapt.task.labelled_examples import (
     split_files,
 )
 from adapt.task.labels import label_warnings
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from adapt.model.tokenize.text_tokenizer import QuickTokenizer

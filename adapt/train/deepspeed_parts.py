@@ -2,7 +2,7 @@
 
 Another version of DeepSpeed may lack one of these names. Assigning to a name that is gone would pass silently: losses
 would be scaled twice, or gradients of an earlier step added. So every name is looked up before it is used, and an
-`EngineParts` looks up all that a run needs before the first step. `adapt.versions` has the tested version.
+`EngineParts` looks up all that a run needs before the first step. `adapt.support.versions` has the tested version.
 """
 
 from argparse import Namespace
@@ -15,8 +15,8 @@ from typing import Any, cast
 import deepspeed
 from torch import Tensor
 
-from adapt.errors import TrainingError
-from adapt.versions import TRIED, named
+from adapt.support.errors import TrainingError
+from adapt.support.versions import TRIED, named
 
 
 def missing(what: str) -> TrainingError:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_grad, safe_set_local_grad
 
 from adapt.config import TrainingConfig
-from adapt.errors import TrainingError
+from adapt.support.errors import TrainingError
 from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
 from adapt.train.checkpoints.retain import STATE_FILE
 from adapt.train.deepspeed_parts import EngineParts, compile_no_collective

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from adapt.errors import AdaptError, DeviceMemoryError, StorageError, TrainingError
 from adapt.ray.runtime import causes, find_ours
 from adapt.runner.files import storage_error
-from adapt.versions import untried
+from adapt.support.errors import AdaptError, DeviceMemoryError, StorageError, TrainingError
+from adapt.support.versions import untried
 
 
 @contextmanager

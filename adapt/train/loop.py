@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 
 from adapt.config import TrainingConfig
-from adapt.errors import TrainingError
 from adapt.method.base import Method
 from adapt.method.collectives import among_hosts
 from adapt.objective.objective import Batch, Objective
-from adapt.splitmix import mix
+from adapt.support.errors import TrainingError
+from adapt.support.splitmix import mix
 from adapt.train.elastic.wish import Wishes
 from adapt.train.meter import Meter
 from adapt.train.schedule import learning_rate

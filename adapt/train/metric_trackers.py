@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from adapt.config import TrackingConfig, flat
-from adapt.errors import ConfigError
-from adapt.redact import has_password, redacted
 from adapt.runner.files import write_atomically
+from adapt.support.errors import ConfigError
+from adapt.support.redact import has_password, redacted
 from adapt.train.training_run import METRICS_FILE, TrainingRun
 
 ENVIRONMENT = {

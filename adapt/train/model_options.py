@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adapt.config import TrainingConfig
-from adapt.errors import ModelError
 from adapt.model.packing.dropout import use_quick_dropout
+from adapt.support.errors import ModelError
 from adapt.train.capacity.device import check_compiler
 
 

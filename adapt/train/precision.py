@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from adapt.errors import ConfigError, TrainingError
+from adapt.support.errors import ConfigError, TrainingError
 from adapt.train.capacity.device import quick_bf16
 
 Precision = Literal["fp32", "bf16", "fp16"]

@@ -9,8 +9,8 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-from adapt.console import duration, log
-from adapt.live import Display, display
+from adapt.terminal.console import duration, log
+from adapt.terminal.live import Display, display
 from adapt.train.worker_process import CORE_WAIT, STARVED
 
 _PERIOD_S = 0.3

@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapt import library
 from adapt.config import ResourcesConfig
-from adapt.console import log
-from adapt.errors import CheckpointError
 from adapt.ray.own import OWN_RAY
 from adapt.ray.runtime import (
     PROCESS_ENVIRONMENT,
@@ -27,6 +24,9 @@ from adapt.ray.runtime import (
     is_own_ray,
 )
 from adapt.runner.secret import secret_of
+from adapt.support.errors import CheckpointError
+from adapt.terminal import library
+from adapt.terminal.console import log
 from adapt.train.capacity.out_of_memory import memory_kills
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
 from adapt.train.checkpoints.seal import Sealing, sealed_run

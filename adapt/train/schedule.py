@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil, cos, lcm, pi
 
 from adapt.config import TrainingConfig, Workers, fewest_of, most_of
-from adapt.errors import ConfigError, DataError
+from adapt.support.errors import ConfigError, DataError
 
 PAPER_STEPS = 12_500
 """Length of DAPT in the paper (section 3.1), where no limit is configured."""

@@ -12,7 +12,6 @@ import ray.train
 import torch
 import torch.distributed as dist
 
-from adapt.console import telling
 from adapt.corpus.shard_batches import Feed, streamed
 from adapt.corpus.streaming import Online, serve, served
 from adapt.corpus.token_windows import Columns
@@ -28,6 +27,7 @@ from adapt.objective.objective import Objective
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
+from adapt.terminal.console import telling
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
 from adapt.train.capacity.out_of_memory import memory_errors, note_pass, noting_passes

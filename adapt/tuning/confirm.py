@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.console import log
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Finished, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.statistics.seeds import spread
+from adapt.terminal.console import log
 from adapt.tuning.job_trial import DEV_SCORE, TEST_SCORE, Trial, TrialMeasured
 from adapt.tuning.search_stage import Search, Searched
 from adapt.tuning.space import named_by_values

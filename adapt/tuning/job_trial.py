@@ -11,9 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from adapt.better import ways_of
 from adapt.config import Config, TaskConfig, most_of
-from adapt.errors import ClusterError, DeviceMemoryError
 from adapt.evaluate.measurements import Estimate, LossChange
 from adapt.job.job_run import Job
 from adapt.ray.runtime import address_of, await_resources
@@ -24,6 +22,8 @@ from adapt.stage.domain_sequence import Sequence as DomainSequence
 from adapt.stage.finetuning import Finetune, Scores, task_of
 from adapt.stage.train import Train
 from adapt.statistics.seeds import spread
+from adapt.support.better import ways_of
+from adapt.support.errors import ClusterError, DeviceMemoryError
 from adapt.train.capacity.device import has_gpu
 from adapt.train.capacity.forecast import may_fit
 from adapt.train.schedule import micro_batch, smaller_micro_batch

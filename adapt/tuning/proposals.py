@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from adapt.config import TuneConfig
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 from adapt.tuning.space import Space, draw
 
 Values = dict[str, Any]

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.console import log
-from adapt.errors import AdaptError, ClusterError, DeviceMemoryError, StorageError
 from adapt.evaluate.measurements import Estimate
-from adapt.live import live_table
-from adapt.redact import redact
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.parallel import Work, add_stages, step
 from adapt.runner.stage import everything
 from adapt.show.progress.chain_now import TRIALS_FILE, TrialNow, TrialsNow
 from adapt.show.terminal import drawn_table
 from adapt.stage.run_stages import room
+from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, StorageError
+from adapt.support.redact import redact
+from adapt.terminal.console import log
+from adapt.terminal.live import live_table
 from adapt.tuning.job_trial import Trial, check_place, taken, with_fewer
 from adapt.tuning.proposals import Proposals
 from adapt.tuning.ray_tune import Answer, Asked, Board, dispatch

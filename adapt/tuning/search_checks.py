@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from adapt.better import ways_of
 from adapt.config import Config
-from adapt.errors import ConfigError
-from adapt.nearest import nearest
 from adapt.parse.keys import known_keys, unknown
 from adapt.stage.domain_sequence import SequenceResult
+from adapt.support.better import ways_of
+from adapt.support.errors import ConfigError
+from adapt.support.nearest import nearest
 from adapt.task.labelled_examples import split_files
 from adapt.tuning.job_trial import Trial, figures_of, tasks_in
 from adapt.tuning.space import Space, draw, ends

@@ -6,11 +6,11 @@ from math import floor
 from statistics import fmean
 from typing import Any
 
-from adapt.errors import AdaptError, ConfigError
 from adapt.runner import Stage, Store
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.stage.train import Train
+from adapt.support.errors import AdaptError, ConfigError
 from adapt.tuning.proposals import Proposals, Values
 from adapt.tuning.search_stage import SUMS, Search
 from adapt.tuning.space import shown

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.job.registry import JOBS, job_of
-from adapt.nearest import nearest
 from adapt.parse import parse
 from adapt.parse.command_line import read_given
 from adapt.runner import Finished, Store, ensure
 from adapt.runner.digest import Digests
 from adapt.runner.key import canonical
 from adapt.runner.record import RECORD_FILE
-from adapt.shipped import space_file, spaces
 from adapt.show.blocks import Block, TextBlock
 from adapt.show.pages import SelfShown
 from adapt.show.report.study import HTML, Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.stage.run_stages import run_stages
+from adapt.support.errors import ConfigError
+from adapt.support.nearest import nearest
+from adapt.support.shipped import space_file, spaces
 from adapt.tuning.confirm import Confirm, Confirmed
 from adapt.tuning.job_trial import on_dev, trial_of
 from adapt.tuning.search_checks import Configure

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.errors import ConfigError
 from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import Job
 from adapt.runner import Done, Outcome, Stage, Store
@@ -17,6 +16,7 @@ from adapt.runner.record import RECORD_FILE, Record
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.stage.context import Context, root_of
+from adapt.support.errors import ConfigError
 from adapt.tuning.job_trial import Trial, on_dev, side_by_side, trial_of
 from adapt.tuning.proposals import Proposals, proposals
 from adapt.tuning.search_checks import (

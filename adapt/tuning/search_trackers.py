@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from adapt.redact import redact, redacted
 from adapt.runner import Store
 from adapt.runner.stage import everything
 from adapt.stage.train import Train
+from adapt.support.redact import redact, redacted
 from adapt.train.metric_trackers import ENVIRONMENT, anchored
 from adapt.train.training_run import METRICS_FILE
 from adapt.tuning.job_trial import Trial

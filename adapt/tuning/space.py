@@ -12,13 +12,13 @@ from typing import Any
 import yaml
 
 from adapt.config import Config, flat
-from adapt.errors import AdaptError, ConfigError
 from adapt.job.job_run import Job
-from adapt.nearest import nearest
 from adapt.parse.keys import nested
 from adapt.parse.yaml_file import place_in, read_yaml
-from adapt.redact import redacted
 from adapt.runner.key import canonical
+from adapt.support.errors import AdaptError, ConfigError
+from adapt.support.nearest import nearest
+from adapt.support.redact import redacted
 
 Space = Mapping[str, Any]
 """Domains of Ray Tune (`ray.tune.search.sample.Domain`), by the dotted names of fields."""

@@ -9,9 +9,9 @@ from math import ceil
 from typing import Any
 
 from adapt.config import Config, TuneConfig
-from adapt.errors import ConfigError
 from adapt.runner.stage import everything
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError
 from adapt.tuning.job_trial import Trial
 
 STEPS = "training.max_steps"

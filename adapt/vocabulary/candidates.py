@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from adapt.errors import ConfigError, DataError
+from adapt.support.errors import ConfigError, DataError
 from adapt.vocabulary.analysis import broken_words
 from adapt.vocabulary.word_reader import CountedWord, WordReader
 

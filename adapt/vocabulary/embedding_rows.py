@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from adapt.errors import ModelError
 from adapt.model.load import load_base
 from adapt.model.locate import Pretrained
 from adapt.model.safeguards import quiet
 from adapt.model.tokenizer import load_text_tokenizer
+from adapt.support.errors import ModelError
 from adapt.vocabulary.word_reader import WordReader
 
 Pieces = Sequence[Sequence[int]]

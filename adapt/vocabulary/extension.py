@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from adapt.config.vocabulary import tokens_wanted
-from adapt.errors import DataError, ModelError
 from adapt.model.additions.exbert import add_exbert
 from adapt.model.additions.table import KEY, additions_of, stored_additions
 from adapt.model.load import load_model
@@ -19,6 +18,7 @@ from adapt.model.safeguards import one_at_a_time
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
 from adapt.runner.files import write_atomically
+from adapt.support.errors import DataError, ModelError
 from adapt.vocabulary.analysis import elbow
 from adapt.vocabulary.candidates import pieces_of
 from adapt.vocabulary.embedding_rows import add_rows, embedding_rows, transplant_rows

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from adapt.errors import ModelError
 from adapt.model.load import model_class
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.safeguards import one_at_a_time, quiet
@@ -16,6 +15,7 @@ from adapt.model.save_model import save_model
 from adapt.model.size import ALIASES
 from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.runner.files import write_atomically
+from adapt.support.errors import ModelError
 from adapt.vocabulary.trimming import SPECIAL_ID
 
 DIMENSIONS = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from adapt.errors import ModelError
+from adapt.support.errors import ModelError
 
 Described = dict[str, Any]
 """A tokenizer's model as tokenizer.json has it."""

@@ -13,8 +13,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from adapt.errors import ModelError
 from adapt.model.safeguards import quiet
+from adapt.support.errors import ModelError
 from adapt.vocabulary.embedding_rows import embedding_table, head_of
 from adapt.vocabulary.word_reader import WordReader
 

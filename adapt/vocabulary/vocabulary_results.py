@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapt.better import Less, More
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted
 from adapt.show.drawing import canvas, color, style, svg
+from adapt.support.better import Less, More
 
 SHOWN = 10
 """Number of words that are shown of each kind."""

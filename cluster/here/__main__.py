@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adapt.console import finish, run_job
-from adapt.errors import Interrupted
 from adapt.model.demo_checkpoint import NAME, demo_checkpoint
+from adapt.support.errors import Interrupted
+from adapt.terminal.console import finish, run_job
 from cluster.here.demonstrations import grow_and_shrink, lose_a_node, restart_the_head
 from cluster.here.submission import Story
 

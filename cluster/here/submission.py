@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapt.console import duration, log
-from adapt.errors import ClusterError
+from adapt.support.errors import ClusterError
+from adapt.terminal.console import duration, log
 from cluster.here.nodes import Nodes, nodes
 from cluster.here.processes import MODULE
 

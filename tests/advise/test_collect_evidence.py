@@ -11,8 +11,8 @@ from adapt.advise.collect_evidence import look
 from adapt.advise.corpus_sample import Sample
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, EvaluationConfig
-from adapt.errors import DataError
 from adapt.model.locate import Pretrained
+from adapt.support.errors import DataError
 from adapt.task.dataset import Facts, Split
 from tests.samples import WORDS, sentences
 

@@ -10,7 +10,7 @@ from adapt.advise.findings import Case
 from adapt.advise.recipe_costs import BOTH, DAPT, SELECTED, TAPT
 from adapt.advise.rules import RULES, VOTES
 from adapt.config import Config, FinetuneConfig, MethodConfig
-from adapt.shipped import recipe_file
+from adapt.support.shipped import recipe_file
 from tests.advise.cases import RECIPES, case, cost, task, text
 
 BY_NAME = {rule.name: rule for rule in RULES}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import adapt.ray.runtime
-from adapt.console import attempt
 from adapt.job.job_run import carry_out
 from adapt.job.training_jobs import DAPT_JOB
+from adapt.terminal.console import attempt
 from tests.bad_input.given import TEXTS, Ran, Run, line, write
 
 

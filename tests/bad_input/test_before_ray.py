@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adapt.corpus.files import filesystem
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 from adapt.train.precision import resolve
 from tests.bad_input.given import Run, check, write
 

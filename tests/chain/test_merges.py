@@ -11,8 +11,8 @@ import yaml
 from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, build_chain, trainings
-from adapt.errors import ConfigError
 from adapt.runner import Done
+from adapt.support.errors import ConfigError
 from tests.merge.folders import extended, folder_of, moved, weights_in
 from tests.samples import labelled, sentences, write
 

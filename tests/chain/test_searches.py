@@ -10,12 +10,12 @@ import yaml
 from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, ahead, build_chain, study, trainings_ahead
-from adapt.errors import ConfigError, DataError
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Record
 from adapt.show.blocks import Table, TextBlock
 from adapt.stage.finetuning import Finetune
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError, DataError
 from adapt.tuning.confirm import Confirm
 from adapt.tuning.search_forecast import SearchAhead, check_search
 from adapt.tuning.search_stage import Search, Searched, TrialRow

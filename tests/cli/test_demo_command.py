@@ -11,7 +11,7 @@ from adapt.corpus.files.manifest import package_records
 from adapt.corpus.files.sources import package_sources
 from adapt.job.registry import job_of
 from adapt.parse import parse
-from adapt.shipped import recipe_file
+from adapt.support.shipped import recipe_file
 from tests.samples import sentences, write
 
 MOST_SOURCE_MB = 20

@@ -15,7 +15,7 @@ from adapt.cli import doctor
 from adapt.cli.doctor import CheckLine, MachineError, Requirement
 from adapt.cli.main import run_command
 from adapt.config import Config, StorageConfig
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 
 CLUSTER = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 

@@ -15,10 +15,10 @@ from adapt.cli.inspect_files import heldout_share, look_at_text
 from adapt.cli.main import run_command
 from adapt.config import Config
 from adapt.config.job_config import DAPT, Kind
-from adapt.errors import ConfigError, DataError, ModelError
 from adapt.evaluate.intervals import FEWEST
 from adapt.job.registry import JOBS
 from adapt.parse import parse
+from adapt.support.errors import ConfigError, DataError, ModelError
 from tests.drive import Job
 from tests.samples import labelled, sentences, write
 

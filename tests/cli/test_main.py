@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from adapt.cli.main import COMMANDS, RUN, ShippedRecipe, run_command, script, usage, with_files
-from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
-from adapt.shipped import recipe_file, recipes, spaces, unless_here
+from adapt.support.errors import ConfigError
+from adapt.support.shipped import recipe_file, recipes, spaces, unless_here
 
 LIGHT = "import sys; from adapt.cli.main import run_command; run_command({!r}); print(sorted({!r} & set(sys.modules)))"
 HEAVY = {"torch", "ray", "transformers", "deepspeed", "pyarrow", "matplotlib"}

@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from adapt.errors import ClusterError
 from adapt.runner.record import Record
 from adapt.submit.cluster_check import limits_in
 from adapt.submit.submit_order import order_of
+from adapt.support.errors import ClusterError
 from cluster.here import autoscaler
 from cluster.here.demonstrations import STEPS, arguments
 from cluster.here.nodes import FOLDER, Node, Nodes

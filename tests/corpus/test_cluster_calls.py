@@ -8,7 +8,7 @@ import pytest
 
 from adapt.config import ResourcesConfig
 from adapt.corpus.cluster_calls import AHEAD, Cluster
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 
 class Squares:

@@ -11,8 +11,8 @@ import pytest
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import check_readable
 from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.errors import DataError
 from adapt.runner.digest import Digests
+from adapt.support.errors import DataError
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from adapt.config import CorpusConfig, EvaluationSet, TaskConfig
 from adapt.corpus.corpora import check_readable, reading_identity
 from adapt.corpus.decontamination import SHORTEST_RUN, build_index, evaluation_index, evaluation_manifests, read_set
 from adapt.corpus.files.manifest import build_manifest
-from adapt.errors import ConfigError, DataError
 from adapt.runner.digest import Digests
+from adapt.support.errors import ConfigError, DataError
 from adapt.task.labelled_examples import texts_of
 
 

@@ -20,7 +20,7 @@ from adapt.corpus.prepare_corpus import _row
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_text_tokenizer
-from adapt.schema import BYTES, KEYS, TOKENS, token_schema
+from adapt.support.schema import BYTES, KEYS, TOKENS, token_schema
 from tests.model.tokenize.adversaries import adversaries
 from tests.objective.rows import wrapped
 from tests.samples import sentences

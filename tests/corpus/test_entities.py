@@ -16,7 +16,7 @@ from adapt.corpus.entities import Tagged, Tagger, apart, parse_entities, tagged
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.records import Reading, check_field, read_records
 from adapt.corpus.screening import Tally, clean
-from adapt.errors import ConfigError, DataError
+from adapt.support.errors import ConfigError, DataError
 
 ANYTHING = CorpusConfig(cleaning=[])
 TEXT = "the gradient of the loss"

@@ -5,7 +5,7 @@ import pytest
 from adapt.corpus.prepare_corpus import gather
 from adapt.corpus.token_shards import TokenStream, write_shard
 from adapt.runner import Done, Outcome, Record, Store, ensure
-from adapt.schema import HELDOUT_GLOB
+from adapt.support.schema import HELDOUT_GLOB
 from tests.runner.toys import Toy, ToyResult
 
 

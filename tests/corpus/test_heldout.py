@@ -12,7 +12,7 @@ import pytest
 
 from adapt.corpus.heldout import MEASURED, Measured, is_heldout, key_of
 from adapt.corpus.token_shards import write_shard
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 FORMS: dict[str, Callable[[str], str]] = {
     "case": str.upper,

@@ -18,10 +18,10 @@ from adapt.corpus.files.manifest import Manifest, Part, build_manifest
 from adapt.corpus.heldout import Measured, is_heldout
 from adapt.corpus.prepare_corpus import prepare
 from adapt.corpus.token_shards import TokenStream
-from adapt.errors import DataError
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
-from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
+from adapt.support.errors import DataError
+from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB
 from tests.samples import sentences
 
 TEXTS = sentences(600, seed=1)

@@ -20,8 +20,8 @@ from adapt.corpus.streaming import Online, sample_heldout
 from adapt.corpus.token_windows import Cut
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
+from tests.pseudo_terminal import screens, sent_to_terminal
 from tests.samples import sentences
-from tests.terminal import screens, sent_to_terminal
 
 TEXTS = sentences(600, seed=1)
 

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from adapt.config import MixtureConfig
 from adapt.corpus.sample_order import SLOTS, Mixture, Places, permute, proportions, samples
-from adapt.splitmix import mix
+from adapt.support.splitmix import mix
 
 pytestmark = pytest.mark.heavy
 

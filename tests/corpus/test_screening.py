@@ -16,7 +16,7 @@ from adapt.corpus.decontamination import build_index
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.sources import Slice
 from adapt.corpus.screening import ITEM_IDS, Sieve, Tally, _without_control, clean, item_texts
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 ANYTHING = CorpusConfig(cleaning=[])
 

@@ -11,7 +11,7 @@ from adapt.corpus import shard_batches as module
 from adapt.corpus.sample_order import Mixture, permute
 from adapt.corpus.shard_batches import Feed, streamed
 from adapt.corpus.token_shards import TokenStream, write_shard
-from adapt.schema import SHARD_GLOB
+from adapt.support.schema import SHARD_GLOB
 
 LENGTH, BATCH, SEED = 8, 12, 5
 _draw = np.random.default_rng(0)

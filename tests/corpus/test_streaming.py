@@ -20,10 +20,10 @@ from adapt.corpus.heldout import Measured, is_heldout, key_of
 from adapt.corpus.streaming import ItemIndex, Online, Server, sample_heldout, serve, served
 from adapt.corpus.token_shards import TokenStream, write_shard
 from adapt.corpus.token_windows import Columns, Cut
-from adapt.errors import DataError
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
-from adapt.schema import HELDOUT_GLOB
+from adapt.support.errors import DataError
+from adapt.support.schema import HELDOUT_GLOB
 from tests.samples import sentences
 
 pytestmark = pytest.mark.heavy

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapt.corpus.token_shards import TokenStream, write_shard
-from adapt.errors import DataError
 from adapt.runner import Record
-from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
+from adapt.support.errors import DataError
+from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB
 
 Documents = list[list[int]]
 

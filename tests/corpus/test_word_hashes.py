@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from adapt.corpus.shingles import normalised, words
 from adapt.corpus.word_hashes import APART, CLOSER, GONE, LONGEST, folded_characters, settled_characters, word_hashes
-from adapt.splitmix import mix
+from adapt.support.splitmix import mix
 
 TEXTS = [
     "Plain words, and PLAIN words.",

@@ -11,7 +11,7 @@ from adapt.embed import cluster_embedding
 from adapt.embed.cluster_embedding import PLACES, TEXTS_A_PLACE, EmbedChunks, _unknown_share, check_known, some_of
 from adapt.embed.embedder import EmbeddedTexts, embedder_of
 from adapt.embed.text_chunks import LinesSource, chunk_table, read_lines
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 from tests.embed.toys import Lengths
 
 

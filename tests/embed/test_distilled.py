@@ -10,9 +10,9 @@ import pytest
 
 from adapt.config import Config, ModelConfig
 from adapt.embed import distilled
-from adapt.errors import ConfigError, ModelError
 from adapt.stage.context import Context
 from adapt.stage.document_vectors import Embedding
+from adapt.support.errors import ConfigError, ModelError
 from tests.embed.toys import loaded
 
 WORDS = ["[PAD]", "[UNK]", "ship", "harbour", "court", "judge", "the"]

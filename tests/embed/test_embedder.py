@@ -3,7 +3,7 @@
 import pytest
 
 from adapt.embed.embedder import EMBEDDERS, embedder_class, embedder_of
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 from tests.embed.toys import Lengths
 
 

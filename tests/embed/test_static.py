@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer, BertModel
 
 from adapt.embed import static
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 from tests.embed.toys import loaded, topical, votes
 from tests.samples import sentences
 

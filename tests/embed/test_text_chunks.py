@@ -14,9 +14,9 @@ from adapt.corpus.prepare_corpus import numbered_items
 from adapt.corpus.screening import ITEM_IDS
 from adapt.embed import text_chunks
 from adapt.embed.text_chunks import ReadPool, read_lines
-from adapt.errors import DataError
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
+from adapt.support.errors import DataError
 from tests.samples import sentences, write
 
 TEXTS = sentences(30)

@@ -8,7 +8,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from adapt.embed.tfidf import WORD
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 from tests.embed.toys import loaded, topical, votes
 
 

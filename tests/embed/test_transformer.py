@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertModel
 
-from adapt.errors import ConfigError, ModelError
+from adapt.support.errors import ConfigError, ModelError
 from tests.embed.toys import loaded
 from tests.samples import sentences
 

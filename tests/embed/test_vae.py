@@ -28,7 +28,7 @@ from adapt.embed.vae import (
     mean_npmi,
 )
 from adapt.embed.vampire import VampireOptions
-from adapt.errors import TrainingError
+from adapt.support.errors import TrainingError
 from adapt.train.training_run import Progress
 from tests.embed.toys import TOPIC_OPTIONS, topical
 from tests.train.ranks import Ranks

@@ -17,7 +17,7 @@ from adapt.embed.embedder import embedder_of
 from adapt.embed.learn import learn_embedder
 from adapt.embed.text_chunks import LinesSource
 from adapt.embed.vampire import WEIGHTS_FILE
-from adapt.errors import DataError, TrainingError
+from adapt.support.errors import DataError, TrainingError
 from adapt.train.training_run import METRICS_FILE, PROGRESS_FILE
 from tests.embed.test_vae import trained, training
 from tests.embed.toys import TOPIC_OPTIONS, loaded, topical, votes

@@ -15,7 +15,6 @@ from scipy import stats
 from adapt.config import EvaluationConfig, ObjectiveConfig
 from adapt.corpus.encode_chunks import Encode
 from adapt.corpus.prepare_corpus import _row
-from adapt.errors import DataError
 from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
 from adapt.evaluate.losses import Heldout, heldout_losses, predictable_tokens
 from adapt.evaluate.measure_model import LOSSES_FILE
@@ -25,6 +24,7 @@ from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import CausalLanguageModelling
+from adapt.support.errors import DataError
 from tests.samples import sentences
 
 N = 1000

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapt.errors import DataError
 from adapt.evaluate.measure_model import LOSSES_FILE
 from adapt.evaluate.measurements import ModelsCompared
 from adapt.evaluate.model_matrix import FILE, PICTURE, compare_models
+from adapt.support.errors import DataError
 
 DOMAINS = ("cells", "general")
 

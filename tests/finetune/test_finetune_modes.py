@@ -15,12 +15,12 @@ from transformers import (
 )
 
 from adapt.config import Config, FinetuneConfig, ModelConfig
-from adapt.errors import ConfigError
 from adapt.finetune.classifier import new_classifier
 from adapt.finetune.examples import Problem
 from adapt.finetune.finetune_loop import FinetunePlace, FinetuneSettings, check_savable
 from adapt.finetune.finetune_modes import add_lora, trained_numbers, tune_classifier
 from adapt.model.load import load_model
+from adapt.support.errors import ConfigError
 from adapt.task.dataset import IGNORED, Split
 from tests.finetune.conftest import Learn
 from tests.finetune.toy import toy

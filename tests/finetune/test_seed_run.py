@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from adapt.config import Config, FinetuneConfig, TrainingConfig
-from adapt.errors import ClusterError, DataError, DeviceMemoryError, ModelError, TrainingError
 from adapt.finetune.ray_task import (
     CURVE_FILE,
     DEV_PREDICTIONS_FILE,
@@ -34,6 +33,7 @@ from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ClusterError, DataError, DeviceMemoryError, ModelError, TrainingError
 from adapt.task.dataset import Split
 from tests.finetune.conftest import Learn
 from tests.finetune.toy import toy

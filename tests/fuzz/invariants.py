@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adapt.corpus.token_shards import TokenStream
-from adapt.errors import AdaptError
 from adapt.runner import Record
-from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 from adapt.stage.model_evaluation import Evaluate
+from adapt.support.errors import AdaptError
+from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB
 from tests.fuzz.driver import SEEN, Ran
 from tests.tokenizers import SPECIAL, roberta
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from adapt.errors import ConfigError, DataError
 from adapt.index.index_kinds import IndexPlan, bytes_a_vector, plan_index
+from adapt.support.errors import ConfigError, DataError
 
 GIB = 2**30
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapt.errors import DataError, StorageError
 from adapt.index.parts import VectorPart, distances_to, ids_file, rows_file, unit_rows, write_parts
+from adapt.support.errors import DataError, StorageError
 from tests.index.clusters import clustered, ids_for
 
 

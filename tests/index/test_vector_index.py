@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapt.errors import DataError
 from adapt.index import vector_index
 from adapt.index.exact_search import NOBODY, merge_nearest
 from adapt.index.index_files import IndexFacts, index_vectors
 from adapt.index.vector_index import ShardedIndex, VectorIndex, recall_of, width_for
+from adapt.support.errors import DataError
 from tests.index.clusters import FIRST_ID, brute_force, built, clustered, ids_for
 
 VECTORS = clustered(1200)

@@ -10,7 +10,6 @@ import pytest
 from adapt.advise.advice import Advice
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig
-from adapt.errors import ConfigError
 from adapt.job.job_run import carry_out
 from adapt.job.measuring_jobs import ADVISE_JOB, advice, advise_stages
 from adapt.job.training_jobs import TAPT_JOB as TAPT_JOB
@@ -18,6 +17,7 @@ from adapt.job.training_jobs import tapt_stages
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
 from adapt.stage.context import Context
+from adapt.support.errors import ConfigError
 from adapt.train.capacity import forecast
 from tests.samples import sentences, with_labels, write
 

@@ -25,8 +25,8 @@ from adapt.corpus.token_shards import TokenStream
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.runner import Stage, Store, ensure
-from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 from adapt.stage.context import Context
+from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB
 from tests.job.worlds import tree
 from tests.samples import sentences, with_labels, write
 

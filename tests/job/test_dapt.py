@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, MixtureConfig, SourceConfig
-from adapt.errors import ConfigError, DataError, ModelError, StorageError
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner import ensure, plan_stages
 from adapt.runner.store import DIGITS
 from adapt.stage.context import Context
 from adapt.stage.export_model import Export
 from adapt.stage.prepare_text import Prepare
+from adapt.support.errors import ConfigError, DataError, ModelError, StorageError
 from tests.job.worlds import changed, dapt_world
 from tests.runner.made import pretend
 

@@ -19,12 +19,12 @@ from adapt.config import (
     TaskConfig,
     TrainingConfig,
 )
-from adapt.errors import ConfigError
 from adapt.job.measuring_jobs import evaluate_stages, similarity_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner import ensure
 from adapt.stage.context import Context
 from adapt.stage.model_evaluation import Compare
+from adapt.support.errors import ConfigError
 from tests.model.checkpoints import exchange_tokens
 from tests.samples import sentences, with_labels, write
 from tests.show.shown import show_result

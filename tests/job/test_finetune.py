@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, FinetuneConfig, TaskConfig
-from adapt.errors import ConfigError
 from adapt.job.training_jobs import FINETUNE_JOB, finetune_stages, runs, tapt_stages
 from adapt.parse import check_config
 from adapt.stage.context import Context
 from adapt.stage.finetuning import Finetune
+from adapt.support.errors import ConfigError
 from tests.job.worlds import SPLITS, differing, task_world
 
 # The stages whose keys another value changes.

@@ -11,7 +11,6 @@ import torch
 
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.measuring import EvaluationConfig
-from adapt.errors import ConfigError, ModelError
 from adapt.job.job_run import carry_out
 from adapt.job.merge_job import MERGE_JOB, merge_stages
 from adapt.model.architecture import warn_of_instruct
@@ -19,6 +18,7 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
+from adapt.support.errors import ConfigError, ModelError
 from tests.merge.folders import extended, folder_of, moved, weights_in
 from tests.show.shown import show_result
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, MergeConfig, MethodConfig
-from adapt.errors import ConfigError
 from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence
 from adapt.stage.merge_stage import Merge
+from adapt.support.errors import ConfigError
 from tests.job.worlds import DOMAINS, sequence_world
 
 

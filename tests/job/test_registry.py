@@ -18,8 +18,6 @@ from adapt.chain.chain_stages import build_chain
 from adapt.cli.chain_command import main
 from adapt.config import Config, flat
 from adapt.config.job_config import DAPT, Kind
-from adapt.console import attempt
-from adapt.errors import ConfigError
 from adapt.job.job_run import Job, carry_out
 from adapt.job.registry import JOBS, job_of
 from adapt.parse import parse, parse_values
@@ -28,6 +26,8 @@ from adapt.runner.record import Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Context
 from adapt.stage.text_sources import Listing, listed_files
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import attempt
 from tests.samples import labelled, sentences, write
 
 pytestmark = pytest.mark.heavy

@@ -11,7 +11,6 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, CorpusConfig, SelectConfig, TaptConfig
-from adapt.errors import ConfigError, ModelError
 from adapt.job.registry import JOBS
 from adapt.job.selection_job import SELECT_JOB, select_stages
 from adapt.job.training_jobs import SELECTION, dapt_stages, tapt_stages
@@ -20,6 +19,7 @@ from adapt.stage.context import Context
 from adapt.stage.prepare_text import PrepareTexts
 from adapt.stage.select_documents import Select
 from adapt.stage.text_sources import Files, TaskTexts
+from adapt.support.errors import ConfigError, ModelError
 from tests.job.worlds import keyed_model, splits, task_world
 
 POOL: dict[str, Any] = {"pool_paths": "data/pool.jsonl"}

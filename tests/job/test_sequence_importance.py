@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, CorpusConfig, MethodConfig
-from adapt.errors import ConfigError, ModelError
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.method.das.options import DasOptions
@@ -17,6 +16,7 @@ from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError, ModelError
 from tests.job.worlds import DOMAINS, sequence_world
 
 

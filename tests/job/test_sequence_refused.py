@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, CorpusConfig, MethodConfig, SequenceConfig, SourceConfig
-from adapt.errors import ConfigError
 from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
 from adapt.parse import check_config
 from adapt.runner import Done
@@ -16,6 +15,7 @@ from adapt.stage import train
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence
 from adapt.stage.train import Noted
+from adapt.support.errors import ConfigError
 from tests.job.worlds import DOMAINS, sequence_world, source
 from tests.stage.done import done_of, record_of
 

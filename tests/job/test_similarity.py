@@ -16,10 +16,10 @@ from adapt.config import (
     StorageConfig,
     TrainingConfig,
 )
-from adapt.errors import ConfigError, ModelError
 from adapt.job.measuring_jobs import similarity_stages
 from adapt.stage.context import Context
 from adapt.stage.model_evaluation import Similarity
+from adapt.support.errors import ConfigError, ModelError
 from tests.model.checkpoints import exchange_tokens
 from tests.samples import write
 

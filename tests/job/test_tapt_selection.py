@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from adapt.config import Config, SelectConfig
-from adapt.errors import ConfigError
 from adapt.job.training_jobs import SELECTION, TAPT_JOB, tapt_stages
 from adapt.parse import parse
 from adapt.runner import ensure
@@ -17,6 +16,7 @@ from adapt.stage.context import Context
 from adapt.stage.export_model import Export
 from adapt.stage.prepare_text import PrepareTexts
 from adapt.stage.select_documents import Select
+from adapt.support.errors import ConfigError
 from tests.job.worlds import task_world
 from tests.samples import with_labels, write
 

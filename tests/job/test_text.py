@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, SourceConfig
-from adapt.errors import ConfigError
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.export_model import Export
 from adapt.stage.prepare_text import Prepare
+from adapt.support.errors import ConfigError
 from tests.job.worlds import changed, dapt_world, differing
 
 PREPARED = {"domain", "general", "before", "training", "after", "export"}

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import adapt.job.job_run  # noqa: F401
-from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.parse import parse
+from adapt.support.errors import ConfigError
 
 
 def become(folder: str, environment: dict[str, str], files: list[str], script: str, arguments: list[str]) -> None:

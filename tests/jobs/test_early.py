@@ -23,16 +23,16 @@ from transformers import (
     RobertaModel,
 )
 
-from adapt import preflight
 from adapt.config import Config, ModelConfig, ResourcesConfig, TrainingConfig
-from adapt.errors import ConfigError, ModelError, StorageError
 from adapt.job.training_jobs import dapt_stages
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
-from adapt.preflight import check_model, check_precision
 from adapt.runner.ensure import check_ahead, unfinished
+from adapt.stage import preflight
 from adapt.stage.context import Context
+from adapt.stage.preflight import check_model, check_precision
+from adapt.support.errors import ConfigError, ModelError, StorageError
 from tests.jobs.commands import Run, check_refused, replaced
 from tests.model.families import FAMILIES, plain
 

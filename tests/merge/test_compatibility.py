@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from adapt.errors import ModelError
 from adapt.merge.compatibility import NewTokens, check_architectures, new_tokens, vocabulary_of
 from adapt.model.locate import Pretrained
+from adapt.support.errors import ModelError
 from tests.merge.folders import extended
 
 

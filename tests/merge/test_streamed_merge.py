@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from adapt.errors import ModelError
+from adapt.support.errors import ModelError
 from tests.merge.folders import folder_of, merged_in, moved, weights_in
 
 PLAIN: dict[str, Tensor] = {

@@ -6,9 +6,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from adapt.config import Config, MergeConfig
-from adapt.errors import ConfigError
 from adapt.merge.merger import Merging, decay_weights
 from adapt.merge.table import MERGERS, merging_of
+from adapt.support.errors import ConfigError
 
 
 def asked(models: int, **fields: Any) -> Merging:

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import BertConfig, GPT2Config, LlamaConfig, ModernBertConfig, PreTrainedConfig, RobertaConfig
 
-from adapt.errors import ModelError
 from adapt.merge.compatibility import NewTokens
 from adapt.merge.tensor_matching import Names, NewRows
+from adapt.support.errors import ModelError
 from tests.merge.folders import extended, folder_of, merged_in, moved, weights_in
 
 TABLE, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"

@@ -10,12 +10,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from adapt.config import Config
-from adapt.errors import ModelError
 from adapt.method.base import Setting
 from adapt.method.block_expansion import PRE_NORM, Expand, ExpandOptions
 from adapt.method.elle.growth import Growth, check_growths
 from adapt.model.layers import layers_of
 from adapt.model.packing.isolation import keep_documents_apart
+from adapt.support.errors import ModelError
 from tests.method.lora.test_method import logits
 from tests.model.families import ready
 from tests.train.capacity.test_memory import ROBERTA

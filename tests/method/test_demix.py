@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from adapt.config import Config, CorpusConfig
-from adapt.errors import AdaptError
 from adapt.method.base import Setting
 from adapt.method.demix import Demix, DemixOptions
 from adapt.model.additions.domain_modules import domains_of
@@ -16,6 +15,7 @@ from adapt.model.load import load_model
 from adapt.model.save_model import save_model
 from adapt.model.size import model_size
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import AdaptError
 from tests.method.lora.test_method import logits
 from tests.train.capacity.test_memory import ROBERTA
 

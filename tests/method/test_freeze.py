@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from adapt.config import Config, MethodConfig
-from adapt.errors import ConfigError, ModelError
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.freeze import Freeze, FreezeOptions
+from adapt.support.errors import ConfigError, ModelError
 from adapt.train.capacity.memory import Demand, estimate
 from tests.method.trained import FIRST_NEW, Trained, begun, train_all
 from tests.train.capacity.test_memory import ROBERTA

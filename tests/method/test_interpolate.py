@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from adapt.errors import ModelError
 from adapt.method.base import Setting
 from adapt.method.interpolate import Interpolated, InterpolateOptions
+from adapt.support.errors import ModelError
 from tests.method.trained import BEFORE, START, loaded
 from tests.train import toy
 

@@ -9,13 +9,13 @@ import pytest
 from adapt.config import Config, MethodConfig, MixtureConfig, SequenceConfig
 from adapt.config.job_config import DAPT
 from adapt.corpus.sample_order import Mixture
-from adapt.errors import ConfigError
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.replay import Replay, ReplayOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError
 from tests.job.worlds import DOMAINS, sequence_world
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, MethodConfig, ResourcesConfig, flat, section_of
-from adapt.errors import ConfigError
 from adapt.method.base import Method
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
 from adapt.method.table import METHODS, check_method, method_class, method_of, option_sections
+from adapt.support.errors import ConfigError
 
 OWN = '''
 """A user's own."""

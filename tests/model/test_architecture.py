@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
-from adapt.errors import ConfigError
 from adapt.model.architecture import check_sequence_length, is_instruct, max_sequence_length, warn_of_instruct
 from adapt.model.locate import Pretrained
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.packing.packed import Packed
 from adapt.model.sparse_prediction import losses_at
+from adapt.support.errors import ConfigError
 from tests.model.families import BERT
 
 FIRST, SIZES = 8, {**BERT, "vocab_size": 50, "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0}

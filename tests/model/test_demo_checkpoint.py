@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import ModelError
 from adapt.model import demo_checkpoint
 from adapt.model.load import load_model
 from adapt.model.locate import locate
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ModelError
 
 
 @pytest.fixture

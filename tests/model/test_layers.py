@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from adapt.errors import ModelError
 from adapt.model.layers import KINDS, Gates, Kind, by_parameter, layers_of, ones, unit_counts
 from adapt.model.packing.packed import Packed
 from adapt.model.states import hidden_states
+from adapt.support.errors import ModelError
 from tests.model.families import FAMILIES, WIDTH, documents, ready
 
 pytestmark = pytest.mark.heavy

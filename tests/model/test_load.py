@@ -23,11 +23,11 @@ from transformers import (
     T5Config,
 )
 
-from adapt.errors import ModelError
 from adapt.model.load import load_base, load_model
 from adapt.model.packing.packed import Packed
 from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ModelError
 from tests.model.checkpoints import WORDS, bert_config, write_tokenizer
 
 Edit = Callable[..., None]

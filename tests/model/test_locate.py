@@ -9,9 +9,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from adapt.errors import ModelError
 from adapt.model.locate import locate, model_files, tokenizer_files
-from adapt.preflight import check_weights
+from adapt.stage.preflight import check_weights
+from adapt.support.errors import ModelError
 
 
 def write(folder: Path, *names: str) -> Path:

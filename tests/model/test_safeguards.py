@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapt.errors import ModelError
 from adapt.model.load import load_model
 from adapt.model.safeguards import check_finite
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ModelError
 
 NAME = "bert.encoder.layer.0.output.dense.weight"
 

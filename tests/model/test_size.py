@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from adapt.errors import ModelError
 from adapt.model.size import ModelSize, model_size, read_header
+from adapt.support.errors import ModelError
 from tests.model.architectures import ARCHITECTURES, HIDDEN, INNER, LAYERS, VOCABULARY, random_model
 
 

@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BertModel, PreTrainedModel
 
-from adapt.errors import ModelError
 from adapt.model.packing.packed import Packed
 from adapt.model.sparse_prediction import gather_of, loss_and_states, loss_at, losses_at, predict_at, states_of
 from adapt.model.states import last_hidden_state
+from adapt.support.errors import ModelError
 from tests.model.families import FAMILIES, VOCABULARY, documents, packed, plain, ready
 
 LENGTHS = 12, 5, 9

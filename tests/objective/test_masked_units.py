@@ -12,7 +12,7 @@ from adapt.config import ObjectiveConfig
 from adapt.corpus.entities import Span
 from adapt.objective.masking import SpanMasking, length_distribution, make
 from adapt.objective.objective import Batch, Corrupted
-from adapt.schema import ENTITIES, UNIT_STARTS, WORD_STARTS
+from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS
 from tests.objective.rows import packed, units_by_hand, wrapped
 from tests.samples import WORDS, sentences
 from tests.tokenizers import FAMILIES, SPECIAL, wordpiece

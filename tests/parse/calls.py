@@ -3,8 +3,8 @@
 import pytest
 
 from adapt.config import Config
-from adapt.errors import ConfigError
 from adapt.parse import parse
+from adapt.support.errors import ConfigError
 
 PATHS = "--corpus.paths=a"  # the one field that has to be given
 DOMAINS = "--corpus.sources=[{name: a, paths: a.txt}]"

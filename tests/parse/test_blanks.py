@@ -10,12 +10,12 @@ import pytest
 from adapt.chain.chain_file import read_chain, read_command
 from adapt.chain.chain_nodes import expand_chain
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, TrainingConfig, flat
-from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.method.table import option_sections
 from adapt.parse import check_config, parse
 from adapt.parse.keys import refuse_unknown_values
 from adapt.parse.yaml_file import load_yaml
+from adapt.support.errors import ConfigError
 from adapt.tuning.space import read_space
 from tests.parse.calls import PATHS, parsed, refused
 

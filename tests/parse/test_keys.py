@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from adapt.config import SourceConfig
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 from tests.parse.calls import PATHS, parsed, refused, sources
 
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from adapt.config import ResourcesConfig
-from adapt.errors import ClusterError
 from adapt.ray.address import check_answers, endpoint
 from adapt.ray.runtime import address_of, check_address
+from adapt.support.errors import ClusterError
 
 SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.heavy
 KILL = """
 import os, signal, sys, time
 from adapt.config import ResourcesConfig
-from adapt.console import run_job
+from adapt.terminal.console import run_job
 from adapt.ray.guard import processes_of
 from adapt.ray.runtime import connect
 
@@ -45,7 +45,7 @@ def test_a_process_of_ray_that_dies_ends_the_job_with_one_message(name: str, mon
 
 DEAF = """
 import ctypes
-from adapt.console import log, run_job
+from adapt.terminal.console import log, run_job
 from adapt.ray.guard import heeding_signals
 
 def job():

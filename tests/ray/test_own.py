@@ -18,10 +18,10 @@ import pytest
 
 import adapt.ray.own
 from adapt.config import ResourcesConfig
-from adapt.errors import ClusterError
 from adapt.ray.guard import processes_of
 from adapt.ray.own import OWN_RAY, private_folder, start_ray
 from adapt.ray.runtime import connect
+from adapt.support.errors import ClusterError
 
 PATIENCE_S = 300
 
@@ -111,7 +111,7 @@ WORK = """
 import os, sys, time, ray
 from pathlib import Path
 from adapt.config import ResourcesConfig
-from adapt.console import run_job
+from adapt.terminal.console import run_job
 from adapt.ray.runtime import connect
 
 def job():

@@ -19,7 +19,6 @@ from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.preemption import PreemptionInfo
 
-from adapt.errors import ClusterError
 from adapt.ray import private
 from adapt.ray.private import (
     NoopDecision,
@@ -30,6 +29,7 @@ from adapt.ray.private import (
     ScalingDecision,
     ScalingPolicy,
 )
+from adapt.support.errors import ClusterError
 
 
 def parameters(function: Any) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import DataError, StorageError
 from adapt.runner.digest import Digests
+from adapt.support.errors import DataError, StorageError
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import DataError, StageError, StorageError
 from adapt.runner import Done, Outcome, Store, ensure, key, plan_stages
-from adapt.versions import TRIED
+from adapt.support.errors import DataError, StageError, StorageError
+from adapt.support.versions import TRIED
 from tests.runner import toys
 from tests.runner.toys import Toy, ToyResult, content, part, ran, single, states
 

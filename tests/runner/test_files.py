@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import StorageError
 from adapt.runner.files import file_aside, folder_aside, link_or_copy, remove_asides
+from adapt.support.errors import StorageError
 
 
 def names(folder: Path) -> set[str]:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.errors import StageError
 from adapt.runner.key import canonical, changes, flatten, stage_key
+from adapt.support.errors import StageError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import StorageError
 from adapt.runner.lock import is_held, locked
+from adapt.support.errors import StorageError
 
 PATIENCE_S = 600
 HOLD = """

@@ -11,10 +11,10 @@ import pytest
 
 from adapt.corpus.screening import REJECTS
 from adapt.corpus.streaming import INDEX_FILE
-from adapt.errors import StageError, StorageError
 from adapt.runner import Done, Outcome, Record, Store, digest, ensure, ensure_all, outputs, plan_stages
 from adapt.runner.digest import Digests
 from adapt.runner.outputs import SPARE, check_outputs, settle
+from adapt.support.errors import StageError, StorageError
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.training_run import CHECKPOINTS
 from tests.runner import toys

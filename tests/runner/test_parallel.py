@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from adapt.errors import DataError, StageError
 from adapt.runner import Done, Outcome, Stage, Store, ensure_all
 from adapt.runner.ensure import unfinished
+from adapt.support.errors import DataError, StageError
 
 PATIENCE_S = 600
 

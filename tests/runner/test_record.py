@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapt.errors import StageError, StorageError
 from adapt.runner import Outcome, Store, ensure
 from adapt.runner.files import ASIDE, remove_asides, storage_errors, write_atomically
 from adapt.runner.record import Record, cost_of, load_record, plain_values, read_result
 from adapt.runner.stage import Stage
+from adapt.support.errors import StageError, StorageError
 from tests.runner.made import made_up
 from tests.stage.test_values import KINDS
 

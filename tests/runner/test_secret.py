@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import ConfigError, StorageError
 from adapt.runner.secret import VARIABLE, Secret, secret_of
+from adapt.support.errors import ConfigError, StorageError
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from adapt.errors import StageError, StorageError
 from adapt.runner import Done, Outcome, Store, ensure, plan_stages
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group
@@ -19,6 +18,7 @@ from adapt.runner.lock import is_held, locked
 from adapt.runner.outputs import settle
 from adapt.runner.secret import secret_of
 from adapt.runner.store import Store as AnyStore
+from adapt.support.errors import StageError, StorageError
 from tests.runner.toys import Toy, ToyResult, single
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from adapt.errors import StageError
 from adapt.runner import Done, Outcome, Stage, Store, ensure
 from adapt.runner.key import stage_key
 from adapt.runner.stage import Finished, everything
+from adapt.support.errors import StageError
 from tests.runner.test_parallel import Waiting
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from adapt import console
-from adapt.console import log, take_log_format, telling
-from adapt.errors import ConfigError, DataError, StageError
 from adapt.runner.record import Record
 from adapt.runner.store import DIGITS, Store, failure_of, log_of, logged, logged_lines
+from adapt.support.errors import ConfigError, DataError, StageError
+from adapt.terminal import console
+from adapt.terminal.console import log, take_log_format, telling
 from tests.runner.test_record import record
 
 KEY, OTHER = "1a" * 32, "2b" * 32

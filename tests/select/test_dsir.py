@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from adapt.errors import DataError
 from adapt.select.dsir import GUMBEL, Dsir, DsirOptions
 from adapt.select.selection import draws_at
+from adapt.support.errors import DataError
 from tests.samples import sentences
 from tests.select.pools import given, numbered, ranked
 

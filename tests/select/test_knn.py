@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from adapt.config import Config
-from adapt.errors import DataError
 from adapt.index.parts import unit_rows
 from adapt.select.selection import NEVER, Given, Room
 from adapt.select.table import selection_of
+from adapt.support.errors import DataError
 from tests.index.clusters import clustered
 from tests.select.pools import embedded, given, numbered
 

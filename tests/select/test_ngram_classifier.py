@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from adapt.errors import DataError
 from adapt.select.grams import grams
 from adapt.select.ngram_classifier import ByClassifier, ClassifierOptions
 from adapt.select.selection import draws_at, sampled
+from adapt.support.errors import DataError
 from tests.samples import sentences
 from tests.select.pools import given, numbered, ranked
 

@@ -12,13 +12,13 @@ from adapt.corpus.cluster_calls import Cluster
 from adapt.corpus.deduplication import Alike
 from adapt.corpus.files import sources
 from adapt.corpus.files.manifest import build_manifest
-from adapt.errors import DataError
 from adapt.runner.digest import Digests
 from adapt.select import pool as pools
 from adapt.select.choose import Budget, Choice, choose
 from adapt.select.pool import Document, Pool
 from adapt.select.selection import Given
 from adapt.select.table import steps_of
+from adapt.support.errors import DataError
 from tests.samples import sentences, write
 
 TARGET = [f"gradient layer {text}" for text in sentences(30, seed=5, shortest=4, longest=9)]

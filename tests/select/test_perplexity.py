@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from adapt.config import Config, EvaluationConfig
-from adapt.errors import ConfigError, DataError
 from adapt.evaluate.losses import losses_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.select.perplexity import ByPerplexity, Losses, PerplexityOptions, mask_numbers
 from adapt.select.pool import Document
+from adapt.support.errors import ConfigError, DataError
 from tests.samples import sentences
 from tests.select.pools import given, numbered, ranked
 

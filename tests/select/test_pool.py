@@ -19,10 +19,10 @@ from adapt.corpus.shingles import normalised, words
 from adapt.embed import text_chunks as embedded
 from adapt.embed.text_chunks import ReadPool
 from adapt.embed.vector_files import read_vectors, write_vectors
-from adapt.errors import AdaptError
 from adapt.runner.digest import Digests
 from adapt.select.choose import Taken
 from adapt.select.pool import GENERAL, Document, MeasuredText, Pool, guards
+from adapt.support.errors import AdaptError
 from tests.corpus.test_heldout import shards
 from tests.samples import write
 

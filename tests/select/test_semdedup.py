@@ -8,7 +8,6 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from adapt.errors import DataError
 from adapt.index.index_files import index_vectors
 from adapt.index.parts import unit_rows
 from adapt.select import semdedup
@@ -16,6 +15,7 @@ from adapt.select.highest import highest
 from adapt.select.selection import NEVER
 from adapt.select.semdedup import centres_of, copies_in, staying
 from adapt.select.table import selection_of
+from adapt.support.errors import DataError
 from tests.index.clusters import clustered
 from tests.select.pools import embedded, given, numbered
 

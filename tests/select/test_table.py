@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from adapt.config import SelectConfig
-from adapt.errors import ConfigError
 from adapt.select.highest import highest
 from adapt.select.selection import Random
 from adapt.select.table import SELECTIONS, selection_of, steps_of, way_of
+from adapt.support.errors import ConfigError
 from tests.select.pools import numbered
 
 OWN = """

@@ -16,7 +16,6 @@ from adapt.embed.cluster_embedding import embed_texts
 from adapt.embed.embedder import embedder_of
 from adapt.embed.text_chunks import LinesSource
 from adapt.embed.vector_files import read_vectors, stored_vectors, vector_files, write_vectors
-from adapt.errors import DataError
 from adapt.index.vector_index import VectorIndex
 from adapt.job.selection_job import select_documents
 from adapt.runner import Done, Outcome, Stage, ensure
@@ -25,6 +24,7 @@ from adapt.stage.context import Context
 from adapt.stage.document_vectors import BuildIndex, Embed, Embedding, LearnEmbedder, PoolTexts, StageTexts
 from adapt.stage.select_documents import Select
 from adapt.stage.text_sources import listed_files
+from adapt.support.errors import DataError
 from tests.embed.toys import topical
 from tests.job.worlds import task_world
 from tests.samples import sentences, write

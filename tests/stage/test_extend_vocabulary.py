@@ -14,7 +14,6 @@ from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.vocabulary import VocabularyConfig
-from adapt.errors import AdaptError, ConfigError, DataError, ModelError
 from adapt.job.job_run import carry_out
 from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, told
 from adapt.model.load import load_model
@@ -22,6 +21,7 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, ensure
 from adapt.stage.context import Context
 from adapt.stage.extend_vocabulary import ExtendVocabulary
+from adapt.support.errors import AdaptError, ConfigError, DataError, ModelError
 from adapt.task.dataset import Split
 from adapt.vocabulary.vocabulary_results import Extended
 from tests.samples import labelled, sentences, write

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, EvaluationConfig, ModelConfig, StorageConfig, TaskConfig, TrainingConfig
-from adapt.errors import DataError
 from adapt.runner import ensure
 from adapt.stage.context import Context
 from adapt.stage.finetuning import PrepareTask, task_of
+from adapt.support.errors import DataError
 from tests.samples import labelled, write
 
 

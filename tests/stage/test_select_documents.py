@@ -10,7 +10,6 @@ import pytest
 
 from adapt.config import Config, EvaluationSet, ModelConfig, SelectConfig, StorageConfig, TaskConfig
 from adapt.corpus.screening import place_of
-from adapt.errors import DataError
 from adapt.job.selection_job import random_beside, select_documents
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, Outcome, Stage, ensure
@@ -20,6 +19,7 @@ from adapt.stage.judge_selection import lines_of
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.select_documents import Select, Selected
 from adapt.stage.text_sources import listed_files
+from adapt.support.errors import DataError
 from tests.corpus.test_heldout import shards
 from tests.samples import sentences, with_labels, write
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from adapt.config import TaskConfig
-from adapt.errors import DataError
 from adapt.runner import Finished, Stage, Store, ensure
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.text_sources import TaskSplit, TaskTexts, TextsWritten
+from adapt.support.errors import DataError
 from tests.samples import with_labels, write
 
 TRAIN = ["the first text", "the second text", "The  DEV text", "the first text", "the test text"]

@@ -23,13 +23,13 @@ from adapt.corpus.corpora import warn_of_little
 from adapt.corpus.heldout import is_heldout, key_of
 from adapt.corpus.sample_order import Mixture
 from adapt.corpus.token_shards import write_shard
-from adapt.errors import ConfigError, DataError
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.runner import Done, Stage
 from adapt.stage.context import Context
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.train import Train
 from adapt.stage.training_plan import length_over, mixed, sized, warn_of_unmeasured, weights_of
+from adapt.support.errors import ConfigError, DataError
 from tests.samples import labelled, sentences, write
 from tests.stage.done import record_of
 

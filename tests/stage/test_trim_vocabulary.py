@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from adapt.config import Config
-from adapt.errors import ConfigError
 from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
+from adapt.support.errors import ConfigError
 from tests.samples import write
 from tests.show.shown import show_result
 from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a fixture

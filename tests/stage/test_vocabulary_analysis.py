@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
-from adapt.errors import DataError
 from adapt.job.job_run import carry_out
 from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, told
 from adapt.runner import ensure
 from adapt.runner.record import load_record, read_result
 from adapt.show.blocks import Figures, Table
 from adapt.stage.context import Context
+from adapt.support.errors import DataError
 from adapt.vocabulary.vocabulary_results import Analyzed
 from tests.samples import sentences, write
 

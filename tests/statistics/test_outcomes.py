@@ -5,8 +5,8 @@ import pytest
 from sklearn import metrics
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 
-from adapt.errors import ConfigError
 from adapt.statistics.outcomes import METRICS, Tested, entities, metric_from_counts, multi_label, single_label
+from adapt.support.errors import ConfigError
 
 N, CLASSES = 60, 4
 LABELS = ["B-A", "B-B", "I-A", "I-B", "O"]

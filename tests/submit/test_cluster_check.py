@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from adapt.config import ResourcesConfig
-from adapt.errors import ClusterError, ConfigError, StorageError
 from adapt.submit.cluster_check import (
     NodeKind,
     check_driver,
@@ -16,6 +15,7 @@ from adapt.submit.cluster_check import (
     places,
     try_storage,
 )
+from adapt.support.errors import ClusterError, ConfigError, StorageError
 
 HEAD = NodeKind({"CPU": 8}, 1, 1)
 GPUS = NodeKind({"CPU": 16, "GPU": 1}, 0, 8)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray
 
-from adapt.errors import ClusterError
 from adapt.submit import cluster_jobs
 from adapt.submit.cluster_jobs import ADDRESS, Follower, address_from, connected, is_bad_luck
+from adapt.support.errors import ClusterError
 from tests.submit.fakes import FakeClient, FakeJob
 
 

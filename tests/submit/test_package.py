@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import ConfigError
 from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
+from adapt.support.errors import ConfigError
 
 
 def environment(root: Path, **given: object) -> dict[str, object]:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from adapt.chain.chain_nodes import Node
-from adapt.errors import ClusterError, ConfigError, StageError, StorageError
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.submit import cluster_jobs, submission
 from adapt.submit.cluster_jobs import JobCluster, is_bad_luck, stop
 from adapt.submit.submission import check, run_as_jobs, run_small, submit
 from adapt.submit.submit_order import Order
+from adapt.support.errors import ClusterError, ConfigError, StageError, StorageError
 from tests.submit.fakes import FakeClient, FakeJob
 
 ORDER = Order("study", "ab" * 32, "chain", ["chain.yaml"], [])

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import ConfigError
 from adapt.submit.submission import command_of
 from adapt.submit.submit_order import Order, order_of, read_asked
+from adapt.support.errors import ConfigError
 
 CHAIN = """
 name: my study

@@ -13,7 +13,7 @@ import pytest
 from adapt.config import TaskConfig
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.records import read_objects
-from adapt.errors import ConfigError, DataError
+from adapt.support.errors import ConfigError, DataError
 from adapt.task.dataset import SPLITS
 from adapt.task.labelled_examples import (
     Example,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.config import TaskConfig
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 from adapt.task.dataset import SPLITS
 from adapt.task.labelled_examples import check_split, classes_of
 from adapt.task.labels import label_warnings

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFast
 
-from adapt.errors import AdaptError, ConfigError, DataError
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
+from adapt.support.errors import AdaptError, ConfigError, DataError
 from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 from adapt.task.labelled_examples import Example
 from adapt.task.prepare_task import check_task, encode, find_leaks, find_repeats, prepare_task

@@ -10,7 +10,7 @@ from unittest import mock
 import deepspeed
 import pytest
 
-from adapt.errors import TrainingError
+from adapt.support.errors import TrainingError
 from adapt.train import deepspeed_parts
 from tests.train.toy import Case, build
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapt.errors import TrainingError
 from adapt.method.base import Method
+from adapt.support.errors import TrainingError
 from tests.train.toy import Case, Objective, assert_close, build, feed, model, rate, reference, train
 
 STAGES = range(4)

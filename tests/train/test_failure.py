@@ -18,8 +18,8 @@ import torch.distributed as dist
 from ray import cloudpickle
 
 from adapt.config import Config, ResourcesConfig, TrainingConfig
-from adapt.errors import AdaptError, DataError, StorageError, TrainingError
 from adapt.model.locate import Pretrained
+from adapt.support.errors import AdaptError, DataError, StorageError, TrainingError
 from adapt.train import ray_train
 from adapt.train.callbacks import EndAtOnce
 from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of

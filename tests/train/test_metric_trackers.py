@@ -18,8 +18,8 @@ import pytest
 
 from adapt.config import Config, TrackingConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture
-from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
+from adapt.support.errors import ConfigError
 from adapt.train import metric_trackers
 from adapt.train.metric_trackers import (
     ENVIRONMENT,

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from adapt.config import TrainingConfig
-from adapt.errors import ConfigError, ModelError
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.objective.objective import CausalLanguageModelling
 from adapt.ray.runtime import PROCESS_ENVIRONMENT
+from adapt.support.errors import ConfigError, ModelError
 from adapt.train.capacity.device import check_compiler
 from adapt.train.model_options import apply_options, layers
 from tests.model.architectures import ARCHITECTURES, LAYERS, random_model

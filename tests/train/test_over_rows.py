@@ -12,7 +12,7 @@ import pytest
 from ray.exceptions import OutOfMemoryError
 
 from adapt.config import Config, ResourcesConfig, TrainingConfig
-from adapt.errors import DeviceMemoryError
+from adapt.support.errors import DeviceMemoryError
 from adapt.train.over_rows import Share, batches_of, over_rows
 
 CONFIG = Config(training=TrainingConfig(global_batch_size=24, precision="fp32"), resources=ResourcesConfig(workers=2))

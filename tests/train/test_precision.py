@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from adapt.errors import ConfigError, TrainingError
+from adapt.support.errors import ConfigError, TrainingError
 from adapt.train.precision import LossScale, agreed_precision, least_of_ranks, resolve
 from tests.train.ranks import Ranks
 from tests.train.toy import Case, Objective, build, feed, rate, reference, train

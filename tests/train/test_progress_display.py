@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from adapt.live import line
+from adapt.terminal.live import line
 from adapt.train.progress_display import LEAST, _Lines, describe, following
-from tests.terminal import drawn, screens, sent_to_terminal
+from tests.pseudo_terminal import drawn, screens, sent_to_terminal
 
 
 def report(step: int, **changes: Any) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def test_utilization_is_shown_where_it_is_known() -> None:
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from adapt.console import log
+from adapt.terminal.console import log
 from adapt.train.progress_display import following
 file, reports = Path(sys.argv[1]), json.loads(sys.argv[2])
 log("before")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adapt.config import ResourcesConfig
-from adapt.errors import CheckpointError, StorageError, TrainingError
+from adapt.support.errors import CheckpointError, StorageError, TrainingError
 from adapt.train import ray_train
 from adapt.train.checkpoints.retain import checkpoints, folder_name
 from adapt.train.ray_train import RankedRun, on_all_ranks

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from adapt.config import TrainingConfig
-from adapt.errors import ConfigError, DataError
+from adapt.support.errors import ConfigError, DataError
 from adapt.train.schedule import (
     RunLength,
     branch_step,

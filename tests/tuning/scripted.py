@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from adapt.config import Config, TrainingConfig, TuneConfig
-from adapt.errors import DeviceMemoryError
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Outcome, Stage
+from adapt.support.errors import DeviceMemoryError
 from adapt.tuning.job_trial import TrialMeasured
 
 Objective = Callable[[Mapping[str, Any]], float]

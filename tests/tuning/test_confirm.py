@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, TuneConfig
-from adapt.errors import ConfigError, DataError
 from adapt.evaluate.measurements import Estimate
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.runner import Done, Record, Stage
+from adapt.support.errors import ConfigError, DataError
 from adapt.tuning.confirm import Confirm, Confirmed
 from adapt.tuning.search_checks import check_fresh_seeds
 from adapt.tuning.search_run import search_of

@@ -14,7 +14,6 @@ import yaml
 from ray.exceptions import OutOfMemoryError
 
 from adapt.config import Config, MethodConfig, ModelConfig, ResourcesConfig, TrainingConfig, TuneConfig
-from adapt.errors import ClusterError, DeviceMemoryError
 from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import Job
 from adapt.job.registry import JOBS
@@ -26,6 +25,7 @@ from adapt.ray import runtime
 from adapt.runner.stage import everything
 from adapt.stage.context import Context
 from adapt.stage.train import Train
+from adapt.support.errors import ClusterError, DeviceMemoryError
 from adapt.train.capacity import device
 from adapt.tuning import job_trial
 from adapt.tuning.job_trial import Trial, check_place, numbers_of, on_dev, side_by_side, trial_of, with_fewer

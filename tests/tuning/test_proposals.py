@@ -8,7 +8,7 @@ import pytest
 from ray import tune
 
 from adapt.config import TuneConfig
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 from adapt.tuning.proposals import Results, Values, proposals
 
 SPACE = {"a.x": tune.loguniform(1e-4, 1e-1), "a.y": tune.choice([1, 2, 3])}

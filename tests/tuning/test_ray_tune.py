@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from adapt.config import TuneConfig
-from adapt.errors import ClusterError, DeviceMemoryError
+from adapt.support.errors import ClusterError, DeviceMemoryError
 from adapt.tuning.proposals import Proposals, proposals
 
 OBJECTIVES = ["dev_score"]

@@ -12,11 +12,11 @@ from ray import tune
 from rich.console import Console
 
 from adapt.config import Config, FinetuneConfig, TuneConfig
-from adapt.errors import DataError
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Outcome, Store
 from adapt.show.progress.chain_now import TrialsNow
 from adapt.show.terminal import rich_table
+from adapt.support.errors import DataError
 from adapt.tuning.job_trial import TrialMeasured
 from adapt.tuning.proposals import proposals
 from adapt.tuning.run_trials import Trials, Watched, best_first, run_trials, trials_now

@@ -9,9 +9,9 @@ import pytest
 from ray import tune
 
 from adapt.config import Config, TuneConfig
-from adapt.errors import ConfigError
 from adapt.runner import Record, Store
 from adapt.stage.finetuning import Finetune
+from adapt.support.errors import ConfigError
 from adapt.tuning.proposals import proposals
 from adapt.tuning.search_forecast import SearchAhead, check_budget, hours_of_all, told_ahead, trials_ahead
 from adapt.tuning.search_stage import Search

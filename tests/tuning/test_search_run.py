@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import AdaptError
+from adapt.support.errors import AdaptError
 from adapt.tuning.search_forecast import check_search
 from adapt.tuning.search_run import search_asked
 from adapt.tuning.search_stage import Search

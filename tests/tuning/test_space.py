@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 from adapt.tuning.space import draw, ends, read_space
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from adapt.config import Config, TrainingConfig, TuneConfig
-from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.runner.stage import everything
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError
 from adapt.train.checkpoints.branch import depends_on_length
 from adapt.train.schedule import branch_step
 from adapt.tuning.search_run import search_of

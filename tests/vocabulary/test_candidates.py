@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from adapt.errors import ConfigError, DataError
+from adapt.support.errors import ConfigError, DataError
 from adapt.vocabulary.analysis import elbow
 from adapt.vocabulary.candidates import by_divergence, by_saved, by_training, from_file
 from adapt.vocabulary.extension import build_reached, pieces_in, wanted

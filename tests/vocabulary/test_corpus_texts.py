@@ -9,8 +9,8 @@ import pytest
 from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.heldout import is_heldout
-from adapt.errors import DataError
 from adapt.runner.digest import Digests
+from adapt.support.errors import DataError
 from adapt.vocabulary.corpus_texts import corpus_texts, measured_in
 from tests.samples import sentences, write
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from adapt.config import Config
-from adapt.errors import ConfigError
 from adapt.job.vocabulary_job import change_vocabulary
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
+from adapt.support.errors import ConfigError
 from adapt.vocabulary.embedding_rows import INITS, add_rows, embedding_table, transplant_rows, transplanted
 from adapt.vocabulary.word_reader import WordReader
 from tests.model.architectures import random_model

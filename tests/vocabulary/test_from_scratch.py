@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapt.errors import ModelError
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ModelError
 from adapt.vocabulary.from_scratch import DIMENSIONS, write_scratch
 from tests.samples import sentences
 

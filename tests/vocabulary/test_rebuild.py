@@ -6,7 +6,7 @@ from math import log
 import pytest
 from tokenizers import Tokenizer, models
 
-from adapt.errors import ModelError
+from adapt.support.errors import ModelError
 from adapt.vocabulary.rebuild import MARGIN, Rebuilt, best_path, new_merges, new_scores, rebuild
 from adapt.vocabulary.word_reader import WordReader
 from tests.tokenizers import FAMILIES, TEXTS, byte_level

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from adapt.errors import ModelError
+from adapt.support.errors import ModelError
 from adapt.vocabulary.trimming import Trimmed, keep_rows, trim_tokenizer, with_new_ids
 from tests.model.architectures import random_model
 from tests.samples import sentences

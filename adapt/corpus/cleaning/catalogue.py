@@ -6,13 +6,13 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from adapt.config.plugin import plugged, read_options, source_digest
 from adapt.corpus.cleaning.block import Block
 from adapt.corpus.cleaning.filters import Language, Length, Letters, Repetition, Symbols
 from adapt.corpus.cleaning.formatters import Boilerplate, FixUnicode, Pii
-from adapt.errors import ConfigError
-from adapt.nearest import nearest
-from adapt.plugin import plugged, read_options, source_digest
 from adapt.runner.key import deciding
+from adapt.support.errors import ConfigError
+from adapt.support.nearest import nearest
 
 BLOCKS: dict[str, type[Block]] = {
     block.name: block for block in (FixUnicode, Language, Length, Letters, Symbols, Repetition, Boilerplate, Pii)

@@ -17,7 +17,7 @@ import numpy as np
 from adapt.config import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 from adapt.corpus.cleaning.block import Block, Drop
 from adapt.corpus.shingles import characters_of, hashed, ngrams, table_of_characters
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from adapt.corpus.files.formats import DELIMITERS, MIB, NOT_UTF8, Bad
 from adapt.corpus.files.lines import TOO_LONG
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 UNCLOSED = "a quote is never closed"
 _INSIDE = re.compile(rb'(?:[^"]++|"")*+')

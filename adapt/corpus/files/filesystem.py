@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from adapt.console import log
-from adapt.errors import AdaptError, ConfigError, DataError, StorageError
+from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
+from adapt.terminal.console import log
 
 _NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
 """What `datasets` saves beside its Arrow files."""

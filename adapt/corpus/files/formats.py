@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapt.corpus.files.filesystem import name_of
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 Format = Literal["jsonl", "csv", "tsv", "text", "parquet", "arrow"]
 

@@ -13,7 +13,7 @@ from adapt.corpus.files.formats import SUFFIXES, Bad, format_of
 from adapt.corpus.files.lines import lines
 from adapt.corpus.files.records import TEXT_FIX, Reading, texts
 from adapt.corpus.files.storage import broken_files, opened
-from adapt.errors import AdaptError, ConfigError, DataError, StorageError
+from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
 
 _SETTINGS = ("Bad split", "BuilderConfig", "Config name is missing")
 """How the library's messages begin that are about the configuration or the split."""

@@ -15,10 +15,10 @@ from adapt.corpus.files.filesystem import files_of, is_url, matches
 from adapt.corpus.files.formats import DELIMITERS, SUFFIXES, format_of
 from adapt.corpus.files.hub import commit_of
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
-from adapt.errors import ConfigError, DataError
-from adapt.nearest import nearest
-from adapt.redact import redacted
 from adapt.runner.digest import Digests
+from adapt.support.errors import ConfigError, DataError
+from adapt.support.nearest import nearest
+from adapt.support.redact import redacted
 
 _READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
 """The version of rules by which a format is read, where these have changed: it enters the keys of such files alone."""

@@ -17,7 +17,7 @@ from adapt.corpus.files.delimited import are_enclosing, header_of, rows
 from adapt.corpus.files.formats import DELIMITERS, MIB, NOT_UTF8, TABLES, Bad, format_of, no_readable
 from adapt.corpus.files.lines import NOT_AN_OBJECT, TOO_LONG, lines, object_of, paragraphs
 from adapt.corpus.files.storage import broken_files, open_table, opened
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 Record = Mapping[str, Any] | Bad
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from adapt.corpus.files.hub import dataset_shards, read_shard
 from adapt.corpus.files.manifest import Manifest, Part
 from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.storage import check_unchanged
-from adapt.redact import redact
+from adapt.support.redact import redact
 
 ITEM_BYTES = 64 * MIB
 """Files that can be divided are read in ranges of this size."""

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 from adapt.corpus.files.filesystem import filesystem, is_url, retried, unreadable
 from adapt.corpus.files.formats import COMPRESSED, MIB, check_contents, format_of, refuse_substitutes
-from adapt.errors import DataError
 from adapt.runner.digest import stamp_of
+from adapt.support.errors import DataError
 
 BUFFER_BYTES = 1 << 20
 

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from adapt.errors import ModelError
 from adapt.method.collectives import counted, gathered
 from adapt.method.das.options import DasOptions
 from adapt.model.layers import Gates, Kind, Values, layers_of
@@ -38,6 +37,7 @@ from adapt.model.size import ALIASES
 from adapt.model.sparse_prediction import loss_and_states, loss_at, states_of
 from adapt.model.states import document_means, last_hidden_state
 from adapt.objective.objective import Batch, Corrupted
+from adapt.support.errors import ModelError
 
 Views = tuple[Tensor, ...]
 """Views of some documents, [documents, H] each: the first, the second, and the known one, if there is one."""

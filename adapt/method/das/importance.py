@@ -24,11 +24,11 @@ from safetensors.torch import save
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from adapt.errors import ModelError, StageError
 from adapt.method.base import Method, Setting
 from adapt.model.layers import KINDS, Kind, Values, by_parameter, layers_of, ones, unit_counts
 from adapt.model.masked_updates import Mask, Target, computed_with, mask_all
 from adapt.runner.files import file_aside
+from adapt.support.errors import ModelError, StageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, MixtureConfig
-from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
 from adapt.method.interpolate import between, weights_of_model
 from adapt.method.measurement import check_prepared
 from adapt.model.architecture import check_units
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adapt.config import Config
-from adapt.console import log
-from adapt.errors import TrainingError
 from adapt.method.das.options import DasOptions
 from adapt.method.measurement import batches_at, model_on, sampled_rows, text_of
 from adapt.model.locate import Pretrained
@@ -25,6 +23,8 @@ from adapt.model.start import Start
 from adapt.objective.table import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import cost_of
+from adapt.support.errors import TrainingError
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.splitmix import mix
+from adapt.support.splitmix import mix
 
 _PARTS = "inputs", "marks", "targets", "states"
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.errors import ConfigError
 from adapt.method.base import Setting
 from adapt.method.domain_parameters import NAMED, learn_prototype, sample_of, take_set, words_of
 from adapt.method.measurement import check_prepared
@@ -22,6 +21,7 @@ from adapt.model.additions.table import refuse_additions, stored_additions
 from adapt.model.architecture import PROMPTS, check_deeper, grow_layer_lists
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import ALIASES, ModelSize
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
-from adapt.errors import DataError
 from adapt.method.base import Added, Domain, Method, Setting, TrainingEngine
 from adapt.method.domain_parameters import enter_sets
 from adapt.method.elle.growth import Growth, check_growths, check_prompts, idle_loss, take_prompt
 from adapt.method.elle.options import ElleOptions
 from adapt.model.architecture import PROMPTS, check_units
 from adapt.model.size import ModelSize
+from adapt.support.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
-from adapt.errors import ConfigError, ModelError
 from adapt.method.base import AddedMemory, Domain, Method, Setting
 from adapt.method.lora.stage import MOMENTS_FILE, MeasureMoments
 from adapt.method.lora.variants import (
@@ -33,6 +32,7 @@ from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Stage
 from adapt.runner.key import deciding
+from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor

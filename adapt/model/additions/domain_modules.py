@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adapt.errors import ModelError
 from adapt.model.architecture import first_position
 from adapt.model.states import text_features
-from adapt.nearest import nearest
+from adapt.support.errors import ModelError
+from adapt.support.nearest import nearest
 
 DOMAINS = "domains"
 """The kind of the addition that holds names and prototypes, and what the base model calls its module."""

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapt.errors import ModelError
 from adapt.model.additions.table import additions_of, with_addition
 from adapt.model.layers import Layer, inputs, layers_of, outputs
 from adapt.model.masked_updates import hold_rows
 from adapt.model.tokenizer import is_decoder
+from adapt.support.errors import ModelError
 
 EXBERT = "exbert"
 """The kind of the addition."""

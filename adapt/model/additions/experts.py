@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from adapt.errors import ModelError
 from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.layers import layers_of
 from adapt.model.size import EXPERTS
+from adapt.support.errors import ModelError
 
 
 class Expert(nn.Module):

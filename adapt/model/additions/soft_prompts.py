@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapt.errors import ModelError
 from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.architecture import PROMPTS, first_position
 from adapt.model.packing.packed import Prolonged
+from adapt.support.errors import ModelError
 
 
 class Prompt(nn.Module):

@@ -10,9 +10,9 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from adapt.errors import ModelError
 from adapt.model.locate import CONFIG, read_json
-from adapt.nearest import nearest
+from adapt.support.errors import ModelError
+from adapt.support.nearest import nearest
 
 ADDITIONS: dict[str, str] = {
     "domains": "adapt.model.additions.domain_modules:attach_domains",

@@ -7,12 +7,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from adapt.errors import AdaptError, ModelError
 from adapt.model.additions.domain_modules import without_sets
 from adapt.model.packing import attention
 from adapt.model.packing.packed import Packed
 from adapt.model.safeguards import quiet
 from adapt.model.sparse_prediction import answering, losses_at, predict_at
+from adapt.support.errors import AdaptError, ModelError
 
 _LENGTHS = 3, 5
 _ANSWER = 1000.0

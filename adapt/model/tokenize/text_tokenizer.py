@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
-from adapt.console import log
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.allowed_cuts import Cuts, find_cuts
 from adapt.model.tokenize.library_calls import WordsOf, by_library
 from adapt.model.tokenize.piece_tokenizer import PieceTokenizer, text_batches
 from adapt.model.tokenize.ragged import Ragged
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

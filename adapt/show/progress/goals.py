@@ -5,14 +5,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from adapt.console import duration, logs_json
-from adapt.errors import ConfigError
-from adapt.nearest import nearest
 from adapt.runner.lock import is_held
 from adapt.runner.stage import Stage, everything
 from adapt.runner.store import Store, failure_of, logged_lines
 from adapt.show.blocks import Table
-from adapt.streams import is_unread
+from adapt.support.errors import ConfigError
+from adapt.support.nearest import nearest
+from adapt.terminal.console import duration, logs_json
+from adapt.terminal.streams import is_unread
 
 START = "start.training"
 """The input that is another entry's training; see `adapt.model.start.Start`."""

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adapt.better import ways_of
 from adapt.runner.record import Record
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_comparison import RecipeCompared, corrected, nats
@@ -19,6 +18,7 @@ from adapt.statistics.continual_metrics import (
     sequence_figures,
 )
 from adapt.statistics.permutation import vary
+from adapt.support.better import ways_of
 
 ONE = "against_one"
 """Name of the figure that needs separate models."""

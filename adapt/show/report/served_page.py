@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from adapt.errors import AdaptError, ConfigError
 from adapt.show.blocks import FindingBlock, Findings, Section
 from adapt.show.pages import TEMPLATES, render_html
 from adapt.show.progress.chain_now import ChainNow
 from adapt.show.report.report_page import contents_of
 from adapt.show.report.study import Study
+from adapt.support.errors import AdaptError, ConfigError
 
 LEAST_S = 2.0
 """For so long a page is handed out again, whoever asks for it, before the chain is looked at anew."""

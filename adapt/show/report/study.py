@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapt.errors import StageError
 from adapt.runner import Finished
 from adapt.runner.record import Record, load_record
+from adapt.support.errors import StageError
 
 HTML = "report.html"
 """The name of a report's page."""

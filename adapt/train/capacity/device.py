@@ -22,8 +22,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from adapt.config import ResourcesConfig, most_of
-from adapt.errors import ClusterError, ConfigError
 from adapt.ray.runtime import address_of, gpus_per_worker, hide_unreserved_gpus
+from adapt.support.errors import ClusterError, ConfigError
 from adapt.train.worker_process import use_threads
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

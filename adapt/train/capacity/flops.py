@@ -10,10 +10,10 @@ from math import ceil
 from typing import Any
 
 from adapt.config import Config, ObjectiveConfig
-from adapt.errors import ConfigError
 from adapt.method.base import Added
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
+from adapt.support.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adapt.config import Config
-from adapt.console import duration
-from adapt.errors import AdaptError
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize, model_size
 from adapt.runner.store import Store
+from adapt.support.errors import AdaptError
+from adapt.terminal.console import duration
 from adapt.train.capacity.device import Device, known_device, measured
 from adapt.train.capacity.flops import training_flops, workload
 from adapt.train.capacity.memory import GIB, Fit, check_fits, fit

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields, replace
 from math import ceil
 
 from adapt.config import Config, Workers, fewest_of, most_of
-from adapt.errors import ConfigError
 from adapt.method.base import AddedMemory, Method
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
+from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import Device
 from adapt.train.capacity.flops import predicted_fraction
 from adapt.train.schedule import micro_batch

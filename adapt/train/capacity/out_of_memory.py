@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from adapt.config import Config, TrainingConfig, Workers
-from adapt.errors import DeviceMemoryError, TrainingError
 from adapt.ray.runtime import lacks_memory, was_killed_for_memory
 from adapt.runner.files import write_atomically
+from adapt.support.errors import DeviceMemoryError, TrainingError
 from adapt.train.schedule import smaller_micro_batch
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import TrainingConfig
-from adapt.console import log
 from adapt.runner import Record, Stage, Store
 from adapt.runner.files import folder_aside, link_or_copy, write_atomically
 from adapt.runner.key import canonical
 from adapt.runner.secret import secret_of
+from adapt.terminal.console import log
 from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, step_of
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, reseal, sealed_run
 from adapt.train.schedule import learning_rate

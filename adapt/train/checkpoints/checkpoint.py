@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from adapt.errors import CheckpointError, StorageError
 from adapt.method.base import Method
+from adapt.support.errors import CheckpointError, StorageError
 from adapt.train.checkpoints.retain import folder_name, is_whole, newest_whole, remove_torn
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, write_seal
 from adapt.train.training_run import Progress

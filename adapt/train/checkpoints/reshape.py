@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from adapt.errors import TrainingError
+from adapt.support.errors import TrainingError
 from adapt.train.deepspeed_parts import CLASSES_IN_FILES, VERSION, join_shards
 
 TAG = "state"

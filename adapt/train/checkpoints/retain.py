@@ -9,9 +9,9 @@ import json
 import shutil
 from pathlib import Path
 
-from adapt.console import log
-from adapt.errors import StorageError
 from adapt.runner.secret import VARIABLE
+from adapt.support.errors import StorageError
+from adapt.terminal.console import log
 from adapt.train.checkpoints.seal import Seal, Sealing, forgery_in, seal_files
 
 SNAPSHOT = "checkpoint_manager_snapshot.json"

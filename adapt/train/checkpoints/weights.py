@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapt.errors import ModelError
 from adapt.method.base import Method
 from adapt.method.table import method_class
 from adapt.runner.record import Record, load_record
+from adapt.support.errors import ModelError
 from adapt.train.checkpoints.retain import STATE_FILE, is_whole
 from adapt.train.checkpoints.seal import content_fault, digests_of
 

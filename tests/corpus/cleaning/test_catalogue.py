@@ -15,7 +15,7 @@ from adapt.corpus.cleaning.formatters import FixUnicode
 from adapt.corpus.entities import Tagged
 from adapt.corpus.heldout import MEASURED, TRAINED
 from adapt.corpus.screening import DUPLICATE, Sieve, Tally, clean
-from adapt.errors import ConfigError
+from adapt.support.errors import ConfigError
 
 WRONG = [
     (["lenght"], "has no block lenght", "did you mean length?"),

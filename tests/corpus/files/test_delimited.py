@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import TaskConfig
 from adapt.corpus.files.records import Reading, read_objects, read_records
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 from adapt.task.labelled_examples import check_split
 
 ROWS = 40

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapt.corpus.files.records import Reading, check_field, read_objects, read_records
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 
 def test_wrong_field_names_those_there_are(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from adapt.corpus.files import filesystem
 from adapt.corpus.files.manifest import expand_paths
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 
 def make(folder: Path, *names: str) -> None:

@@ -19,7 +19,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import format_of, is_divisible
 from adapt.corpus.files.records import Reading, check_field, read_objects, read_records
 from adapt.corpus.screening import Tally, check_few_bad
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 
 @pytest.mark.parametrize(

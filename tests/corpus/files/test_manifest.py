@@ -12,8 +12,8 @@ import pytest
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import Manifest, Part, build_manifest, expand_paths
-from adapt.errors import ConfigError, DataError
 from adapt.runner.digest import Digests
+from adapt.support.errors import ConfigError, DataError
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from adapt.corpus.files.formats import SUFFIXES, Bad
 from adapt.corpus.files.lines import _parsed
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, Span, batches, check_field, read_records, schema_of
-from adapt.errors import DataError
+from adapt.support.errors import DataError
 
 TEXTS = [
     "A plain sentence.",

@@ -18,8 +18,8 @@ from adapt.corpus.files import sources
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.files.sources import items_of, package_sources, read_docstrings, read_slice, slices_of, sources_of
-from adapt.errors import DataError
 from adapt.runner.digest import Digests
+from adapt.support.errors import DataError
 
 TEXTS = [f"text number {number}" * (number % 7 + 1) for number in range(2000)]
 

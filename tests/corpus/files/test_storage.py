@@ -15,7 +15,7 @@ from adapt.corpus.files import filesystem, storage
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.storage import check_unchanged, content_digest, open_file, state
-from adapt.errors import DataError, StorageError
+from adapt.support.errors import DataError, StorageError
 
 CONTENT = b"".join(f"line number {number}\n".encode() for number in range(20_000))
 

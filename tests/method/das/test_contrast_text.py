@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from adapt.config import Config, MixtureConfig
-from adapt.errors import ConfigError
 from adapt.method.base import Setting
 from adapt.method.das import contrast as module
 from adapt.method.das.contrast import Contrast
@@ -18,6 +17,7 @@ from adapt.method.das.options import DasOptions
 from adapt.model.layers import Gates
 from adapt.model.sparse_prediction import loss_at
 from adapt.objective.objective import CausalLanguageModelling, Corrupted
+from adapt.support.errors import ConfigError
 from adapt.train.capacity.micro_batch import trial_pass
 from tests.job.worlds import keyed_model
 from tests.method.das.test_contrast import COSTS, LENGTHS, alone, config, gradients, importance, passed, rows

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig
-from adapt.errors import ConfigError
 from adapt.method.das import contrast, importance
 from adapt.method.das.contrast import Disagreement
 from adapt.method.das.criteria import Judged, MeasureSettings, Sums, gate_sizes, magnitudes, over_units, weight_sizes
@@ -22,6 +21,7 @@ from adapt.method.das.options import DasOptions
 from adapt.model.layers import KINDS, Gates, Kind, by_parameter, is_transposed, layers_of, ones, unit_counts
 from adapt.objective.masking import MaskedLanguageModelling
 from adapt.objective.objective import Batch, CausalLanguageModelling, Objective
+from adapt.support.errors import ConfigError
 from benchmarks.published import EqualNetworks, Unmasked, columns_of_heads, never_zeroed, other_texts
 from tests.model.families import FAMILIES, VOCABULARY, ready
 

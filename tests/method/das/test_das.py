@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from adapt.config import Config, MethodConfig
-from adapt.errors import ModelError
 from adapt.method.base import Method, Setting
 from adapt.method.das.importance import Importance, save_importance
 from adapt.method.das.method import Das
@@ -17,6 +16,7 @@ from adapt.method.table import method_of
 from adapt.model.layers import by_parameter
 from adapt.model.load import load_model
 from adapt.objective.objective import CausalLanguageModelling, Corrupted
+from adapt.support.errors import ModelError
 from tests.method.das.test_contrast import LENGTHS, alone, importance, rows
 from tests.model.families import documents, ready
 

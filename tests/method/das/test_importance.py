@@ -14,7 +14,6 @@ from scipy.stats import percentileofscore, zscore
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, BertConfig
 
-from adapt.errors import ModelError, StageError
 from adapt.method.base import Setting
 from adapt.method.das.importance import (
     IMPORTANCE_FILE,
@@ -33,6 +32,7 @@ from adapt.method.das.importance import (
 from adapt.model.layers import KINDS, Kind, Values, by_parameter, ones
 from adapt.model.masked_updates import Mask, Target, in_use
 from adapt.model.sparse_prediction import loss_at
+from adapt.support.errors import ModelError, StageError
 from tests.model.families import BERT, FAMILIES, VOCABULARY, ready
 from tests.model.test_layers import PACKED, TOKENS, states
 

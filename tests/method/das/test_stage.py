@@ -14,7 +14,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
 from adapt.corpus.token_shards import write_shard
-from adapt.errors import DataError, ModelError
 from adapt.method.das.criteria import MeasureSettings, gate_sizes
 from adapt.method.das.importance import (
     IMPORTANCE_FILE,
@@ -40,6 +39,7 @@ from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch
+from adapt.support.errors import DataError, ModelError
 from tests.tokenizers import byte_level
 
 LENGTH = 16

@@ -9,12 +9,12 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy, spearmanr
 
-from adapt.errors import ModelError
 from adapt.method.das.contrast import Disagreement, has_dropout, injected
 from adapt.method.das.criteria import MeasureSettings, Sums, gate_sizes
 from adapt.model.layers import KINDS, Gates, layers_of
 from adapt.model.states import last_hidden_state
 from adapt.objective.objective import Batch
+from adapt.support.errors import ModelError
 from tests.method.das.test_criteria import batch
 from tests.model.families import FAMILIES, ready
 

@@ -9,7 +9,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from adapt.config import Config
-from adapt.errors import ModelError
 from adapt.method.base import Domain, Setting
 from adapt.method.elle.grown_model import BEFORE_HEAD
 from adapt.method.elle.method import TEXT, Elle
@@ -17,6 +16,7 @@ from adapt.method.elle.options import ElleOptions
 from adapt.model.additions.table import KEY
 from adapt.model.architecture import PATTERNS
 from adapt.objective.objective import Batch
+from adapt.support.errors import ModelError
 from tests.method.elle.test_past_text import text_folder
 from tests.train.capacity.test_memory import ROBERTA
 from tests.train.toy import Objective, columns, model

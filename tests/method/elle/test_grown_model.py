@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from adapt.errors import ConfigError
 from adapt.method.elle.grown_model import Axis, grown
 from adapt.method.elle.growth import Growth, check_growths
 from adapt.model.layers import layers_of
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.size import model_size
+from adapt.support.errors import ConfigError
 from tests.method.lora.test_method import logits
 from tests.model.families import FAMILIES, plain, ready
 

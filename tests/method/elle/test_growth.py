@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, TrainingConfig
-from adapt.errors import AdaptError
 from adapt.method.base import Added, Setting
 from adapt.method.domain_parameters import sample_of
 from adapt.method.elle.grown_model import grown
@@ -21,6 +20,7 @@ from adapt.model.load import load_model
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.objective import Batch
+from adapt.support.errors import AdaptError
 from tests.method.elle.test_past_text import text_folder
 from tests.method.lora.test_method import logits
 from tests.model.families import FAMILIES, ready

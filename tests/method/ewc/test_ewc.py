@@ -13,7 +13,6 @@ from torch import Tensor
 
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.corpus.token_shards import write_shard
-from adapt.errors import ModelError, StageError, TrainingError
 from adapt.method.base import AddedMemory, Setting
 from adapt.method.ewc.method import FISHER_FILE, MEASURED, Ewc, squares
 from adapt.method.ewc.options import EwcOptions
@@ -24,6 +23,7 @@ from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch
+from adapt.support.errors import ModelError, StageError, TrainingError
 from tests.method.trained import START, Trained, train_all
 from tests.train import toy
 from tests.train.capacity.test_memory import ROBERTA

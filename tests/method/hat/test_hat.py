@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from adapt.config import Config, CorpusConfig
-from adapt.errors import AdaptError
 from adapt.method.base import Setting
 from adapt.method.cpt import Cpt, CptOptions
 from adapt.method.hat.method import Hat
@@ -18,6 +17,7 @@ from adapt.model.additions.domain_modules import choose_domain, sets_of
 from adapt.model.load import load_model
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import AdaptError
 from tests.method.lora.test_method import logits
 from tests.method.trained import Trained, prepared, train_all
 from tests.model.families import FAMILIES, ready

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from adapt.config import Config
-from adapt.errors import ConfigError, ModelError
 from adapt.method.base import Setting
 from adapt.method.lora.method import Lora, LoraOptions
+from adapt.support.errors import ConfigError, ModelError
 from tests.model.families import FAMILIES, VOCABULARY, ready
 
 KINDS = [

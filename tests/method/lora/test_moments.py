@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from adapt.config import Config, CorpusConfig, MethodConfig
-from adapt.errors import ConfigError, ModelError
 from adapt.method.base import Domain, Setting
 from adapt.method.lora.method import Lora, LoraOptions
 from adapt.method.lora.moments import DAMPING, least_directions, second_moments, shared_inputs
@@ -17,6 +16,7 @@ from adapt.method.lora.stage import MOMENTS_FILE
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.objective.objective import Batch
+from adapt.support.errors import ConfigError, ModelError
 from tests.model.families import ready
 from tests.runner.toys import Toy, idle
 from tests.train import toy

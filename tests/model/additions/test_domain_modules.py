@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from adapt.errors import ModelError
 from adapt.model.additions.bottlenecks import attach_adapters
 from adapt.model.additions.domain_modules import (
     attach_domains,
@@ -24,6 +23,7 @@ from adapt.model.additions.table import check_parts, with_addition
 from adapt.model.load import load_model
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ModelError
 from tests.model.families import ready
 
 TEXTS = [np.arange(5, 12), np.array([20, 21, 20]), np.arange(5, 9), np.array([21, 20, 22, 20])]

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import BertForMaskedLM
 
-from adapt.errors import ModelError
 from adapt.model.additions.exbert import EXBERT, attach_exbert, draw_exbert, trained_parts
 from adapt.model.additions.table import with_addition
 from adapt.model.layers import layers_of
@@ -20,6 +19,7 @@ from adapt.model.packing.packed import Packed
 from adapt.model.save_model import save_model
 from adapt.model.states import hidden_states, last_hidden_state
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ModelError
 from tests.model.families import VOCABULARY, documents, plain, ready
 
 ENCODERS = "bert", "roberta", "distilbert", "electra", "modernbert"

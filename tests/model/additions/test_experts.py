@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from adapt.errors import ModelError
 from adapt.model.additions.domain_modules import choose_set, own_parameters, sets_of
 from adapt.model.additions.experts import attach_experts, begin_experts, has_experts
 from adapt.model.layers import layers_of
+from adapt.support.errors import ModelError
 from tests.model.additions.test_bottlenecks import losses, shaken
 from tests.model.families import FAMILIES, ready
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from adapt.errors import ModelError
 from adapt.model.additions.domain_modules import choose_set, own_parameters, sets_of
 from adapt.model.additions.soft_prompts import attach_prompts, begin_prompt
 from adapt.model.additions.table import with_addition
@@ -19,6 +18,7 @@ from adapt.model.save_model import save_model
 from adapt.model.sparse_prediction import loss_and_states
 from adapt.model.states import hidden_states, text_features
 from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ModelError
 from tests.model.additions.test_bottlenecks import TEXTS, losses, shaken
 from tests.model.families import FAMILIES, packed, plain, ready
 

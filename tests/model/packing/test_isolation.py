@@ -4,8 +4,8 @@ import pytest
 import torch
 import transformers
 
-from adapt.errors import ModelError
 from adapt.model.packing.isolation import keep_documents_apart
+from adapt.support.errors import ModelError
 from tests.model.families import BERT, plain
 
 SIZES = {**BERT, "vocab_size": 50, "pad_token_id": 1}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from adapt.console import log
 from adapt.runner import ensure
 from adapt.runner.lock import locked
 from adapt.runner.store import Store, logged
 from adapt.show.progress.chain_now import ChainNow, TrialNow, TrialsNow, chain_now
 from adapt.show.terminal import show_blocks
+from adapt.terminal.console import log
 from adapt.train.training_run import METRICS_FILE
 from tests.runner.toys import Toy, idle
 from tests.show.progress.test_goals import Goal

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import ConfigError, DataError
 from adapt.runner import Outcome, Store, ensure
 from adapt.runner.lock import locked
 from adapt.runner.store import logged
 from adapt.show.progress.goals import TrainingAhead, reasons_of, show_logs, spent, spent_lines, why_waiting
+from adapt.support.errors import ConfigError, DataError
 from tests.runner.toys import Toy, ToyResult
 
 

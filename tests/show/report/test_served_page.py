@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 
 import adapt.show.report.served_page as page_module
-from adapt.errors import ConfigError, StageError
 from adapt.show.blocks import Section, TextBlock
 from adapt.show.pages import render_html
 from adapt.show.progress.chain_now import ChainNow, TrainingNow, TrialNow, TrialsNow
 from adapt.show.report.served_page import FollowedPage, is_own, serving
 from adapt.show.report.study import Entry, Study
+from adapt.support.errors import ConfigError, StageError
 from tests.show.report.fake_studies import Fake, finished
 from tests.show.report.test_report_page import Checked
 

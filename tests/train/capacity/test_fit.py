@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig, Workers
-from adapt.errors import ConfigError
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse
+from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import Device
 from adapt.train.capacity.memory import (
     CPU_TOKENS,

@@ -9,7 +9,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, TrainingConfig
-from adapt.errors import ConfigError
 from adapt.method.adapters import AdaptersOptions
 from adapt.method.base import Added, Setting
 from adapt.method.cpt import CptOptions
@@ -25,6 +24,7 @@ from adapt.model.layers import Gates, ones
 from adapt.model.load import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
 from adapt.objective.objective import CausalLanguageModelling, Corrupted
+from adapt.support.errors import ConfigError
 from adapt.train.capacity.flops import (
     Workload,
     forward_flops,

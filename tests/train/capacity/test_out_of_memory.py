@@ -11,8 +11,8 @@ from ray.train import WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
 from adapt.config import Config, ResourcesConfig, TrainingConfig
-from adapt.errors import DeviceMemoryError, TrainingError
 from adapt.ray.runtime import find_ours
+from adapt.support.errors import DeviceMemoryError, TrainingError
 from adapt.train.capacity.out_of_memory import PASS_FILE, memory_errors, memory_kills, note_pass, noting_passes
 from adapt.train.failure import as_ours, known
 from adapt.train.schedule import smaller_micro_batch

@@ -12,9 +12,9 @@ import ray.train
 import torch
 import torch.distributed as dist
 
-from adapt.errors import CheckpointError, StorageError
 from adapt.method.base import Method
 from adapt.runner.secret import Secret
+from adapt.support.errors import CheckpointError, StorageError
 from adapt.train.checkpoints.checkpoint import METHOD_FILE, Checkpoints
 from adapt.train.training_run import Progress
 from tests.train.checkpoints.sealed import SEALING

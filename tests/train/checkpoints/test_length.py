@@ -13,11 +13,11 @@ import torch
 
 from adapt.config import MixtureConfig, ObjectiveConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture, share_changes
-from adapt.errors import ConfigError
 from adapt.method.base import Setting
 from adapt.method.table import METHODS, method_class
 from adapt.objective.masking import MASKING, make
 from adapt.objective.objective import Batch
+from adapt.support.errors import ConfigError
 from adapt.train.checkpoints.branch import depends_on_length
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop

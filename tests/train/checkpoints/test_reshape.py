@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapt.errors import TrainingError
+from adapt.support.errors import TrainingError
 from adapt.train.checkpoints.reshape import TAG
 from adapt.train.checkpoints.weights import WEIGHTS_FILE, weights_in_file
 from tests.train.toy import Case, assert_close, build, reference, train

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.errors import StorageError
 from adapt.runner.secret import Secret
+from adapt.support.errors import StorageError
 from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole, mend_run, newest_whole
 from adapt.train.checkpoints.seal import Seal, content_fault, digests_of, forgery_in, seal_files
 from tests.train.checkpoints.sealed import SEALING, seal

@@ -11,11 +11,11 @@ import torch
 
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.measuring import EvaluationConfig
-from adapt.errors import ModelError
 from adapt.job.merge_job import merge_stages
 from adapt.merge.merger import decay_weights
 from adapt.runner import Record, ensure
 from adapt.stage.context import Context
+from adapt.support.errors import ModelError
 from adapt.train.checkpoints.retain import STATE_FILE, folder_name
 from adapt.train.checkpoints.weights import WEIGHTS_FILE, checkpoint_files, checkpoint_weights, is_checkpoint
 from tests.merge.folders import moved, weights_in

@@ -9,8 +9,8 @@ from ray.train import ScalingConfig, WorkerGroupError
 from ray.train.v2._internal.execution.controller.state import RunningState
 from ray.train.v2.api.preemption import PreemptionInfo
 
-from adapt.errors import TrainingError
 from adapt.ray.private import NoopDecision, PreemptionError, ReschedulingState, ResizeDecision, RestartingState
+from adapt.support.errors import TrainingError
 from adapt.train.checkpoints.retain import folder_name
 from adapt.train.elastic import policy as module
 from adapt.train.elastic.policy import ElasticPolicy, ElasticRun

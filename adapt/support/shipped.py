@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = (PACKAGE / "recipes", PACKAGE.parent / "jobs" / "recipes")
 SPACES = (PACKAGE / "spaces", PACKAGE.parent / "tune_spaces")
 """Folders: in an installed package, and in a clone."""

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.console import log
-from adapt.errors import ConfigError, StorageError
 from adapt.model.architecture import HEADS, PATTERNS
 from adapt.model.locate import CONFIG, Pretrained, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header
 from adapt.ray.runtime import address_of, check_address
 from adapt.runner.files import storage_errors
+from adapt.support.errors import ConfigError, StorageError
+from adapt.terminal.console import log
 from adapt.train.capacity.device import check_compiler, cpu_has_bf16, device_of_workers, has_gpu, lacks_gpu
 from adapt.train.capacity.flops import mean_length
 from adapt.train.capacity.memory import check_fits, size_of_training

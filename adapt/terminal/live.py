@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from adapt import library
-from adapt.console import log, logs_json
+from adapt.terminal import library
+from adapt.terminal.console import log, logs_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import adapt.errors
-from adapt.console import attempt, duration, finish
-from adapt.errors import AdaptError, ConfigError, DataError
+import adapt.support.errors
+from adapt.support.errors import AdaptError, ConfigError, DataError
+from adapt.terminal.console import attempt, duration, finish
 
 EXIT_CODES = {
     "AdaptError": 1,
@@ -30,7 +30,9 @@ EXIT_CODES = {
     "Interrupted": 130,
 }
 ERRORS: dict[str, type[AdaptError]] = {
-    name: kind for name, kind in inspect.getmembers(adapt.errors, inspect.isclass) if issubclass(kind, AdaptError)
+    name: kind
+    for name, kind in inspect.getmembers(adapt.support.errors, inspect.isclass)
+    if issubclass(kind, AdaptError)
 }
 
 
@@ -163,7 +165,7 @@ def test_the_last_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 JOB = """
 import signal, sys, time
-from adapt.console import log, run_job
+from adapt.terminal.console import log, run_job
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a job that a script has sent to the background
 def job():
     sys.stdout.write("half a line")
@@ -196,8 +198,8 @@ def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
 
 BUSY = """
 import atexit, threading, time
-from adapt.console import run_job
-from adapt.errors import DataError
+from adapt.terminal.console import run_job
+from adapt.support.errors import DataError
 def job():
     atexit.register(print, "shut down")
     threading.Thread(target=time.sleep, args=[600]).start()

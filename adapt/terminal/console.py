@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from adapt import library
-from adapt.errors import AdaptError, ConfigError, Interrupted
-from adapt.redact import redact, redacted
-from adapt.streams import outlive_readers
-from adapt.versions import install_command, untried
+from adapt.support.errors import AdaptError, ConfigError, Interrupted
+from adapt.support.redact import redact, redacted
+from adapt.support.versions import install_command, untried
+from adapt.terminal import library
+from adapt.terminal.streams import outlive_readers
 
 FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
 """Variables by which a job's processes know how to log, and which run they are of."""
@@ -120,7 +120,7 @@ def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
     sys.stderr.flush()
     line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
     print(line, flush=True)
-    if getattr(sys.stdout, "is_full", False):  # see adapt.streams
+    if getattr(sys.stdout, "is_full", False):  # see adapt.terminal.streams
         log(f"the result cannot be written to stdout; it is {line}")
 
 

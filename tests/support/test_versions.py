@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from adapt import versions
 from adapt.cli import doctor
+from adapt.support import versions
+from adapt.support.versions import TRIED, install_command, untried
 from adapt.train.failure import as_ours
-from adapt.versions import TRIED, install_command, untried
-from tests.test_console import exit_code, fails_with
+from tests.terminal.test_console import exit_code, fails_with
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NEWER = {"ray": "2.61.0", "deepspeed": "0.20.1", "transformers": "5.24.0"}
 
 
@@ -80,7 +80,9 @@ def test_the_doctor_names_untried_versions(newer: None) -> None:
 
 
 def test_versions_are_compared_without_the_libraries() -> None:
-    program = "import sys; from adapt.versions import TRIED, untried; untried(); print({*TRIED} & sys.modules.keys())"
+    program = (
+        "import sys; from adapt.support.versions import TRIED, untried; untried(); print({*TRIED} & sys.modules.keys())"
+    )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert ran.stdout.strip() == "set()", ran.stderr
     assert versions.named("ray") == f"Ray {TRIED['ray']}"

@@ -1,6 +1,6 @@
 """One tree of errors. Each carries what happened and how to mend it; jobs print the two and exit with its code."""
 
-from adapt.redact import redact
+from adapt.support.redact import redact
 
 
 class AdaptError(Exception):

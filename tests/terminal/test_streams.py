@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORK = """
 import subprocess, sys
 from pathlib import Path
-from adapt import streams
-from adapt.console import finish, log, run_job
+from adapt.terminal import streams
+from adapt.terminal.console import finish, log, run_job
 streams.PATIENCE_S = 0.2
 def job():
     said = Path(sys.argv[1])
@@ -74,8 +74,8 @@ def test_all_lines_reach_a_reader_that_is_slow(tmp_path: Path) -> None:
 LIVE = """
 import os, sys, time
 from pathlib import Path
-from adapt.console import log, run_job
-from adapt.live import display, live_table
+from adapt.terminal.console import log, run_job
+from adapt.terminal.live import display, live_table
 def job():
     with display("waiting", ()) as shown:
         shown.update({"what": "step 1"}, 1, 20)
@@ -118,8 +118,8 @@ def test_a_terminal_that_is_closed_ends_neither_the_job_nor_its_children(tmp_pat
 
 SHOWN = """
 import sys
-from adapt.console import log, run_job
-from adapt.streams import is_unread
+from adapt.terminal.console import log, run_job
+from adapt.terminal.streams import is_unread
 def job():
     number = 0
     while not is_unread():

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adapt.config.reading import read_fields
-from adapt.errors import ConfigError
-from adapt.nearest import nearest
+from adapt.support.errors import ConfigError
+from adapt.support.nearest import nearest
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from adapt.config import TaskConfig, TrackingConfig
-from adapt.console import attempt, finish, log
 from adapt.corpus.files.filesystem import matches
 from adapt.corpus.files.manifest import Manifest, Part
-from adapt.errors import AdaptError, ConfigError, DataError
-from adapt.redact import redact, redacted
 from adapt.runner.record import Record, load_record
+from adapt.support.errors import AdaptError, ConfigError, DataError
+from adapt.support.redact import redact, redacted
 from adapt.task.labelled_examples import check_count, no_example
+from adapt.terminal.console import attempt, finish, log
 from adapt.train.metric_trackers import check_trackers
 
 CASES = {

@@ -10,10 +10,9 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file
 
-from adapt import preflight
 from adapt.config import Config, ResourcesConfig, StorageConfig, TrainingConfig
-from adapt.errors import ConfigError, ModelError, StorageError
-from adapt.preflight import (
+from adapt.stage import preflight
+from adapt.stage.preflight import (
     check_compile,
     check_memory,
     check_shared,
@@ -22,6 +21,7 @@ from adapt.preflight import (
     check_weights,
     check_writable,
 )
+from adapt.support.errors import ConfigError, ModelError, StorageError
 
 
 @pytest.fixture

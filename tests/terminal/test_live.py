@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from adapt.live import display, line, live_table
-from tests.terminal import drawn, screens, sent_to_terminal
+from adapt.terminal.live import display, line, live_table
+from tests.pseudo_terminal import drawn, screens, sent_to_terminal
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("adapt.live.time", clock)
+    monkeypatch.setattr("adapt.terminal.live.time", clock)
     return clock
 
 
@@ -64,7 +64,7 @@ def test_a_bar_shows_how_far_it_is_with_colours_and_without(console: dict[str, A
 
 TWO_AT_ONCE = """
 import time
-from adapt.live import display
+from adapt.terminal.live import display
 with display("first waits", ()) as first:
     first.update({"what": "first 1"}, 1, 2)
     with display("second waits", ()) as second:
@@ -98,8 +98,8 @@ def test_the_terminal_is_free_again_after_an_error(monkeypatch: pytest.MonkeyPat
 
 TABLE = """
 from rich.table import Table
-from adapt.console import log
-from adapt.live import live_table
+from adapt.terminal.console import log
+from adapt.terminal.live import live_table
 with live_table() as draw:
     for number in range(3):
         table = Table(title=f"{number} trials")

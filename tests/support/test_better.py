@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from adapt.better import Less, More, ways_of
 from adapt.show.report.sequence_runs import MEASURES, ONE
 from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.export_model import Adapted
 from adapt.stage.finetuning import Finetuned, Scored
+from adapt.support.better import Less, More, ways_of
 from adapt.tuning.search_checks import is_lower_better
 from tests.stage.test_values import KINDS
 

@@ -1,0 +1,1 @@
+"""What every part may use: errors, versions, hidden credentials, names of columns and files."""
