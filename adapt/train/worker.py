@@ -30,7 +30,7 @@ from adapt.runner.record import load_record
 from adapt.terminal.console import telling
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
-from adapt.train.capacity.out_of_memory import memory_errors, note_pass, noting_passes
+from adapt.train.capacity.out_of_memory import memory_errors, note_pass
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.checkpoints.seal import Sealing
@@ -125,13 +125,13 @@ class RankParts:
         dimensions, document_length = model_size(start.model), _document_length(job)
         dimensions = dimensions and method.trained_size(dimensions, range(number, number + 1))
         place = RankPlace(device, precision, local_workers * trainings)
-        with noting_passes(Path(job.folder), context.get_world_rank()) as note:
-            size, accumulation = passes(config, dimensions, model, objective, method, place, document_length, note)
+        folder = Path(job.folder)
+        size, accumulation = passes(config, dimensions, model, objective, method, place, document_length, folder)
         parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides them
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
         may_grow = len(worlds(training, config.resources.workers)) > 1
-        wishes = Wishes(context.get_world_rank() == 0, Path(job.folder) if may_grow else None, not is_own_ray())
+        wishes = Wishes(context.get_world_rank() == 0, folder if may_grow else None, not is_own_ray())
         loop = Loop(engine, objective, method, training, size, job.steps, config.seed, wishes, job.branch_step)
         resources = {
             "workers": world,

@@ -7,11 +7,10 @@ from adapt.config import Config
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize, model_size
 from adapt.runner.store import Store
-from adapt.support.errors import AdaptError
 from adapt.terminal.console import duration
 from adapt.train.capacity.device import Device, known_device, measured
 from adapt.train.capacity.flops import training_flops, workload
-from adapt.train.capacity.memory import GIB, Fit, check_fits, fit
+from adapt.train.capacity.memory import GIB, Fit, does_not_fit, fit
 
 REACHED = 0.4
 """Share of the rate of large matrix products that training is taken to reach where no earlier run says."""
@@ -88,10 +87,8 @@ def forecast(
     device = known_device(resources)
     if device:
         chosen = fit(config, dimensions, device, document_length)
-        try:
-            check_fits(config, dimensions, device, document_length)
-        except AdaptError as error:
-            refusal = str(error)
+        if not chosen.fits:
+            refusal = str(does_not_fit(chosen, config, dimensions, device, document_length))
     else:
         missing.append("the cluster's devices (looked at when the job runs; or set resources.device_memory_gib)")
     added = method_of(config).added_passes(passes=chosen.accumulation if chosen else 1)

@@ -274,18 +274,24 @@ def size_of_training(config: Config, size: ModelSize, number: int) -> ModelSize:
     return method_of(config).trained_size(size, range(1, number + 1))
 
 
-def check_fits(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> Fit:
+def check_fits(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> None:
     """Refuses a training that its devices cannot hold, before anything is prepared.
 
     Raises:
-        ConfigError: names the estimate, the memory, and the nearest configuration that fits.
+        ConfigError: it does not fit.
     """
     chosen = fit(config, size, device, document_length)
-    if chosen.fits:
-        return chosen
+    if not chosen.fits:
+        raise does_not_fit(chosen, config, size, device, document_length)
+
+
+def does_not_fit(
+    chosen: Fit, config: Config, size: ModelSize, device: Device, document_length: float | None
+) -> ConfigError:
+    """The refusal: it names the estimate, the memory, and the nearest configuration that fits."""
     parts = sorted(chosen.memory.parts().items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name} {value / GIB:.1f}" for name, value in parts if value >= 0.05 * GIB)
-    raise ConfigError(
+    return ConfigError(
         f"the training does not fit: with {chosen.micro_batch} sequences a pass, a worker needs about "
         f"{chosen.memory.total / GIB:.1f} GiB ({listed}), and its device has {chosen.available / GIB:.1f} GiB",
         _nearest(config, size, device, document_length),

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from adapt.model.size import ModelSize
 from adapt.objective.objective import Batch, Objective
 from adapt.train.capacity.device import found, limited
 from adapt.train.capacity.memory import Memory, fit, micro_batch_sizes
+from adapt.train.capacity.out_of_memory import PASS_FILE, note_pass
 from adapt.train.precision import Precision, least_of_ranks
 from adapt.train.schedule import micro_batch
 
@@ -37,7 +39,7 @@ def passes(
     method: Method,
     place: RankPlace,
     document_length: float | None,
-    note: Callable[[int], None] = lambda sequences: None,
+    folder: Path,
 ) -> tuple[int, int]:
     """The micro-batch and the passes in a step, with as many ranks as there are. All ranks call it.
 
@@ -52,7 +54,7 @@ def passes(
         method: adds to it.
         place: of this rank.
         document_length: mean of the corpus [tokens].
-        note: called with a number of sequences before it is tried out.
+        folder: the stage's, where rank 0 notes a number of sequences before it is tried out.
     """
     training, resources = config.training, config.resources
     if training.micro_batch != "auto":
@@ -66,13 +68,16 @@ def passes(
         reserved = _beyond_the_bare_model(chosen.memory, dimensions.parameters)
     size = candidates[0]
     if device.on_gpu:
-        length, precision = training.sequence_length, place.precision
+        length, precision, is_first = training.sequence_length, place.precision, dist.get_rank() == 0
 
         def run(rows: int) -> None:
-            note(rows)
+            if is_first:
+                note_pass(folder, rows)
             trial_pass(model, objective, method, rows, length, precision, reserved)
 
         size = largest_that_runs(run, candidates)
+        if is_first:
+            (folder / PASS_FILE).unlink(missing_ok=True)  # a kill before the first step has another cause
     return _cut(training, resources.workers, least_of_ranks(size, place.device))
 
 

@@ -7,7 +7,6 @@ to a file before it trains, and before each pass by which it finds out how many 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from adapt.config import Config, TrainingConfig, Workers
@@ -66,19 +65,6 @@ def note_pass(folder: Path, sequences: int) -> None:
         sequences: in a pass.
     """
     write_atomically(folder / PASS_FILE, json.dumps({"micro_batch": sequences}))
-
-
-@contextmanager
-def noting_passes(folder: Path, rank: int) -> Iterator[Callable[[int], None]]:
-    """Gives what notes how many sequences are tried out in a pass, and forgets it when a number has been found.
-
-    Args:
-        folder: the stage's.
-        rank: of the process; only the first one notes.
-    """
-    yield partial(note_pass, folder) if rank == 0 else lambda sequences: None
-    if rank == 0:
-        (folder / PASS_FILE).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """The micro-batch that ranks agree on, and the trial that comes before it."""
 
+import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from adapt.train.capacity import micro_batch as module
 from adapt.train.capacity.device import Device
 from adapt.train.capacity.memory import GIB
 from adapt.train.capacity.micro_batch import RankPlace, largest_that_runs, passes, trial_pass
+from adapt.train.capacity.out_of_memory import PASS_FILE
 from tests.model.architectures import random_model
 from tests.train.capacity.test_memory import ROBERTA
 
@@ -84,9 +88,10 @@ def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
 
 
 def chosen(
-    memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any], noted: list[int] | None = None
+    memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any], folder: Path | None = None
 ) -> tuple[int, int]:
     """What a rank chooses, whose device is made up; one that fails in its trial is a GPU."""
+    folder = folder or Path(tempfile.mkdtemp())
     rank = dist.get_rank()
     kind = "cuda" if fails_above else "cpu"
 
@@ -94,6 +99,8 @@ def chosen(
         return Device(kind, int(memory_gib[rank] * GIB))
 
     def trial(model: Any, objective: Any, method: Any, rows: int, *_: Any) -> None:
+        if rank == 0:
+            assert json.loads((folder / PASS_FILE).read_text()) == {"micro_batch": rows}
         if rows > fails_above[rank]:
             raise torch.OutOfMemoryError
 
@@ -101,10 +108,8 @@ def chosen(
         patch.setattr(module, "found", pretended)
         patch.setattr(module, "trial_pass", trial)
         place = RankPlace(CPU, "fp32", 1)
-        note = (noted if noted is not None else []).append
-        return passes(
-            config(**training), ROBERTA, torch.nn.Identity(), CausalLanguageModelling(), Method(), place, None, note
-        )
+        model = torch.nn.Identity()
+        return passes(config(**training), ROBERTA, model, CausalLanguageModelling(), Method(), place, None, folder)
 
 
 def test_all_ranks_take_what_the_smallest_can(ranks) -> None:
@@ -121,16 +126,9 @@ def test_a_trial_that_fails_on_one_rank_counts_for_all(ranks) -> None:
     assert ranks(2).run(chosen, [64.0, 64.0], [999, 40], {}) == [(32, 8)] * 2
 
 
-def trials_of_one(fails_above: int) -> list[int]:
-    noted: list[int] = []
-    chosen([64.0], [fails_above], {}, noted)
-    return noted
-
-
-def test_each_number_is_noted_before_it_is_tried(ranks) -> None:
-    (noted,) = ranks(1).run(trials_of_one, 40)
-    assert noted[-1] == 32
-    assert noted == sorted(noted, reverse=True)
+def test_a_number_is_noted_while_it_is_tried_and_forgotten_when_one_is_found(ranks, tmp_path: Path) -> None:
+    assert ranks(1).run(chosen, [64.0], [40], {}, tmp_path) == [(32, 16)]
+    assert not (tmp_path / PASS_FILE).exists()
 
 
 def test_a_pass_stays_what_it_is_with_another_number_of_ranks(ranks) -> None:

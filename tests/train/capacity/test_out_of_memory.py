@@ -13,7 +13,7 @@ from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from adapt.config import Config, ResourcesConfig, TrainingConfig
 from adapt.ray.runtime import find_ours
 from adapt.support.errors import DeviceMemoryError, TrainingError
-from adapt.train.capacity.out_of_memory import PASS_FILE, memory_errors, memory_kills, note_pass, noting_passes
+from adapt.train.capacity.out_of_memory import PASS_FILE, memory_errors, memory_kills, note_pass
 from adapt.train.failure import as_ours, known
 from adapt.train.schedule import smaller_micro_batch
 
@@ -100,26 +100,6 @@ def test_fewer_sequences_do_not_help_who_is_killed_before_taking_any(tmp_path: P
     with pytest.raises(TrainingError, match="low on memory") as caught:
         trained(tmp_path, died(KILLED), None)
     assert not isinstance(caught.value, DeviceMemoryError)
-
-
-def tried_out(folder: Path, sizes: list[int]) -> None:
-    """Is killed as it tries the last of some numbers of sequences."""
-    with noting_passes(folder, 0) as note, noting_passes(folder, 1) as of_another_rank:
-        for sequences in sizes:
-            note(sequences)
-            of_another_rank(3)
-        raise as_ours(died(KILLED), folder) from died(KILLED)
-
-
-def test_who_is_killed_while_passes_are_tried_out_ran_out_of_memory_with_the_last(tmp_path: Path) -> None:
-    with pytest.raises(DeviceMemoryError, match="with 6 sequences a pass"), memory_kills(CONFIG, tmp_path):
-        tried_out(tmp_path, [12, 6])
-
-
-def test_what_was_tried_out_is_forgotten_when_a_number_has_been_found(tmp_path: Path) -> None:
-    with noting_passes(tmp_path, 0) as note:
-        note(6)
-    assert not (tmp_path / PASS_FILE).exists()
 
 
 def test_who_died_of_something_else_did_not_run_out_of_memory(tmp_path: Path) -> None:
