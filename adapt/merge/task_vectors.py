@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from adapt.merge.merger import Merger, Route, along
 
 if TYPE_CHECKING:
@@ -86,7 +88,6 @@ def kept(address: str, like: Tensor, density: float) -> Tensor:
 
     The numbers are Philox's own, which no version of numpy changes.
     """
-    import numpy as np
     import torch
 
     key = np.frombuffer(hashlib.sha256(address.encode()).digest()[:16], dtype="<u8")

@@ -2,7 +2,7 @@
 
 Checkpoints of one architecture may differ in the names of tensors (`LayerNorm.gamma` or `LayerNorm.weight`), in the
 prefix of names (`bert.`), in which of several tied tensors they hold, and in parts that no language model has (a
-pooler). transformers knows all that, and is imported only if names differ.
+pooler). transformers knows all that.
 
 Models may have rows of tokens that the base does not have. A row that a model lacks is taken from the base. A row that
 the base lacks is the mean of the models that have it. So every way of merging treats these rows like all others, and a
@@ -21,6 +21,9 @@ import torch
 from torch import Tensor
 
 from adapt.merge.compatibility import NewTokens
+from adapt.model.load import model_class
+from adapt.model.safeguards import quiet
+from adapt.model.tokenizer import load_config
 from adapt.support.errors import ModelError
 
 OLD = {"gamma": "weight", "beta": "bias"}
@@ -43,10 +46,6 @@ class Names:
     @cached_property
     def _model(self) -> Any:
         """Without numbers: only names and ties are wanted."""
-        from adapt.model.load import model_class
-        from adapt.model.safeguards import quiet
-        from adapt.model.tokenizer import load_config
-
         config = load_config(self.folder, self.trust_remote_code)
         with quiet(), torch.device("meta"):
             return model_class(config).from_config(config, trust_remote_code=self.trust_remote_code)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from adapt.merge.merger import Merger, Merging, Pass, Route, along
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
 BINS = 2**16
@@ -67,8 +68,6 @@ def smallest_kept(tensors: Pass, density: float) -> list[float]:
     Exact, in two passes and little memory: the bits of numbers that are not negative are in the order of the numbers,
     so the upper half is found by counting, and then the lower half among those that have that upper half.
     """
-    import numpy as np
-
     upper: list[int] = []
     wanted: list[int] = []
     for counts in _counted(tensors, None):
@@ -82,8 +81,6 @@ def smallest_kept(tensors: Pass, density: float) -> list[float]:
 
 def _place(counts: np.ndarray, wanted: int) -> tuple[int, int]:
     """The bin in which the wanted one is, counted from the top, and how many of those in the bin are wanted."""
-    import numpy as np
-
     above = np.cumsum(counts[::-1])
     place = int(np.searchsorted(above, wanted))
     return len(counts) - 1 - place, wanted - int(above[place] - counts[::-1][place])
@@ -91,8 +88,6 @@ def _place(counts: np.ndarray, wanted: int) -> tuple[int, int]:
 
 def _counted(tensors: Pass, upper: Sequence[int] | None) -> list[np.ndarray]:
     """For each model, how many of its differences have each upper half, or each lower half below a given upper one."""
-    import numpy as np
-
     counts: list[np.ndarray] = []
     for base, models in tensors():
         counts = counts or [np.zeros(BINS, dtype=np.int64) for _ in models]
@@ -105,8 +100,6 @@ def _counted(tensors: Pass, upper: Sequence[int] | None) -> list[np.ndarray]:
 
 def _bits(base: Tensor, model: Tensor) -> Iterator[np.ndarray]:
     """The sizes of differences, as the integers that their bits are."""
-    import numpy as np
-
     for start in range(0, base.numel(), CHUNK):
         part = slice(start, start + CHUNK)
         yield (model.flatten()[part] - base.flatten()[part]).abs_().numpy().view(np.uint32)

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_origin
 
+from pydantic import TypeAdapter, ValidationError
+
 from adapt.runner.files import write_atomically
 from adapt.support.errors import StageError
 from adapt.support.redact import redacted
@@ -128,8 +130,6 @@ def read_result(kind: type[R], record: Record) -> R:
     Raises:
         StageError: the record's metrics are not those of such a result.
     """
-    from pydantic import ValidationError
-
     try:
         result: R = _adapter(cast(Any, kind)).validate_python(record.metrics)
     except ValidationError as error:
@@ -139,7 +139,7 @@ def read_result(kind: type[R], record: Record) -> R:
 
 
 def check_record(kind: type[Any], record: Record) -> None:
-    """Refuses a record that lacks a field of such a result. Unlike `read_result` it needs no pydantic.
+    """Refuses a record that lacks a field of such a result.
 
     Raises:
         StageError: it does.
@@ -158,8 +158,6 @@ def _misfit(record: Record, place: str, why: str) -> StageError:
 
 @cache
 def _adapter(kind: type[Any]) -> Any:
-    from pydantic import TypeAdapter
-
     return TypeAdapter(kind)
 
 

@@ -44,7 +44,6 @@ from adapt.train.capacity.forecast import forecast
 from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch
 from adapt.train.metric_trackers import anchored
-from adapt.train.ray_train import launch
 from adapt.train.schedule import branch_step, check_warmup, length_of
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
@@ -242,6 +241,8 @@ class Train(Stage[Trained]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming what an earlier run of this stage left."""
+        from adapt.train.ray_train import launch
+
         if self.noted:
             self.noted.save()
         warn_of_unmeasured(self.name, self.corpora, done)

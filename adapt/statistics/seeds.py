@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 LEVEL = 0.05
 """A difference with a p below this is called significant."""
@@ -28,9 +26,8 @@ class Spread:
     seeds: int
 
 
-def spread(scores: "Sequence[float] | np.ndarray") -> Spread:
+def spread(scores: Sequence[float] | np.ndarray) -> Spread:
     """Mean, sample standard deviation and 95% t interval of scores [seeds], one at least."""
-    import numpy as np
     from scipy.stats import t
 
     n, mean = len(scores), float(np.mean(scores))

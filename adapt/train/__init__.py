@@ -1,7 +1,7 @@
 """Training, from Ray Train to the step of a rank.
 
 - `training_run`: what the driver tells the workers, and the files through which they answer.
-- `ray_train`: hands a function, or a training job, to Ray Train.
+- `ray_train`: hands a function, or a training job, to Ray Train, and says which errors end it at once.
 - `local_group`: the process group of ranks on one machine.
 - `worker`: one rank, from its first line to the model that it hands over.
 - `loop`: the steps of a rank.
@@ -19,7 +19,6 @@
 - `metric_trackers`: metrics to files and trackers.
 - `progress_display`: shows them at the driver.
 - `failure`: carries errors of a rank to the user.
-- `callbacks`: ends a training at once for errors that would come again.
 - `elastic/`: how many workers there are, where that may change, and checkpoints out of turn.
 - `over_rows`: a function over batches of rows, for what methods measure beside training.
 """

@@ -1,6 +1,6 @@
 """Hands a function to Ray Train, which calls it on every rank; shows what ranks report, and says what went wrong.
 
-`launch` hands over a training job.
+`launch` hands over a training job. `EndAtOnce` decides which failures end it.
 """
 
 import json
@@ -10,7 +10,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
+
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, UserCallback
+from ray.train.torch import TorchTrainer
 
 from adapt.config import ResourcesConfig
 from adapt.ray.own import OWN_RAY
@@ -31,12 +35,23 @@ from adapt.train.capacity.out_of_memory import memory_kills
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
 from adapt.train.checkpoints.seal import Sealing, sealed_run
 from adapt.train.elastic.sizing import Patience, Sizing
-from adapt.train.failure import as_ours
+from adapt.train.failure import as_ours, first_of, known
+from adapt.train.local_group import LocalTorchConfig, free_reserved
 from adapt.train.progress_display import following
 from adapt.train.schedule import worlds
-from adapt.train.training_run import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, WISH_FILE, TrainingRun
+from adapt.train.training_run import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    NOTICE_FILE,
+    PROGRESS_FILE,
+    WISH_FILE,
+    TrainingRun,
+    tell,
+)
 
 PATIENCE = Patience()
+_WIDTH = 300
+_SHUTDOWN_S = "5"
 
 
 @dataclass(frozen=True)
@@ -107,8 +122,6 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
         folder: the stage's, for messages.
         local: the private folder of a training on a Ray of our own.
     """
-    from adapt.train.local_group import free_reserved
-
     errors: list[BaseException] = []
 
     def fit() -> None:
@@ -133,12 +146,6 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
 
 
 def _trainer(run: RankedRun, sealing: Sealing, local: Path | None) -> Any:
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    from adapt.train.callbacks import EndAtOnce
-    from adapt.train.local_group import LocalTorchConfig
-
     hush()
     sizes, bundle = run.sizes, bundle_of(run.resources)
     # typed as anything, since Ray declares what its first version took
@@ -169,6 +176,29 @@ def _trainer(run: RankedRun, sealing: Sealing, local: Path | None) -> Any:
 
     told = ElasticRun(run.folder, run.run_folder, not local, run.resources.max_failures)
     return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), told))
+
+
+class EndAtOnce(UserCallback):
+    """Ends a training whose failure is known, since trying again would end the same way.
+
+    Any other failure is told to the user, and is Ray Train's, which starts the ranks again. It looks at all ranks
+    several times a second, so those that wait for the one that failed, in a collective, are not waited for.
+
+    Args:
+        folder: the stage's, for messages.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Raises the known error of any rank; Ray Train takes what a callback raises for the end."""
+        os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S  # Ray's half a minute is for healthy groups
+        for error in worker_exceptions.values():
+            if ours := known(error, self._folder):
+                raise ours
+        cause = shorten(first_of(worker_exceptions), _WIDTH)
+        tell(self._folder, f"{cause}; all ranks begin again at the last checkpoint, if resources.max_failures allows")
 
 
 def launch(job: TrainingRun) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     """The whole life of a rank.
 
     Whatever goes wrong on any rank is raised, for the others may wait for it: Ray Train sees it at once and ends all of
-    them. `adapt.train.callbacks` says which errors end the run, too; after others it goes on from the last checkpoint.
+    them. `adapt.train.ray_train` says which errors end the run, too; after others it goes on from the last checkpoint.
     """
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.linear_model import orthogonal_mp
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -153,8 +154,6 @@ def transplanted(
         tables: our rows of the same tokens, each [M, ...]; all are summed with the same weights.
         terms: of a sum.
     """
-    from sklearn.linear_model import orthogonal_mp
-
     most = min(terms, *anchors.shape)
     weights = orthogonal_mp(anchors.T.astype(np.float64), targets.T.astype(np.float64), n_nonzero_coefs=most)
     by_token = np.reshape(weights, (len(anchors), len(targets))).T

@@ -226,12 +226,10 @@ class Extended:
 
 def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:
     """Writes a curve for each domain as PNG, its elbow marked."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")  # no display is needed
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
     for name, words in domains.items():
         (line,) = axes.plot([each.tokens for each in words.curve], [each.fertility for each in words.curve], label=name)
         for each in words.curve:
@@ -243,4 +241,3 @@ def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(file, dpi=120)
-    pyplot.close(figure)

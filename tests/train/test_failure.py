@@ -21,7 +21,6 @@ from adapt.config import Config, ResourcesConfig, TrainingConfig
 from adapt.model.locate import Pretrained
 from adapt.support.errors import AdaptError, DataError, StorageError, TrainingError
 from adapt.train import ray_train
-from adapt.train.callbacks import EndAtOnce
 from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of
 from adapt.train.failure import as_ours, portable_errors
 from adapt.train.training_run import NOTICE_FILE, PROGRESS_FILE, TrainingRun
@@ -208,7 +207,7 @@ def _eventually(condition: Callable[[], bool]) -> None:
 def verdict(*errors: Exception, folder: Path = Path("/runs/train/x")) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")  # which it changes
-        EndAtOnce(folder).after_exception(None, dict(enumerate(errors)))
+        ray_train.EndAtOnce(folder).after_exception(None, dict(enumerate(errors)))
 
 
 GLOO = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34710.")

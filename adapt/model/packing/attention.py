@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -92,11 +93,9 @@ def _variable_length(
     causal: bool,
     sliding_window: int | None,
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
     reach = -1 if sliding_window is None else sliding_window - 1
     ends, longest = documents.cumulative, documents.longest
-    attended = varlen_attn(
+    attended = varlen.varlen_attn(
         query.contiguous(),
         key.contiguous(),
         value.contiguous(),
