@@ -8,25 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from adapt.config import Config, ObjectiveConfig
 from adapt.corpus.cleaning.catalogue import blocks_of
-from adapt.corpus.entities import tagger_class
-from adapt.embed.embedder import embedder_class
+from adapt.corpus.entities import TAGGERS
+from adapt.embed.embedder import EMBEDDERS
 from adapt.job.registry import job_of
-from adapt.method.table import method_class
-from adapt.objective.table import check_objective
+from adapt.method.table import METHODS
+from adapt.objective.table import OBJECTIVES
 from adapt.parse import parse
-from adapt.select.table import selection_of
+from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "security.md").read_text()
 NAMED_BY: dict[str, Callable[[str], object]] = {
-    "method.kind": method_class,
-    "select.kind": lambda name: selection_of(name, {}, 0),
-    "select.embedder": embedder_class,
-    "objective.kind": lambda name: check_objective(Config(objective=ObjectiveConfig(kind=name))),
-    "objective.tagger": tagger_class,
+    "method.kind": METHODS.load,
+    "select.kind": SELECTIONS.load,
+    "select.embedder": EMBEDDERS.load,
+    "objective.kind": OBJECTIVES.load,
+    "objective.tagger": TAGGERS.load,
     "corpus.cleaning": lambda name: blocks_of([name]),
     "job": job_of,
 }
@@ -46,11 +45,14 @@ def test_the_page_names_every_field_that_names_code() -> None:
     found = set()
     for file in (ROOT / "adapt").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("plugged", "imported") and node.args:
-                match node.args[0]:
-                    case ast.Constant(value=str(field)):
-                        found.add(field)
-    assert found | {"select.embedder"} == set(NAMED_BY)
+            match node:
+                case ast.Call(func=ast.Name(id="imported"), args=[ast.Constant(value=str(field)), *_]):
+                    found.add(field)
+                case ast.Call(
+                    func=ast.Name(id="Kinds"), args=[ast.Constant(value=str(field)), *_], keywords=[ast.keyword("base")]
+                ):
+                    found.add(field)
+    assert found == set(NAMED_BY)
     assert all(f"`{field}`" in PAGE for field in [*NAMED_BY, "tune.space", "model.trust_remote_code: true"])
     for base in re.findall(r"`(adapt\.[\w.]+)`", PAGE):
         module, _, name = base.rpartition(".")

@@ -23,7 +23,6 @@ from adapt.config.merging import MergeConfig
 from adapt.config.resources import ResourcesConfig, StorageConfig, TrackingConfig, Workers, fewest_of, most_of
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import (
-    OBJECTIVES,
     MethodConfig,
     ModelConfig,
     ObjectiveConfig,
@@ -35,7 +34,6 @@ from adapt.config.tuning import TuneConfig
 from adapt.config.vocabulary import VocabularyConfig
 
 __all__ = [
-    "OBJECTIVES",
     "AdviceConfig",
     "ComparisonConfig",
     "Config",

@@ -35,10 +35,6 @@ class ModelConfig:
     """Run Python code that comes with the checkpoint. Leave this off unless you trust the author."""
 
 
-OBJECTIVES = ("mlm", "whole_word", "entity", "span", "causal")
-"""What `objective.kind` can be, besides a user's own."""
-
-
 @dataclass(frozen=True)
 class ObjectiveConfig:
     """What the model is asked to predict."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from adapt.config.plugin import plugged
+from adapt.config.kinds import Kinds
 from adapt.support.errors import DataError
 
 Span = tuple[int, int]
@@ -67,16 +67,8 @@ def apart(entities: Iterable[Span]) -> list[Span]:
     return kept
 
 
-def tagger_class(name: str) -> type[Tagger]:
-    """Imports the class of a tagger.
-
-    Args:
-        name: `package.module:Class`.
-
-    Raises:
-        ConfigError: the module cannot be imported, or the name is not that of a Tagger.
-    """
-    return plugged("objective.tagger", name, {}, Tagger)  # type: ignore[type-abstract]
+TAGGERS: Kinds[type[Tagger]] = Kinds("objective.tagger", {}, base="adapt.corpus.entities:Tagger")
+"""The taggers: none is built in."""
 
 
 @lru_cache(maxsize=1)
@@ -96,7 +88,7 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
         ConfigError: there is no such tagger.
         DataError: the tagger fails, or gives what are no places in the text; names the text.
     """
-    kind = tagger_class(name)
+    kind = TAGGERS.load(name)
     try:
         tagger = _loaded(kind)
     except Exception as error:  # it is the user's code

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from adapt.config import ResourcesConfig, what
-from adapt.config.plugin import plugged, read_options
+from adapt.config.kinds import Kinds
 from adapt.model.locate import Pretrained
 
 if TYPE_CHECKING:
@@ -105,35 +105,23 @@ class Embedder(ABC):
         """The vector of each text. It depends on that text alone, to within rounding."""
 
 
-EMBEDDERS = {
-    "tfidf": "adapt.embed.tfidf:Tfidf",
-    "static": "adapt.embed.static:StaticMean",
-    "transformer": "adapt.embed.transformer:TransformerMean",
-    "vampire": "adapt.embed.vampire:Vampire",
-}
-"""The class of each embedder, as `module:Class`. A further one is its file, its test and a line here."""
+EMBEDDERS: Kinds[type[Embedder]] = Kinds(
+    "select.embedder",
+    {
+        "tfidf": "adapt.embed.tfidf:Tfidf",
+        "static": "adapt.embed.static:StaticMean",
+        "transformer": "adapt.embed.transformer:TransformerMean",
+        "vampire": "adapt.embed.vampire:Vampire",
+    },
+    base="adapt.embed.embedder:Embedder",
+)
+"""The embedders, by the names that `select.embedder` calls them by."""
 
 
-def embedder_class(kind: str, field: str = "select.embedder") -> type[Embedder]:
-    """The class of an embedder: one of EMBEDDERS, or a user's own by `package.module:Class`.
-
-    Args:
-        kind: the name.
-        field: of the configuration that gives it, for messages.
-
-    Raises:
-        ConfigError: there is none of this name, or it is no embedder.
-    """
-    return plugged(field, kind, EMBEDDERS, Embedder)  # type: ignore[type-abstract]
-
-
-def embedder_of(
-    kind: str, options: dict[str, Any], seed: int, pretrained: Pretrained | None = None, field: str = "select.embedder"
-) -> Embedder:
+def embedder_of(kind: str, options: dict[str, Any], seed: int, pretrained: Pretrained | None = None) -> Embedder:
     """An embedder with its options.
 
     Raises:
         ConfigError: there is none of this name, it is no embedder, or an option is not known or of the wrong type.
     """
-    found = embedder_class(kind, field)
-    return found(read_options(kind, found.Options, options), seed, pretrained)
+    return EMBEDDERS.load(kind)(EMBEDDERS.read(kind, options), seed, pretrained)

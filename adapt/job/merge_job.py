@@ -54,7 +54,7 @@ def _named(context: Context, name: str) -> list[str]:
 
 def _check_residual(kind: str, models: Sequence[Start]) -> None:
     """The instruct model has its place: where another one has a chat template, it was taken for the adapted one."""
-    place = MERGERS[kind].dressed_as
+    place = MERGERS.load(kind).dressed_as
     if place is None:
         return
     instruct = [model.training is None and is_instruct(model.pretrained.tokenizer) for model in models]

@@ -1,6 +1,6 @@
 """All jobs. Parsing, help, chain files, plans, summaries and reports read this table, and nothing else knows names."""
 
-from adapt.config.plugin import imported
+from adapt.config.kinds import imported
 from adapt.job.job_run import Job
 from adapt.job.measuring_jobs import ADVISE_JOB, EVALUATE_JOB, SIMILARITY_JOB
 from adapt.job.merge_job import MERGE_JOB

@@ -85,9 +85,9 @@ def merging_of_domains(config: Config, models: int) -> Merging:
     Raises:
         ConfigError: the way of merging takes no such models, or there are several shares or too few weights.
     """
-    section, most = config.merge, MERGERS[config.merge.kind].models[1]
+    section, most = config.merge, MERGERS.load(config.merge.kind).models[1]
     if most is not None:
-        fit = ", ".join(name for name, merger in MERGERS.items() if merger.models[1] is None)
+        fit = ", ".join(name for name in MERGERS if MERGERS.load(name).models[1] is None)
         raise ConfigError(
             f"method.kind is merge, but merge.kind {section.kind} takes no more than {most}"
             f" {'model' if most == 1 else 'models'}",

@@ -7,6 +7,7 @@ from typing import Any
 
 from adapt.config import ModelConfig
 from adapt.config.job_config import Kind
+from adapt.config.kinds import Kinds
 from adapt.corpus.corpora import general_corpus
 from adapt.corpus.files.sources import sources_of
 from adapt.job.job_run import Job
@@ -32,7 +33,7 @@ def change_vocabulary(context: Context) -> Stage[Any]:
     Raises:
         ConfigError, DataError: the corpus cannot be read.
     """
-    return ACTIONS[context.config.vocabulary.action](context)
+    return ACTIONS.load(context.config.vocabulary.action)(context)
 
 
 def analyze(context: Context) -> AnalyzeVocabulary:
@@ -177,13 +178,11 @@ def scratch(context: Context) -> ScratchModel:
     return ScratchModel(config.name, config, context.start, context.tokens, domain_files(context), screening(context))
 
 
-ACTIONS: dict[str, Callable[[Context], Stage[Any]]] = {
-    "analyze": analyze,
-    "extend": extend,
-    "trim": trim,
-    "scratch": scratch,
-}
-"""What `vocabulary.action` may be."""
+ACTIONS: Kinds[Callable[[Context], Stage[Any]]] = Kinds(
+    "vocabulary.action",
+    {name: f"{__name__}:{name}" for name in ("analyze", "extend", "trim", "scratch")},
+)
+"""The functions of this file that give the stage of each action."""
 
 
 def told(arguments: Sequence[str]) -> list[str]:

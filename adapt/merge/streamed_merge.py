@@ -59,7 +59,7 @@ def merge_models(
         ModelError: the tensors of a model are not those of the base (nothing was written then), or a tensor, read or
             merged, has values that are not finite.
     """
-    merger, names = MERGERS[merging.kind](merging), Names(base, trust_remote_code)
+    merger, names = MERGERS.load(merging.kind)(merging), Names(base, trust_remote_code)
     rows = NewRows(tokens, names) if tokens else None
     with stored_weights(base) as stored:
         shapes = [stored.shapes, *(weights.shapes for _, weights in models)]

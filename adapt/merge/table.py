@@ -6,20 +6,22 @@ import math
 from collections.abc import Sequence
 
 from adapt.config import Config, MergeConfig
-from adapt.merge.merger import Average, Interpolate, Merger, Merging, decay_weights
-from adapt.merge.task_vectors import Dare, Residual, TaskArithmetic
-from adapt.merge.ties import Ties
+from adapt.config.kinds import Kinds
+from adapt.merge.merger import Average, Merger, Merging, decay_weights
 from adapt.support.errors import ConfigError
 
-MERGERS: dict[str, type[Merger]] = {
-    "interpolate": Interpolate,
-    "average": Average,
-    "task_arithmetic": TaskArithmetic,
-    "ties": Ties,
-    "dare": Dare,
-    "residual": Residual,
-}
-"""The ways. A further one is its file, its test, a line here, and its name in `adapt.config.MergeConfig`."""
+MERGERS: Kinds[type[Merger]] = Kinds(
+    "merge.kind",
+    {
+        "interpolate": "adapt.merge.merger:Interpolate",
+        "average": "adapt.merge.merger:Average",
+        "task_arithmetic": "adapt.merge.task_vectors:TaskArithmetic",
+        "ties": "adapt.merge.ties:Ties",
+        "dare": "adapt.merge.task_vectors:Dare",
+        "residual": "adapt.merge.task_vectors:Residual",
+    },
+)
+"""The ways of merging. The name of a further one must also be in `adapt.config.MergeConfig`."""
 
 
 def merging_of(config: Config, models: int) -> Merging:
@@ -32,7 +34,7 @@ def merging_of(config: Config, models: int) -> Merging:
     Raises:
         ConfigError: a field does not suit the kind or the number of models, or is out of its range.
     """
-    section, kind = config.merge, MERGERS[config.merge.kind]
+    section, kind = config.merge, MERGERS.load(config.merge.kind)
     fewest, most = kind.models
     if models < fewest or (most is not None and models > most):
         wanted = f"{fewest} or more" if most is None else str(fewest)

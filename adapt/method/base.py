@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from adapt.config import Config, what
-from adapt.config.plugin import source_digest
+from adapt.config.kinds import source_digest
 from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -2,69 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, section_of
-from adapt.config.plugin import plugged
+from adapt.config.kinds import Kinds
 from adapt.method.base import Method
 from adapt.support.errors import ConfigError
 
-METHODS = {
-    "plain": "adapt.method.base:Method",
-    "das": "adapt.method.das.method:Das",
-    "l2sp": "adapt.method.l2sp:L2sp",
-    "ewc": "adapt.method.ewc.method:Ewc",
-    "distill": "adapt.method.distill:Distill",
-    "derpp": "adapt.method.derpp.method:Derpp",
-    "replay": "adapt.method.replay:Replay",
-    "interpolate": "adapt.method.interpolate:Interpolated",
-    "average": "adapt.method.average:WindowAverage",
-    "freeze": "adapt.method.freeze:Freeze",
-    "expand": "adapt.method.block_expansion:Expand",
-    "elle": "adapt.method.elle.method:Elle",
-    "hat": "adapt.method.hat.method:Hat",
-    "cpt": "adapt.method.cpt:Cpt",
-    "prompt": "adapt.method.prompt_tuning:Prompted",
-    "prefix": "adapt.method.prompt_tuning:Prefixed",
-    "demix": "adapt.method.demix:Demix",
-    "lora": "adapt.method.lora.method:Lora",
-    "adapters": "adapt.method.adapters:Adapters",
-    "one": "adapt.method.sequence_modes:One",
-    "joint": "adapt.method.sequence_modes:Joint",
-    "merge": "adapt.method.sequence_modes:MergedAfter",
-}
-"""The class of each method, as `module:Class`. A further method is its file, its test and a line here."""
-
-
-def method_class(kind: str) -> type[Method]:
-    """The class of a method: one of METHODS, or a user's own by `package.module:Class`.
-
-    Raises:
-        ConfigError: there is none of this name, or it is no method.
-    """
-    chosen: type[Method] = plugged("method.kind", kind, METHODS, Method)
-    options = chosen.Options
-    if options is None:
-        return chosen
-    if not (isinstance(options, type) and is_dataclass(options)):
-        raise ConfigError(f"method.kind: {kind}.Options is no dataclass", "make it a frozen dataclass, or None")
-    if needed := [field.name for field in fields(options) if field.default is field.default_factory is MISSING]:
-        raise ConfigError(
-            f"method.kind: {kind}.Options: no default for {', '.join(needed)}", "give every option a default"
-        )
-    return chosen
+METHODS: Kinds[type[Method]] = Kinds(
+    "method.kind",
+    {
+        "plain": "adapt.method.base:Method",
+        "das": "adapt.method.das.method:Das",
+        "l2sp": "adapt.method.l2sp:L2sp",
+        "ewc": "adapt.method.ewc.method:Ewc",
+        "distill": "adapt.method.distill:Distill",
+        "derpp": "adapt.method.derpp.method:Derpp",
+        "replay": "adapt.method.replay:Replay",
+        "interpolate": "adapt.method.interpolate:Interpolated",
+        "average": "adapt.method.average:WindowAverage",
+        "freeze": "adapt.method.freeze:Freeze",
+        "expand": "adapt.method.block_expansion:Expand",
+        "elle": "adapt.method.elle.method:Elle",
+        "hat": "adapt.method.hat.method:Hat",
+        "cpt": "adapt.method.cpt:Cpt",
+        "prompt": "adapt.method.prompt_tuning:Prompted",
+        "prefix": "adapt.method.prompt_tuning:Prefixed",
+        "demix": "adapt.method.demix:Demix",
+        "lora": "adapt.method.lora.method:Lora",
+        "adapters": "adapt.method.adapters:Adapters",
+        "one": "adapt.method.sequence_modes:One",
+        "joint": "adapt.method.sequence_modes:Joint",
+        "merge": "adapt.method.sequence_modes:MergedAfter",
+    },
+    base="adapt.method.base:Method",
+)
+"""The methods, by the names that `method.kind` calls them by."""
 
 
 def method_of(config: Config) -> Method:
     """The method of a configuration, with its options.
 
     Raises:
-        ConfigError: as `method_class`.
+        ConfigError: as `Kinds.load`.
     """
-    kind, options = method_class(config.method.kind), config.method_options
+    kind, options = METHODS.load(config.method.kind), config.method_options
     if options is None and kind.Options is not None:
         options = kind.Options()
     return kind(options)
@@ -105,11 +89,11 @@ def option_sections(kind: str, among: frozenset[str] | None = None) -> dict[str,
         among: sections to look at, since a job that has nothing to do should not load all methods; None for all.
 
     Raises:
-        ConfigError: as `method_class`.
+        ConfigError: as `Kinds.load`.
     """
     kinds = {section_of(name): name for name in (*METHODS, kind)}
     wanted = kinds if among is None else among | {section_of(kind)}
-    classes = {section: method_class(name) for section, name in kinds.items() if section in wanted}
+    classes = {section: METHODS.load(name) for section, name in kinds.items() if section in wanted}
     if ":" in kind and (name := section_of(kind)) in {*Config.__dataclass_fields__, *METHODS}:
         raise ConfigError(
             f"method.kind: the options of {kind} need a section `{name}`, but there is one already",

@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adapt.config import ObjectiveConfig
-from adapt.config.plugin import plugged
-from adapt.objective.objective import Batch, CausalLanguageModelling, Corrupted, Objective
+from adapt.objective.objective import Batch, Corrupted, Objective
+from adapt.objective.table import OBJECTIVES
 from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
 from adapt.support.splitmix import GOLDEN, mix
 
@@ -271,14 +271,6 @@ def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, le
     return torch.from_numpy((bits >> np.uint64(11)) * 2.0**-53)
 
 
-MASKING: dict[str, type[Masking]] = {
-    "mlm": MaskedLanguageModelling,
-    "whole_word": WholeWordMasking,
-    "entity": EntityMasking,
-    "span": SpanMasking,
-}
-
-
 def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Objective:
     """The objective of a configuration.
 
@@ -290,7 +282,5 @@ def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int)
     Raises:
         ConfigError: a user's own cannot be imported, or is no objective.
     """
-    if config.kind == "causal":
-        return CausalLanguageModelling()
-    masking = MASKING.get(config.kind) or plugged("objective.kind", config.kind, {}, Masking)  # type: ignore[type-abstract]
-    return masking(config, tokenizer, seed)
+    kind = OBJECTIVES.load(config.kind)
+    return kind(config, tokenizer, seed) if issubclass(kind, Masking) else kind()

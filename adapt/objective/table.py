@@ -1,27 +1,37 @@
 """The objectives that a configuration can name, and what each adds to the keys of stages. Loads no torch."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, what
-from adapt.config.plugin import imported, plugged, source_digest
+from adapt.config.kinds import Kinds
+
+if TYPE_CHECKING:
+    from adapt.objective.objective import Objective
+
+OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
+    "objective.kind",
+    {
+        "mlm": "adapt.objective.masking:MaskedLanguageModelling",
+        "whole_word": "adapt.objective.masking:WholeWordMasking",
+        "entity": "adapt.objective.masking:EntityMasking",
+        "span": "adapt.objective.masking:SpanMasking",
+        "causal": "adapt.objective.objective:CausalLanguageModelling",
+    },
+    base="adapt.objective.masking:Masking",
+)
+"""The objectives, by the names that `objective.kind` calls them by. Their options are fields of section `objective`."""
 
 
 def check_objective(config: Config) -> None:
-    """Refuses a user's own objective that is none. Parsing knows the others.
+    """Refuses a user's own objective that is none. Those built in need no look, since they load torch.
 
     Raises:
         ConfigError: it cannot be imported, or is no way of masking.
     """
-    kind = config.objective.kind
-    if ":" in kind:
-        from adapt.objective.masking import Masking
-
-        plugged("objective.kind", kind, {}, Masking)  # type: ignore[type-abstract]
+    if config.objective.kind not in OBJECTIVES:
+        OBJECTIVES.load(config.objective.kind)
 
 
 def objective_what(config: Config) -> dict[str, Any]:
     """What the objective adds to the key of a stage. A user's own is known by its source too."""
-    kind = config.objective.kind
-    if ":" not in kind:
-        return what(config.objective)
-    return {**what(config.objective), "source": source_digest(imported("objective.kind", kind))}
+    return {**what(config.objective), **OBJECTIVES.source(config.objective.kind)}

@@ -4,7 +4,6 @@ import re
 from dataclasses import asdict, is_dataclass
 
 from adapt.config import (
-    OBJECTIVES,
     Config,
     CorpusConfig,
     ResourcesConfig,
@@ -15,6 +14,7 @@ from adapt.config import (
 )
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import check_dataclass, hints_of, read_fields
+from adapt.objective.table import OBJECTIVES
 from adapt.parse.keys import OPTIONS
 from adapt.support.errors import ConfigError
 
@@ -46,10 +46,7 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
         ConfigError: names them.
     """
     _check_workers(config.resources)
-    objective = config.objective.kind
-    if ":" not in objective and objective not in OBJECTIVES:
-        known = f"{', '.join(OBJECTIVES)} or package.module:Class"
-        raise ConfigError(f"objective.kind takes {known}, not {objective}", "see --help")
+    OBJECTIVES.place(config.objective.kind)
     shares = config.objective.mask_token_fraction + config.objective.random_token_fraction
     if shares > 1:
         raise ConfigError(

@@ -5,21 +5,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapt.config import SelectConfig
-from adapt.config.plugin import plugged, read_options, source_digest
+from adapt.config.kinds import Kinds
 from adapt.runner.key import deciding
 from adapt.select.selection import Selection
 from adapt.support.errors import ConfigError
 
-SELECTIONS = {
-    "random": "adapt.select.selection:Random",
-    "dsir": "adapt.select.dsir:Dsir",
-    "classifier": "adapt.select.ngram_classifier:ByClassifier",
-    "knn": "adapt.select.knn:NearestNeighbours",
-    "tsds": "adapt.select.tsds:TransportMass",
-    "semdedup": "adapt.select.semdedup:WithoutCopies",
-    "perplexity": "adapt.select.perplexity:ByPerplexity",
-}
-"""The class of each selection, as `module:Class`. A further one is its file, its test and a line here."""
+SELECTIONS: Kinds[type[Selection]] = Kinds(
+    "select.kind",
+    {
+        "random": "adapt.select.selection:Random",
+        "dsir": "adapt.select.dsir:Dsir",
+        "classifier": "adapt.select.ngram_classifier:ByClassifier",
+        "knn": "adapt.select.knn:NearestNeighbours",
+        "tsds": "adapt.select.tsds:TransportMass",
+        "semdedup": "adapt.select.semdedup:WithoutCopies",
+        "perplexity": "adapt.select.perplexity:ByPerplexity",
+    },
+    base="adapt.select.selection:Selection",
+)
+"""The selections, by the names that `select.kind` calls them by."""
 
 
 def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
@@ -28,8 +32,7 @@ def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
     Raises:
         ConfigError: there is none of this name, it is no selection, or an option is not known or of the wrong type.
     """
-    selection: type[Selection] = plugged("select.kind", kind, SELECTIONS, Selection)  # type: ignore[type-abstract]
-    return selection(read_options(kind, selection.Options, options), seed)
+    return SELECTIONS.load(kind)(SELECTIONS.read(kind, options), seed)
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,10 @@ class SelectionStep:
 
     def what(self) -> dict[str, Any]:
         """Kind and options, for the key of a stage; of a user's own, its source too."""
-        own = {} if self.kind in SELECTIONS else {"source": source_digest(type(self.selection))}
         return {
             "way": self.kind,
             "options": self.selection.what(),
-            **own,
+            **SELECTIONS.source(self.kind),
             **deciding(*self.selection.packages()),
         }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
 from adapt.corpus.corpora import Form
-from adapt.corpus.entities import tagger_class
+from adapt.corpus.entities import TAGGERS
 from adapt.corpus.files.manifest import Manifest
 from adapt.model.architecture import check_architecture, check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
@@ -30,7 +30,7 @@ CHECKS: tuple[Callable[[Config], object], ...] = (
     check_objective,
     check_shared,
     check_compile,
-    lambda config: tagger_class(config.objective.tagger) if config.objective.tagger else None,
+    lambda config: TAGGERS.load(config.objective.tagger) if config.objective.tagger else None,
     lambda config: check_entities(config.corpus.cleaning, config.objective.entity_field),
     check_training,
     lambda config: micro_batch(config.training, config.resources.workers),
@@ -94,7 +94,7 @@ class Context:
     def tokens(self) -> "Tokens":
         """How text becomes tokens."""
         form = Form.of(self.config.objective)
-        source = Path(inspect.getfile(tagger_class(form.tagger))) if form.tagger else None
+        source = Path(inspect.getfile(TAGGERS.load(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
         digest = None if self.start.vocabulary else self.digests.of_all(files)
         identity = {"tokenizer": digest, **deciding("tokenizers")}

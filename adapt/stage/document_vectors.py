@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import ModelConfig, ResourcesConfig
-from adapt.config.plugin import source_digest
-from adapt.embed.embedder import EMBEDDERS, Embedder, embedder_class, embedder_of
+from adapt.embed.embedder import EMBEDDERS, Embedder, embedder_of
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Stage
@@ -101,7 +100,7 @@ class Embedding:
     @property
     def learns(self) -> bool:
         """Whether it must learn before it can embed."""
-        return embedder_class(self.kind).learns
+        return EMBEDDERS.load(self.kind).learns
 
     def what(self) -> dict[str, Any]:
         """What decides its vectors. A user's own enters with its source."""
@@ -109,9 +108,14 @@ class Embedding:
         options = {
             name: value for name, value in embedder.what().items() if name != "path"
         }  # the model's digest says it
-        own = {} if self.kind in EMBEDDERS else {"source": source_digest(type(embedder))}
         model = {"model": self.start.digest} if self.start else {}
-        return {"embedder": self.kind, "options": options, **own, **model, **deciding(*embedder.packages)}
+        return {
+            "embedder": self.kind,
+            "options": options,
+            **EMBEDDERS.source(self.kind),
+            **model,
+            **deciding(*embedder.packages),
+        }
 
     def made(self, done: Done | None) -> Embedder:
         """The embedder; with its model, where the stages that make it are done."""

@@ -95,7 +95,7 @@ class Merge(Stage[MadeOf]):
             "density": merging.density,
             "base": self.start.digest,
             "models": [model.digest for model in self.models],
-            **({"seed": merging.seed} if MERGERS[merging.kind].is_random else {}),
+            **({"seed": merging.seed} if MERGERS.load(merging.kind).is_random else {}),
         }
 
     def needs(self) -> Mapping[str, float]:
@@ -120,7 +120,7 @@ class Merge(Stage[MadeOf]):
             tensors = merge_models(self.merging, base.model, weights, targets, base.trust_remote_code, tokens)
         number = tokens.number if tokens else 0
         facts = {target: self._facts(share, base, models, number) for share, target in targets.items()}
-        place = MERGERS[self.merging.kind].dressed_as
+        place = MERGERS.load(self.merging.kind).dressed_as
         speaker = None if place is None else models[place]
         dress(models[tokens.extended[0]] if tokens else speaker or base, facts, speaker)
         knows = any(start.knows(done) for start in (self.start, *self.models)) or any(map(_knows, models))
@@ -133,12 +133,12 @@ class Merge(Stage[MadeOf]):
         merging = self.merging
         weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
         known = {"kind": merging.kind, "share": share, "density": merging.density, "new tokens": new_tokens or None}
-        seeded = {"seed": merging.seed} if MERGERS[merging.kind].is_random else {}
+        seeded = {"seed": merging.seed} if MERGERS.load(merging.kind).is_random else {}
         return MergeFacts(
             name=self.name,
             base_model=redact(self.config.model.path if self.start.training is None else str(base.model)),
             kind=merging.kind,
-            rule=" ".join((MERGERS[merging.kind].__doc__ or "").split()),
+            rule=" ".join((MERGERS.load(merging.kind).__doc__ or "").split()),
             share=share,
             settings={name: value for name, value in {**known, **seeded}.items() if value is not None},
             sources=[

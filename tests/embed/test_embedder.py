@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapt.embed.embedder import EMBEDDERS, embedder_class, embedder_of
+from adapt.embed.embedder import EMBEDDERS, embedder_of
 from adapt.support.errors import ConfigError
 from tests.embed.toys import Lengths
 
@@ -22,7 +22,7 @@ def test_how_many_texts_pass_at_once_is_no_part_of_what_it_is() -> None:
 
 
 def test_a_users_own_is_found() -> None:
-    assert embedder_class("tests.embed.toys:Lengths") is Lengths
+    assert EMBEDDERS.load("tests.embed.toys:Lengths") is Lengths
 
 
 def test_what_is_not_known_is_refused_with_the_nearest() -> None:

@@ -27,7 +27,7 @@ def tensors(models: int, seed: int = 0) -> dict[str, list[Tensor]]:
 def made(kind: str, given: dict[str, list[Tensor]], share: float, **more: object) -> dict[str, np.ndarray]:
     models = len(next(iter(given.values()))) - 1
     known: dict[str, object] = {"weights": (1.0,) * models, "density": None, "seed": 0, **more}
-    merger = MERGERS[kind](Merging(kind, (share,), **known))  # type: ignore[arg-type]
+    merger = MERGERS.load(kind)(Merging(kind, (share,), **known))  # type: ignore[arg-type]
     merger.look(lambda: ((base, list(rest)) for base, *rest in given.values()))
     return {
         name: merger.route(name, base.clone(), [one.clone() for one in rest])(share).numpy()
@@ -211,7 +211,8 @@ def test_dare_that_keeps_all_is_task_arithmetic() -> None:
 
 
 def test_no_way_changes_what_it_is_given() -> None:
-    for kind, way in MERGERS.items():
+    for kind in MERGERS:
+        way = MERGERS.load(kind)
         given = tensors(2 if way.models[1] != 1 else 1)
         before = {name: [one.clone() for one in each] for name, each in given.items()}
         merger: Merger = way(Merging(kind, (0.5,), (1.0, 1.0) if way.is_weighted else (), way.density, 0))

@@ -12,7 +12,7 @@ from adapt.method.elle.method import TEXT
 from adapt.method.ewc.method import FISHER_FILE
 from adapt.method.lora.moments import shared_inputs
 from adapt.method.lora.stage import MOMENTS_FILE
-from adapt.method.table import METHODS, method_class
+from adapt.method.table import METHODS
 from tests.method.elle.test_past_text import text_folder
 from tests.method.trained import BEFORE, Trained, assert_close, assert_equal, train_all
 from tests.train.toy import Case, model
@@ -83,7 +83,7 @@ def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trai
 
 
 def stages_of(name: str) -> tuple[int, ...]:
-    chosen = method_class(kind_of(name))
+    chosen = METHODS.load(kind_of(name))
     return chosen(chosen.Options(**STRONG[name]) if chosen.Options else None).zero_stages
 
 

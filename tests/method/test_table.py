@@ -12,7 +12,7 @@ from adapt.config import Config, MethodConfig, ResourcesConfig, flat, section_of
 from adapt.method.base import Method
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
-from adapt.method.table import METHODS, check_method, method_class, method_of, option_sections
+from adapt.method.table import METHODS, check_method, method_of, option_sections
 from adapt.support.errors import ConfigError
 
 OWN = '''
@@ -84,7 +84,7 @@ def test_the_configuration_says_which_method() -> None:
     assert isinstance(das, Das)
     assert das.options == DasOptions()
     assert method_of(named("das", DasOptions(soft_mask="none"))).options.soft_mask == "none"
-    assert all(method_class(kind).kind == kind for kind in METHODS)
+    assert all(METHODS.load(kind).kind == kind for kind in METHODS)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_the_configuration_says_which_method() -> None:
 )
 def test_what_is_no_method_is_refused(own: Path, kind: str, what: str, fix: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
-        method_class(kind)
+        METHODS.load(kind)
     assert fix in caught.value.fix
 
 
 def test_a_module_that_fails_is_refused(own: Path) -> None:
     own.write_text("1 / 0")
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
-        method_class("own_method:PullBack")
+        METHODS.load("own_method:PullBack")
 
 
 def test_the_key_holds_the_source_of_a_users_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_sections_are_called_like_their_methods(own: Path) -> None:
     assert [section_of(kind) for kind in ("das", "a.b:PullBack", "a:L2SPPlus", "a:EWC")] == [
         *("das", "pull_back", "l2_sp_plus", "ewc")
     ]
-    assert {kind for kind in METHODS if method_class(kind).Options} == set(option_sections("plain"))
+    assert {kind for kind in METHODS if METHODS.load(kind).Options} == set(option_sections("plain"))
     assert set(option_sections("own_method:PullBack")) - set(option_sections("plain")) == {"pull_back"}
     with pytest.raises(ConfigError, match="section `training`"):
         option_sections("own_method:Training")

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from adapt.method.base import Method, Setting
-from adapt.method.table import method_class
+from adapt.method.table import METHODS
 from adapt.model.additions.exbert import EXBERT, attach_exbert, draw_exbert
 from adapt.model.additions.table import with_addition
 from adapt.train.engine import Engine
@@ -77,7 +77,7 @@ def train_all(runs: list[Trained]) -> list[Outcome]:
 
 def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
     """The method of a run and its model, before an engine wraps it."""
-    chosen, case = method_class(run.kind), run.case
+    chosen, case = METHODS.load(run.kind), run.case
     method = chosen(chosen.Options(**run.options) if chosen.Options else None)
     setting = Setting(
         length=case.steps if method.depends_on_length else None,

@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -28,6 +27,7 @@ from adapt.objective.masking import (
     unit_lengths,
 )
 from adapt.objective.objective import Batch, Corrupted
+from adapt.objective.table import OBJECTIVES
 from tests.objective.rows import packed, wrapped
 from tests.samples import sentences
 from tests.tokenizers import wordpiece
@@ -428,9 +428,6 @@ def test_the_same_on_a_gpu() -> None:
     assert torch.equal(uniform(7, 1, epochs.cuda(), rows.cuda(), 64).cpu(), uniform(7, 1, epochs, rows, 64))
 
 
-KINDS = get_args(get_type_hints(ObjectiveConfig)["kind"])
-
-
 def corrupted(kind: str) -> Corrupted:
     tokenizer = wordpiece()
     texts = sentences(40, seed=9)
@@ -438,13 +435,13 @@ def corrupted(kind: str) -> Corrupted:
     return make(ObjectiveConfig(kind=kind), wrapped(tokenizer), 0).corrupt(batch)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OBJECTIVES)
 def test_what_an_objective_asks_for_is_what_is_prepared(kind: str) -> None:
     config = ObjectiveConfig(kind=kind)
     assert make(config, wrapped(wordpiece()), 0).columns() == Form.of(config).marks
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OBJECTIVES)
 def test_every_kind_gives_targets_in_each_row(kind: str) -> None:
     made = corrupted(kind)
     assert made.positions.any(1).all()

@@ -114,7 +114,6 @@ WRONG = [
     ("resources.workers", "few", "int or [int, int]"),
     ("resources.zero_stage", "4", "0, 1, 2, 3"),
     ("training.precision", "fp8", "auto, fp32, bf16, fp16"),
-    ("objective.kind", "clm", "mlm, whole_word, entity, span, causal or package.module:Class"),
 ]
 
 
@@ -124,6 +123,13 @@ def test_a_wrong_type_names_field_kind_and_value(write: Callable[..., str], fiel
         error = refused(PATHS, *arguments)
         assert error.what == f"{field} takes {kind}, not {value}"
         assert "--help" in error.fix
+
+
+def test_an_objective_that_does_not_exist_is_refused(write: Callable[..., str]) -> None:
+    for name, fix in (("whole_wrd", "did you mean whole_word?"), ("xyz", "use causal, entity, mlm, span, whole_word")):
+        error = refused(PATHS, "--config", write(f"objective.kind: {name}\n"))
+        assert error.what == f"objective.kind: there is no {name!r}"
+        assert error.fix.startswith(fix)
 
 
 @pytest.mark.parametrize(

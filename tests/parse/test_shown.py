@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from adapt.config import Config, MethodConfig, flat
-from adapt.method.table import METHODS, method_class, option_sections
+from adapt.method.table import METHODS, option_sections
 from tests.parse.calls import parsed
 
 
@@ -82,7 +82,7 @@ def flat_with_methods() -> dict[str, Any]:
     """Every field by its dotted name, with the options of all methods."""
     found: dict[str, Any] = {}
     for kind in METHODS:
-        options = method_class(kind).Options
+        options = METHODS.load(kind).Options
         found |= flat(Config(method=MethodConfig(kind), method_options=options())) if options else {}
     return {**found, **flat(Config())}
 

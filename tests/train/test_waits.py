@@ -26,7 +26,7 @@ from adapt.method.ewc.method import FISHER_FILE
 from adapt.method.ewc.options import EwcOptions
 from adapt.method.l2sp import L2spOptions
 from adapt.method.prompt_tuning import PrefixOptions, PromptOptions
-from adapt.method.table import method_class
+from adapt.method.table import METHODS as ALL_METHODS
 from adapt.model.layers import KINDS as UNITS
 from adapt.model.layers import Gates
 from adapt.model.packing.isolation import keep_documents_apart
@@ -72,7 +72,7 @@ class Run:
 
 
 def method_of(name: str) -> Method:
-    return method_class(name.split()[0])(METHODS[name])
+    return ALL_METHODS.load(name.split()[0])(METHODS[name])
 
 
 def model_for(objective: str, room: int = 0) -> Any:

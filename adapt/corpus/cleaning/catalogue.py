@@ -6,17 +6,26 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from adapt.config.plugin import plugged, read_options, source_digest
+from adapt.config.kinds import Kinds, read_options
 from adapt.corpus.cleaning.block import Block
-from adapt.corpus.cleaning.filters import Language, Length, Letters, Repetition, Symbols
-from adapt.corpus.cleaning.formatters import Boilerplate, FixUnicode, Pii
 from adapt.runner.key import deciding
 from adapt.support.errors import ConfigError
-from adapt.support.nearest import nearest
 
-BLOCKS: dict[str, type[Block]] = {
-    block.name: block for block in (FixUnicode, Language, Length, Letters, Symbols, Repetition, Boilerplate, Pii)
-}
+BLOCKS: Kinds[type[Block]] = Kinds(
+    "corpus.cleaning",
+    {
+        "fix_unicode": "adapt.corpus.cleaning.formatters:FixUnicode",
+        "language": "adapt.corpus.cleaning.filters:Language",
+        "length": "adapt.corpus.cleaning.filters:Length",
+        "letters": "adapt.corpus.cleaning.filters:Letters",
+        "symbols": "adapt.corpus.cleaning.filters:Symbols",
+        "repetition": "adapt.corpus.cleaning.filters:Repetition",
+        "boilerplate": "adapt.corpus.cleaning.formatters:Boilerplate",
+        "pii": "adapt.corpus.cleaning.formatters:Pii",
+    },
+    base="adapt.corpus.cleaning.block:Block",
+)
+"""The cleaning blocks, by the names that `corpus.cleaning` calls them by. The fields of a block are its options."""
 
 
 def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
@@ -33,14 +42,11 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
 
 def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
     """The blocks with all their options, however they were written, and their packages, for the stage's key."""
+    names = [_name_and_options(entry)[0] for entry in cleaning]
     return [
-        {block.name: {**asdict(block), **deciding(*block.packages), **_own(block)}} for block in blocks_of(cleaning)
+        {block.name: {**asdict(block), **deciding(*block.packages), **BLOCKS.source(name)}}
+        for name, block in zip(names, blocks_of(cleaning), strict=True)
     ]
-
-
-def _own(block: Block) -> dict[str, str]:
-    """A user's own block is known by its source too."""
-    return {} if type(block) in BLOCKS.values() else {"source": source_digest(type(block))}
 
 
 def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
@@ -77,7 +83,4 @@ def _name_and_options(entry: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _block(name: str, options: Mapping[str, Any]) -> Block:
-    if name not in BLOCKS and ":" not in name:
-        raise ConfigError(f"corpus.cleaning has no block {name}", nearest(name, list(BLOCKS)))
-    block = BLOCKS[name] if name in BLOCKS else plugged("corpus.cleaning", name, {}, Block)
-    return read_options(f"corpus.cleaning, {name}", block, options)
+    return read_options(f"corpus.cleaning, {name}", BLOCKS.load(name), options)

@@ -6,25 +6,29 @@ transformers, so that a job can refuse a model at once.
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from adapt.config.kinds import Kinds
 from adapt.model.locate import CONFIG, read_json
 from adapt.support.errors import ModelError
 from adapt.support.nearest import nearest
 
-ADDITIONS: dict[str, str] = {
-    "domains": "adapt.model.additions.domain_modules:attach_domains",
-    "plugins": "adapt.model.additions.masks:attach_plugins",
-    "unit_masks": "adapt.model.additions.masks:attach_unit_masks",
-    "adapters": "adapt.model.additions.bottlenecks:attach_adapters",
-    "prompts": "adapt.model.additions.soft_prompts:attach_prompts",
-    "prefixes": "adapt.model.additions.prefixes:attach_prefixes",
-    "experts": "adapt.model.additions.experts:attach_experts",
-    "exbert": "adapt.model.additions.exbert:attach_exbert",
-}
-"""What attaches each kind, as `module:function`. A further kind is its file in this folder, its test and a line here.
+ADDITIONS: Kinds[Callable[..., None]] = Kinds(
+    "additions",
+    {
+        "domains": "adapt.model.additions.domain_modules:attach_domains",
+        "plugins": "adapt.model.additions.masks:attach_plugins",
+        "unit_masks": "adapt.model.additions.masks:attach_unit_masks",
+        "adapters": "adapt.model.additions.bottlenecks:attach_adapters",
+        "prompts": "adapt.model.additions.soft_prompts:attach_prompts",
+        "prefixes": "adapt.model.additions.prefixes:attach_prefixes",
+        "experts": "adapt.model.additions.experts:attach_experts",
+        "exbert": "adapt.model.additions.exbert:attach_exbert",
+    },
+)
+"""The functions that attach each kind of addition.
 
 A function takes a model of transformers, with or without its head, and the options of its entry. It puts modules into
 the base model in place, so that their parameters and buffers stand in its `state_dict`, and changes what it computes;
@@ -51,8 +55,7 @@ def attach_additions(model: Any, config: Any) -> None:
                 f"there is no addition {kind!r} to a model",
                 nearest(kind, ADDITIONS, f"load it with the version of dontstop that made it (known here: {known})"),
             )
-        module, _, function = ADDITIONS[kind].partition(":")
-        attach = getattr(importlib.import_module(module), function)
+        attach = ADDITIONS.load(kind)
         try:
             attach(model, **options)
         except TypeError as error:  # options of another version

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapt.method.base import Method
-from adapt.method.table import method_class
+from adapt.method.table import METHODS
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import ModelError
 from adapt.train.checkpoints.retain import STATE_FILE, is_whole
@@ -64,7 +64,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
     record = training_of(folder)
     if record is None:
         raise ModelError(f"the checkpoint {folder} is of no finished training", FIX)
-    method = method_class(record.what["method"]["kind"])
+    method = METHODS.load(record.what["method"]["kind"])
     if method.merge is not Method.merge:
         raise ModelError(
             f"the checkpoint {folder} is of method {method.kind}, whose weights become a model at the end alone", FIX

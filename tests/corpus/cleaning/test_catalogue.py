@@ -18,7 +18,7 @@ from adapt.corpus.screening import DUPLICATE, Sieve, Tally, clean
 from adapt.support.errors import ConfigError
 
 WRONG = [
-    (["lenght"], "has no block lenght", "did you mean length?"),
+    (["lenght"], "corpus.cleaning: there is no 'lenght'", "did you mean length?"),
     ([{"length": {"min_chars": 3}}], "unknown key min_chars in corpus.cleaning, length", "min_characters?"),
     ([{"letters": {"fraction_of_something": 3}}], "unknown key fraction_of_something", "min_fraction"),
     ([{"length": {"min_words": -1}}], "length.min_words is -1, but must be >=0", "choose a value"),

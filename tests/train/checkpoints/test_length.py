@@ -14,7 +14,7 @@ import torch
 from adapt.config import MixtureConfig, ObjectiveConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture, share_changes
 from adapt.method.base import Setting
-from adapt.method.table import METHODS, method_class
+from adapt.method.table import METHODS
 from adapt.objective.masking import MASKING, make
 from adapt.objective.objective import Batch
 from adapt.support.errors import ConfigError
@@ -84,7 +84,7 @@ def test_a_method_says_what_it_does(ranks: Any, past: dict[str, Path], name: str
     found, expected = ranks(1).run(states, [short, long])[0]
     same = len(found) == len(expected) and all(map(torch.equal, found, expected))
     assert same == (name not in DEPENDING)
-    chosen = method_class(kind_of(name))
+    chosen = METHODS.load(kind_of(name))
     method = chosen(chosen.Options(**KNOWN[name]) if chosen.Options else None)
     assert method.depends_on_length == (name in DEPENDING)
     assert depends_on_length({"method": method.what()}) == method.depends_on_length
@@ -99,7 +99,7 @@ def test_a_method_that_does_not_say_so_is_not_told_the_length() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "average", "hat", "cpt", "elle"])
 def test_a_run_whose_steps_depend_on_its_length_starts_from_no_other(store: Any, kind: str) -> None:
-    chosen = method_class(kind)
+    chosen = METHODS.load(kind)
     method = chosen(chosen.Options() if chosen.Options else None).what()
     kept(finished(store, stage(wsd(max_steps=1000), method=method), 1000), 800)
     assert start(store, wsd(), method=method) == (["step-00000800"] if kind == "plain" else [])

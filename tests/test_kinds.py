@@ -1,4 +1,4 @@
-"""Parts that a configuration names: what is found, what is refused, and what their options and sources say."""
+"""Tables of kinds: what is found, what is refused, and what options and sources say."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config.plugin import imported, plugged, read_options, source_digest
+from adapt.config.kinds import Kinds, imported, read_options
 from adapt.support.errors import ConfigError
 
 
@@ -24,8 +24,11 @@ class Built(Part):
         return "built in"
 
 
-KNOWN = {"built": f"{__name__}:Built"}
+KNOWN = {"built": f"{__name__}:Built", "lazy": "no_such_module:Lazy"}
+PARTS: Kinds[type[Part]] = Kinds("part", KNOWN, base=f"{__name__}:Part")
+BUILT_IN: Kinds[type[Part]] = Kinds("part", KNOWN)
 OWN = f"""
+from dataclasses import dataclass
 from {__name__} import Part
 
 class Mine(Part):
@@ -37,6 +40,16 @@ class Idle(Part):
 
 class Other:
     pass
+
+class Wild(Mine):
+    Options = dict
+
+@dataclass(frozen=True)
+class NeedyOptions:
+    strength: float
+
+class Needy(Mine):
+    Options = NeedyOptions
 
 number = 3
 """
@@ -55,15 +68,21 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_that_is_built_in_and_a_users_own() -> None:
-    assert plugged("part", "built", KNOWN, Part)().act() == "built in"  # type: ignore[type-abstract]
-    assert plugged("part", "my_parts:Mine", KNOWN, Part)().act() == "mine"  # type: ignore[type-abstract]
+    assert PARTS.load("built")().act() == "built in"
+    assert PARTS.load("my_parts:Mine")().act() == "mine"
+
+
+def test_only_what_is_loaded_is_imported() -> None:
+    assert PARTS.place("lazy") == "no_such_module:Lazy"
+    with pytest.raises(ConfigError, match="no_such_module cannot be imported"):
+        PARTS.load("lazy")
 
 
 @pytest.mark.parametrize(
     ("name", "what", "fix"),
     [
         ("bulit", "part: there is no 'bulit'", "did you mean built?"),
-        ("x", "part: there is no 'x'", "use built, or package.module:Class for your own"),
+        ("x", "part: there is no 'x'", "use built, lazy, or package.module:Class for your own"),
         ("no_such_module:Mine", "part: no_such_module cannot be imported (ModuleNotFoundError", "PYTHONPATH"),
         ("broken_parts:Mine", "part: broken_parts cannot be imported (ZeroDivisionError", "mend the module"),
         ("my_parts:Mien", "part: my_parts has no Mien", "did you mean Mine?"),
@@ -71,24 +90,33 @@ def test_one_that_is_built_in_and_a_users_own() -> None:
         ("my_parts:number", "part: my_parts:number is no Part", "let it inherit"),
         ("my_parts:Idle", "part: my_parts:Idle lacks act", "docs/extension.md"),
         ("my_parts:", "part: my_parts has no ", ""),
+        ("my_parts:Wild", "part: my_parts:Wild.Options is no dataclass", "frozen dataclass"),
+        ("my_parts:Needy", "part: my_parts:Needy.Options: no default for strength", "give every option a default"),
     ],
 )
 def test_what_cannot_be_plugged_in_is_refused_with_a_fix(name: str, what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        plugged("part", name, KNOWN, Part)  # type: ignore[type-abstract]
+        PARTS.load(name)
     assert what in caught.value.what
     assert fix in caught.value.fix
+
+
+def test_where_all_are_built_in_a_users_own_is_not_imported() -> None:
+    with pytest.raises(ConfigError, match="part: there is no 'broken_parts:Mine'") as caught:
+        BUILT_IN.load("broken_parts:Mine")
+    assert caught.value.fix == "use built, lazy"
 
 
 def test_what_is_no_class_can_be_imported_too() -> None:
     assert imported("job", "my_parts:number") == 3
 
 
-def test_the_digest_of_a_source_is_of_its_file(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def digest() -> str:
+def test_the_source_of_a_users_own_enters_keys(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest() -> dict[str, str]:
         monkeypatch.delitem(sys.modules, "my_parts", raising=False)
-        return source_digest(imported("part", "my_parts:Mine"))
+        return PARTS.source("my_parts:Mine")
 
+    assert PARTS.source("built") == {}
     before = digest()
     assert digest() == before
     own.write_text(OWN + "\n# changed\n")
@@ -123,3 +151,9 @@ def test_options_that_are_not_known_or_of_another_type_are_refused(given: dict[s
         read_options("options", Options, given)
     assert what in caught.value.what
     assert fix in caught.value.fix
+
+
+def test_a_kind_without_options_takes_none() -> None:
+    assert PARTS.read("built", {}) is None
+    with pytest.raises(ConfigError, match="unknown key rate in built"):
+        PARTS.read("built", {"rate": 1})
