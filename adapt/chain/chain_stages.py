@@ -20,10 +20,9 @@ from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
 from adapt.tuning.confirm import Confirm
-from adapt.tuning.search_checks import check_test_files
+from adapt.tuning.job_trial import check_test_files, named_by_values
 from adapt.tuning.search_run import search_of
 from adapt.tuning.search_stage import Search, Searched
-from adapt.tuning.space import named_by_values
 
 
 def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[Any, ...]) -> Search:

@@ -8,7 +8,8 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from adapt.config import Config, EvaluationConfig
-from adapt.evaluate.measure_model import call_on_device, ready
+from adapt.evaluate.evaluation_task import ready
+from adapt.evaluate.measure_model import call_on_device
 from adapt.evaluate.measurements import TaskNeighbours
 from adapt.model.locate import Pretrained
 from adapt.model.states import text_features

@@ -1,4 +1,4 @@
-"""Predictions of single masked tokens: pseudo-perplexity, and example sentences with one hidden word.
+"""Predictions of single masked tokens: pseudo-perplexity.
 
 Pseudo-perplexity (Salazar et al., arXiv 1910.14659, equations 1 and 3) is
 
@@ -12,7 +12,6 @@ perplexity and next words instead.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +19,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adapt.config import Config, EvaluationConfig
+from adapt.evaluate.evaluation_task import Ready, ready
 from adapt.evaluate.losses import Heldout, heldout_losses
-from adapt.evaluate.measure_model import Ready, call_on_device, ready
+from adapt.evaluate.measure_model import call_on_device
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed, sent
-from adapt.model.sparse_prediction import losses_at, predict_at
-from adapt.objective.masking import uniform
+from adapt.model.sparse_prediction import losses_at
 from adapt.objective.objective import CausalLanguageModelling
 
 
@@ -100,89 +99,3 @@ def _masked(piece: Tensor, places: Tensor, mask: int, most: int) -> Iterator[tup
         masked = torch.zeros(len(chosen), len(piece), dtype=torch.bool)
         masked[torch.arange(len(chosen)), chosen] = True
         yield piece.expand(len(chosen), -1).masked_fill(masked, mask), masked, piece[chosen]
-
-
-TOP = 3
-SHORTEST, LONGEST = 10, 40
-"""Documents of a length that reads well [tokens]."""
-SHORTEST_PREFIX = 4
-"""Tokens before a word that can be guessed from them."""
-
-
-def filled_masks(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
-) -> list[dict[str, Any]]:
-    """For some documents: the text with a word masked, the word, and the model's first guesses.
-
-    Which documents and words depends on the sample only, so the lists of two models can be laid side by side.
-
-    Returns:
-        One dict each: text, answer, guesses as [word, probability].
-    """
-    examples = []
-    for ids, position in _chosen(tokenizer, sample, count, first=1):
-        masked = ids.clone()
-        masked[position] = tokenizer.mask_token_id
-        text = str(tokenizer.decode(masked[1:-1]))
-        examples.append(_example(model.to(device), tokenizer, text, masked.to(device), position, int(ids[position])))
-    return examples
-
-
-def next_words(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
-) -> list[dict[str, Any]]:
-    """Guesses of a causal model: the text up to a word, the word, and the model's first guesses."""
-    examples = []
-    for ids, position in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
-        text = f"{tokenizer.decode(ids[:position], skip_special_tokens=True)} …"
-        prefix = ids[:position].to(device)
-        examples.append(_example(model.to(device), tokenizer, text, prefix, position - 1, int(ids[position])))
-    return examples
-
-
-def _chosen(
-    tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, first: int
-) -> Iterator[tuple[Tensor, int]]:
-    """Documents, int64 [tokens], and the position of a word in each, from position `first` on."""
-    for number, tokens in zip(sample.documents, sample.tokens, strict=True):
-        ids = torch.tensor(tokens.astype("int64"))
-        if not SHORTEST <= len(ids) <= LONGEST:
-            continue
-        if count > 0 and (positions := [position for position in _whole_words(ids, tokenizer) if position >= first]):
-            count -= 1
-            yield ids, positions[int(uniform(0, 0, torch.tensor([0]), torch.tensor([number]), 1) * len(positions))]
-
-
-def _word(tokenizer: PreTrainedTokenizerBase, ids: Any) -> str:
-    return str(tokenizer.decode(ids)).strip()
-
-
-def _whole_words(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The positions of words of four letters or more that are a single token."""
-    words = [_word(tokenizer, [i]) for i in ids.tolist()]
-    pieces = tokenizer.convert_ids_to_tokens(ids.tolist())
-    starts = [not piece.startswith("##") for piece in pieces]
-    spaced = [piece.startswith(("Ġ", "▁")) for piece in pieces]
-    starts = spaced if any(spaced) else starts
-    return [
-        position
-        for position in range(1, len(ids) - 1)
-        if words[position].isalpha() and len(words[position]) >= 4 and starts[position] and starts[position + 1]
-    ]
-
-
-@torch.inference_mode()
-def _example(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, ids: Tensor, position: int, answer: int
-) -> dict[str, Any]:
-    """What the model predicts at one position of a text."""
-    logits = predict_at(model.eval(), Packed.single(ids), torch.tensor([position], device=ids.device))[0]
-    probabilities, guesses = logits.float().softmax(-1).topk(TOP)
-    return {
-        "text": text,
-        "answer": _word(tokenizer, [answer]),
-        "guesses": [
-            [_word(tokenizer, [guess]), round(probability, 4)]
-            for guess, probability in zip(guesses.tolist(), probabilities.tolist(), strict=True)
-        ],
-    }

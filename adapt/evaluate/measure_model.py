@@ -1,20 +1,22 @@
 """Stage `evaluate`: the losses of one model on the held-out samples of some corpora, measured in a Ray task.
 
-Also what other measurements share: loading a model on a device of the cluster. And the check that no measured document
-was trained on: the number should be 0, and it is counted from the keys of both sides, not inferred from how text was
-held out when it was prepared. This module loads no torch, because the task must hide GPUs before torch is imported.
+Also the check that no measured document was trained on: the number should be 0, and it is counted from the keys of both
+sides, not inferred from how text was held out when it was prepared. This module loads no torch: the driver only reads
+what was measured, and the task must hide GPUs before torch is imported.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import ray
 
 from adapt.config import Config, ResourcesConfig
 from adapt.corpus.heldout import Measured
+from adapt.evaluate.intervals import TextLosses
 from adapt.evaluate.measurements import TextLoss
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
@@ -23,54 +25,12 @@ from adapt.runner.files import write_atomically
 from adapt.runner.outputs import check_content
 from adapt.runner.record import load_record
 from adapt.terminal.console import log
-from adapt.train.worker_process import use_threads
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from adapt.evaluate.intervals import TextLosses
-
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A model, its tokenizer, and where the model is."""
-
-    model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerFast"
-    device: "torch.device"
-
-
-def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
-    """Inside a Ray task: loads a model onto the GPU that the task reserved, or the CPUs.
-
-    Args:
-        pretrained: the model.
-        causal: whether it predicts the next token.
-        shared_by: trainings and tasks that share the cores of a machine, this one among them.
-    """
-    hide_unreserved_gpus()
-    import torch
-
-    from adapt.model.load import load_model
-    from adapt.model.tokenizer import load_tokenizer
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cpu":
-        use_threads(shared_by=shared_by)
-    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
-    torch.nn.Module.to(model, device)
-    return Ready(model, tokenizer, device)
-
-
 def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *arguments: Any) -> T:
     """Calls a function in a Ray task that has one of the cluster's devices, and waits for it."""
-    import ray
-
     task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(function)
     with user_errors():
         result: T = ray.get(task.remote(*arguments))
@@ -149,6 +109,10 @@ Routes = tuple[float | None, float | None, float | None]
 """`routed`, `routed_right` and `mixed` of a `TextLoss`."""
 
 
+MeasuredCorpora = tuple[dict[str, dict[str, list[float]]], dict[str, Routes], list[dict[str, Any]]]
+"""By corpus what LOSSES_FILE holds, by corpus its routes, and the examples."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What is to be measured."""
@@ -181,35 +145,12 @@ def _summed(values: dict[str, list[float]], overlap: int | None, routes: Routes)
     return TextLoss(loss, len(values["counts"]), int(predictions), overlap, *routes, loss_per_byte=per_byte)
 
 
-def _measure(
-    measurement: Measurement,
-) -> tuple[dict[str, dict[str, list[float]]], dict[str, Routes], list[dict[str, Any]]]:
-    config = measurement.config
-    is_causal = config.objective.kind == "causal"
-    loaded = ready(measurement.pretrained, is_causal, config.resources.trainings)  # before torch: it hides GPUs
-    model, tokenizer, device = loaded.model, loaded.tokenizer, loaded.device
+def _measure(measurement: Measurement) -> MeasuredCorpora:
+    """In a Ray task, whose driver loads no torch."""
+    hide_unreserved_gpus()
+    from adapt.evaluate.evaluation_task import measure_corpora
 
-    from adapt.evaluate.losses import SAMPLE_SEED, Heldout, losses_by_domain, predictable_tokens
-    from adapt.evaluate.masked_predictions import filled_masks, next_words
-    from adapt.objective.masking import make
-
-    objective = make(config.objective, tokenizer, SAMPLE_SEED)
-    losses: dict[str, dict[str, list[float]]] = {}
-    routes: dict[str, Routes] = {}
-    examples: list[dict[str, Any]] = []
-    for name, corpus in measurement.corpora.items():
-        sample = Heldout.sample(Path(corpus), config.evaluation, objective.columns())
-        own = measurement.domains.get(name)
-        found = losses_by_domain(model, objective, sample, config.evaluation, device, own)
-        losses[name] = {"losses": found.losses.tolist(), "counts": found.counts.tolist()}
-        if sample.sizes is not None:
-            predictable = predictable_tokens(objective, sample, config.evaluation)
-            losses[name] |= {"predictable": predictable.tolist(), "sizes": np.array(sample.sizes).tolist()}
-        routes[name] = found.routed, found.routed_right, found.mixed
-        if not examples:
-            show = next_words if is_causal else filled_masks
-            examples = show(model, tokenizer, sample, config.evaluation.examples, device)
-    return losses, routes, examples
+    return measure_corpora(measurement)
 
 
 def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:
@@ -218,10 +159,8 @@ def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array(values["losses"]), np.array(values["counts"])
 
 
-def read_text_losses(folder: Path, corpus: str) -> "TextLosses | None":
+def read_text_losses(folder: Path, corpus: str) -> TextLosses | None:
     """All that `measure` wrote for a corpus; None where the length of its texts was not known."""
-    from adapt.evaluate.intervals import TextLosses
-
     values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
     if "sizes" not in values:
         return None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
 from adapt.evaluate.measure_model import read_losses, read_text_losses
@@ -155,16 +156,10 @@ def draw_heatmap(
         file: to write.
         models: names of the rows.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display is needed
-    from matplotlib import pyplot
-
     rows = domains if models is None else models
     width, height = 1.8 + 0.75 * len(domains), 2.3 + 0.75 * len(rows)
-    figure, axes = pyplot.subplots(
-        1, len(matrices), figsize=(width * len(matrices), height), layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=(width * len(matrices), height), layout="constrained")
+    axes = figure.subplots(1, len(matrices), squeeze=False)
     for axis, (name, matrix) in zip(axes[0], matrices.items(), strict=True):
         _draw_cells(axis, matrix, name in SIGNED, 3 if name in FINE else 2)
         axis.set_xticks(range(len(domains)), domains, rotation=45, ha="right")
@@ -173,7 +168,6 @@ def draw_heatmap(
         axis.spines[:].set_visible(False)
         axis.tick_params(length=0)
     figure.savefig(file, dpi=120)
-    pyplot.close(figure)
 
 
 def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool, digits: int) -> None:

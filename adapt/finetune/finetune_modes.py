@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 from transformers import PreTrainedModel
@@ -36,9 +39,6 @@ from adapt.finetune.examples import ExampleBatch, Examples, Problem, in_passes
 from adapt.finetune.finetune_loop import Course, FinetunePlace, FinetuneSettings, History, train
 from adapt.model.states import last_hidden_state
 from adapt.task.dataset import IGNORED
-
-if TYPE_CHECKING:
-    from sklearn.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,6 @@ def extract_features(
 
     The result does not depend on the seed.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     def state(batch: ExampleBatch) -> Tensor:
         return unit_states(last_hidden_state(encoder, batch.packed, batch.segments), batch, settings.pooling).float()

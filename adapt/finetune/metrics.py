@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+from sklearn import metrics
 
 from adapt.statistics.outcomes import spans
 from adapt.task.dataset import IGNORED, Facts
@@ -76,22 +77,13 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
     """
     if facts.metric == "entity_f1":
         return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
-    metrics = _sklearn_metrics()
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     if facts.metric == "accuracy":
         return float(metrics.accuracy_score(true, guess))
     return float(metrics.f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
 
 
-def _sklearn_metrics() -> Any:
-    """Imported only here, as it takes a second, which the first training step need not wait for."""
-    from sklearn import metrics
-
-    return metrics
-
-
 def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
-    metrics = _sklearn_metrics()
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     classes = range(len(facts.labels))
     names = ("precision", "recall", "f1", "support")

@@ -11,12 +11,13 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from adapt.config import Config, FinetuneConfig, ResourcesConfig
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import await_resources, hide_unreserved_gpus, user_errors
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ClusterError
-from adapt.train.worker_process import use_threads
 
 SMALLEST_GPU_SHARE = 0.1
 TAKES_LESS = "lower finetune.max_length, or take a larger device"
@@ -56,8 +57,6 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
         ModelError: the checkpoint cannot be used.
         TrainingError: the loss is not finite.
     """
-    import ray
-
     cpus, gpus = run.config.finetune.cpus_per_seed, gpus_per_seed(run.config.finetune)
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
@@ -76,8 +75,6 @@ def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
 
 def gpus_per_seed(finetune: FinetuneConfig) -> float:
     """The share of a GPU that a run gets: as configured, else an equal share of one, if the cluster has any."""
-    import ray
-
     if finetune.gpus_per_seed is not None:
         return finetune.gpus_per_seed
     share = max(SMALLEST_GPU_SHARE, floor(GPU_PARTS / max(1, len(finetune.seeds))) / GPU_PARTS)
@@ -94,13 +91,9 @@ def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
 
 def _work(run: FinetuneRun, folder: Path) -> RunFound:
     hide_unreserved_gpus()
-    import torch
+    from adapt.finetune.seed_run import seed_work
 
-    from adapt.finetune.seed_run import finetune_work
-
-    if not torch.cuda.is_available():
-        use_threads(run.config.finetune.cpus_per_seed)
-    return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
+    return seed_work(run, folder)
 
 
 PREDICTIONS_FILE = "predictions.jsonl"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from adapt.config import Config
 from adapt.finetune.classifier import save_classifier
@@ -15,13 +16,14 @@ from adapt.finetune.examples import Problem
 from adapt.finetune.finetune_loop import FinetunePlace, FinetuneSettings, check_savable
 from adapt.finetune.finetune_modes import Learned, extract_features, probe, tune_classifier
 from adapt.finetune.metrics import task_scores
-from adapt.finetune.ray_task import RunFound
+from adapt.finetune.ray_task import FinetuneRun, RunFound
 from adapt.model.additions.domain_modules import choose_domain, domain_vectors, domains_of, nearest_domains
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer
 from adapt.task.dataset import SPLITS, Facts, Split
 from adapt.train.model_options import apply_options
+from adapt.train.worker_process import use_threads
 
 MODES = {
     "fine_tune": tune_classifier,
@@ -32,6 +34,13 @@ MODES = {
 
 ROUTED_EXAMPLES = 256
 """Train examples whose mean vector tells the nearest domain, at the most."""
+
+
+def seed_work(run: FinetuneRun, folder: Path) -> RunFound:
+    """What the task does: `finetune_work`, on the cores that the task reserved where there is no GPU."""
+    if not torch.cuda.is_available():
+        use_threads(run.config.finetune.cpus_per_seed)
+    return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
 
 
 def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunFound:

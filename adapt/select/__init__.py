@@ -12,8 +12,9 @@ selections.
 - `highest`: the documents with the highest scores, in one pass.
 - `choose`: from the pool to the documents that are taken.
 - `markup`: signs of the target that the pool lacks.
-- `grams`: texts as hashed n-grams.
+- `grams`, `gram_regression`: texts as hashed n-grams, and regression on them.
 - `dsir`, `ngram_classifier`, `perplexity`: selections by words and by loss.
+- `document_losses`: losses of a language model on documents.
 - `vector_search`: search for documents near given vectors.
 - `knn`, `tsds`, `semdedup`: selections by vectors.
 - `selection_metrics`: a selection compared with random documents.

@@ -20,6 +20,7 @@ from adapt.corpus.shingles import normalised
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
+from adapt.model.tokenizer import load_text_tokenizer
 from adapt.select.grams import chunks
 from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
 from adapt.select.selection import Given, Room, Selection
@@ -225,8 +226,6 @@ class TokenCounter:
     """
 
     def __init__(self, pretrained: Pretrained, ends: bool) -> None:
-        from adapt.model.tokenizer import load_text_tokenizer
-
         tokenizer = load_text_tokenizer(pretrained)
         self._quick = QuickTokenizer(tokenizer.backend_tokenizer)
         self._end = tokenizer.eos_token_id if ends else None

@@ -10,17 +10,13 @@ n-grams of a target occur in a pool by their full hashes; those that never occur
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import Field
 
 from adapt.corpus.shingles import all_ngrams
 from adapt.corpus.word_hashes import word_hashes
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
 
 _FILTER_BITS = 22
 """A table of 2^22 entries says quickly of most hashes that they are not among some known ones."""
@@ -45,13 +41,6 @@ class KnownGrams:
         for some in chunks(texts, len):
             found.append(np.unique(gram_hashes(some, longest)[0]))
         return cls(np.unique(np.concatenate(found)))
-
-    def in_texts(self, texts: Iterable[str], longest: int) -> np.ndarray:
-        """Which of the known grams occur in some texts, bool [known]."""
-        found = np.zeros(len(self.hashes), bool)
-        for some in chunks(texts, len):
-            self.mark(gram_hashes(some, longest)[0], found)
-        return found
 
     def mark(self, hashes: np.ndarray, found: np.ndarray) -> None:
         """Marks the known grams that are among some others.
@@ -143,23 +132,10 @@ class Grams(NamedTuple):
 
     def norms(self, buckets: int) -> np.ndarray:
         """The Euclidean norm of how often each bucket stands in each text, float64 [texts]."""
-        _, counts, ends = self._different(buckets)
-        return _norms(counts, ends)
+        _, counts, ends = self.different(buckets)
+        return norms_of(counts, ends)
 
-    def matrix(self, buckets: int) -> "csr_array":
-        """How often each bucket stands in each text, divided by the text's norm: float64 [texts, buckets].
-
-        A text without grams is a row of zeros.
-        """
-        from scipy.sparse import csr_array
-
-        different, counts, ends = self._different(buckets)
-        places = different % buckets
-        shares = counts / np.repeat(_norms(counts, ends), np.diff(ends, prepend=0))
-        number = np.int32 if buckets <= np.iinfo(np.int32).max else np.int64  # some solvers take the first alone
-        return csr_array((shares, places.astype(number), np.append(0, ends).astype(number)), (self.texts, buckets))
-
-    def _different(self, buckets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def different(self, buckets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The buckets that each text has, plus its number x buckets; the grams of each; where those of a text end."""
         together = (self.owners * buckets + self.buckets).astype(np.min_scalar_type(max(self.texts, 1) * buckets))
         together.sort()  # numbers of fewer bytes take less time
@@ -169,7 +145,7 @@ class Grams(NamedTuple):
         return different, np.diff(starts, append=len(together)), ends
 
 
-def _norms(counts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def norms_of(counts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Euclidean norms of parts of some counts, each of which ends at one place, float64."""
     before = np.append(0, np.cumsum(counts * counts))
     norms: np.ndarray = np.sqrt(np.diff(before[ends], prepend=0))
@@ -251,44 +227,6 @@ def gram_chunks(texts: Iterable[str], longest: int, buckets: int) -> Iterator[Gr
     """The grams of texts without end, a chunk of them at a time."""
     for some in chunks(texts, len):
         yield grams(some, longest, buckets)
-
-
-def gram_matrix(texts: Sequence[str], longest: int, buckets: int) -> "csr_array":
-    """`Grams.matrix` of all texts: float64 [texts, buckets]."""
-    from scipy.sparse import vstack
-
-    parts = [some.matrix(buckets) for some in gram_chunks(texts, longest, buckets)]
-    return vstack(parts or [grams([], longest, buckets).matrix(buckets)], format="csr")
-
-
-def window_matrix(
-    texts: Sequence[str], longest: int, buckets: int, most: int, known: KnownGrams | None = None
-) -> "tuple[csr_array, np.ndarray]":
-    """Windows of texts as rows of length 1, and the text of each, rising, int64 [windows].
-
-    Args:
-        texts: any.
-        longest: words of the longest grams.
-        buckets: number of them.
-        most: windows of a text; of a longer one they are taken evenly from all over.
-        known: other grams than these are left out; None for none.
-
-    Returns:
-        float64 [windows, buckets], and numbers of texts.
-    """
-    from scipy.sparse import vstack
-
-    parts, owners, first = [grams([], longest, buckets).matrix(buckets)], [np.zeros(0, np.int64)], 0
-    for some in chunks(texts, len):
-        found = windows(some, longest, buckets, known)
-        counts = np.bincount(found.texts)[found.texts]
-        places = np.arange(len(found.texts)) - np.searchsorted(found.texts, found.texts)
-        begins, ends = ((2 * (places + n) * most + counts) // (2 * counts) for n in (0, 1))
-        taken = (counts <= most) | (begins != ends)  # `most` of them, evenly
-        parts.append(found.grams.matrix(buckets)[np.flatnonzero(taken)])
-        owners.append(found.texts[taken] + first)
-        first += len(some)
-    return vstack(parts, format="csr"), np.concatenate(owners)
 
 
 def gram_counts(texts: Iterable[str], longest: int, buckets: int) -> np.ndarray:

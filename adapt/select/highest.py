@@ -10,12 +10,12 @@ from heapq import heappop, heappush
 from itertools import tee, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from adapt.select.selection import NEVER, DocumentPool, Room, Selection
+import numpy as np
+
+from adapt.select.selection import NEVER, DocumentPool, NoOptions, Random, Room, Selection
 from adapt.support.errors import DataError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from adapt.select.pool import Document
 
 TOLD_AFTER = 1_000_000
@@ -103,14 +103,12 @@ def best(
     return found
 
 
-def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str]) -> "np.ndarray":
+def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str]) -> np.ndarray:
     """Ids of the documents that may be taken, int64, in their order; memory holds no texts.
 
     Raises:
         DataError: a score is no number.
     """
-    import numpy as np
-
     found = pool.visit(FindPermitted(selection, target), on_device=bool(selection.models()))
     return np.concatenate([np.zeros(0, np.int64), *found])
 
@@ -146,10 +144,8 @@ class FindPermitted:
     selection: Selection
     target: Sequence[str]
 
-    def __call__(self, documents: "Iterator[Document]", hint: None) -> "Iterator[np.ndarray]":
+    def __call__(self, documents: "Iterator[Document]", hint: None) -> Iterator[np.ndarray]:
         """Their ids."""
-        import numpy as np
-
         scores = scored(self.selection, documents, self.target)
         yield np.fromiter((document.id for _, document in scores), np.int64)
 
@@ -195,3 +191,23 @@ def highest(
     """
     found = best(selection, pool, target, Room(documents=count)).held
     return [(-entry.before, entry.held, entry.score) for entry in sorted(found, reverse=True)]
+
+
+def random_draw(seed: int, stream: int) -> Random:
+    """Random selection that draws from a stream of its own; see `draws_at`."""
+    draw = Random(NoOptions(), seed)
+    draw.stream = stream
+    return draw
+
+
+def sampled(pool: DocumentPool, count: int, seed: int, stream: int) -> "list[Document]":
+    """So many documents at random, or all of fewer, in their order; in one pass.
+
+    Args:
+        pool: documents.
+        count: how many.
+        seed: of the job.
+        stream: see `draws_at`.
+    """
+    found = best(random_draw(seed, stream), pool, (), Room(documents=count), as_it_is)
+    return sorted((entry.held for entry in found.held), key=lambda document: document.id)

@@ -13,15 +13,15 @@ left out: they would separate the two sides by themselves and say nothing about 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.select.dsir import check_some_known
-from adapt.select.grams import Buckets, KnownGrams, chunks, gram_hashes, window_matrix, windows
-from adapt.select.highest import Best, FindBest, Ranked, as_it_is, highest
-from adapt.select.selection import Given, NoOptions, Random, Room, Selection
+from adapt.select.grams import Buckets, KnownGrams, chunks, gram_hashes, windows
+from adapt.select.highest import Best, FindBest, Ranked, as_it_is, highest, random_draw
+from adapt.select.selection import Given, Random, Room, Selection
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
 
@@ -33,9 +33,6 @@ NEGATIVE = 2
 FEWEST = 2
 SMALLEST = 1.0
 """Norm of a window that has a gram."""
-MOST_WINDOWS = 4
-"""Windows of a text that is learnt from; of a longer one they are taken from all over."""
-MOST_STEPS, TOLERANCE = 1000, 1e-5
 
 
 @dataclass(frozen=True)
@@ -104,11 +101,10 @@ class ByClassifier(Selection):
 
     def _sampled(self, given: Given, known: KnownGrams) -> tuple[list[str], np.ndarray]:
         """Negative texts, in the order of the pool, and which grams of the target occur in the pool, bool [known]."""
-        draw = Random(NoOptions(), self.seed)
-        draw.stream = NEGATIVE
         room = Room(documents=self.options.sample)
         best, occurs = Best(room), np.zeros(len(known.hashes), bool)
-        for seen in given.pool.visit(SampleAndLook(draw, room, known, self.options.ngram), best.hint):
+        look = SampleAndLook(random_draw(self.seed, NEGATIVE), room, known, self.options.ngram)
+        for seen in given.pool.visit(look, best.hint):
             best.merge(seen.best)
             occurs |= seen.occurs
         documents = sorted((entry.held for entry in best.held), key=lambda document: document.id)
@@ -117,15 +113,10 @@ class ByClassifier(Selection):
     def _train(
         self, target: Sequence[str], known: KnownGrams, recalled: Sequence[str], negative: Sequence[str]
     ) -> None:
-        from scipy.sparse import vstack
+        from adapt.select.gram_regression import fit_sides
 
-        ngram, buckets = self.options.ngram, self.options.buckets
-        sides = [(target, known), (recalled, None), (negative, None)]
-        found = [window_matrix(texts, ngram, buckets, MOST_WINDOWS, only) for texts, only in sides]
-        weights = np.concatenate([equal_text_weights(owners) for _, owners in found])
-        positive = sum(len(owners) for _, owners in found[:2])
-        features = vstack([matrix for matrix, _ in found], format="csr")
-        self.weights, self.bias = regression(features, positive, self.options.strength, weights)
+        options, positive = self.options, [(target, known), (recalled, None)]
+        self.weights, self.bias = fit_sides(positive, negative, options.ngram, options.buckets, options.strength)
 
 
 class Seen(NamedTuple):
@@ -155,38 +146,3 @@ class SampleAndLook:
         for some in chunks(documents, len):
             self.known.mark(gram_hashes(some, self.ngram)[0], occurs)
             yield from some
-
-
-def equal_text_weights(owners: np.ndarray) -> np.ndarray:
-    """Weights of windows by which all texts weigh 1, float64 [windows].
-
-    Args:
-        owners: the text of each window, rising from 0, int64 [windows].
-    """
-    weights: np.ndarray = 1.0 / np.bincount(owners)[owners] if len(owners) else np.zeros(0)
-    return weights
-
-
-def regression(features: Any, positive: int, strength: float, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weights [buckets] and bias of logistic regression, both classes weighing the same; fitted by scikit-learn.
-
-    Buckets that no row has are left out while it is fitted: the penalty would keep their weights at 0.
-
-    Args:
-        features: sparse [rows, buckets], the positive rows first.
-        positive: number of them.
-        strength: inverse of the penalty.
-        weights: of the rows, within their class, float64 [rows].
-    """
-    from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits
-
-    seen = np.unique(features.indices)
-    is_positive = np.arange(features.shape[0]) < positive
-    classes = np.where(is_positive, weights[is_positive].sum(), weights[~is_positive].sum())
-    model = LogisticRegression(C=strength, max_iter=MOST_STEPS, tol=TOLERANCE)
-    with threadpool_limits(1):  # more threads wait for each other most of the time
-        fitted = model.fit(features[:, seen], is_positive, weights * weights.sum() / (2 * classes))
-    found = np.zeros(features.shape[1])
-    found[seen] = fitted.coef_[0]
-    return found, float(fitted.intercept_[0])

@@ -13,24 +13,21 @@ predictions is chance, and the highest of many such means would be short documen
 predictions counts as if the missing ones had no difference.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adapt.config import Fraction, PositiveInt
-from adapt.model.tokenize.ragged import IDS
-from adapt.select.selection import NEVER, Given, Selection, draws_at, sampled
+from adapt.select.highest import sampled
+from adapt.select.selection import NEVER, Given, Selection, draws_at
 from adapt.support.errors import ConfigError, DataError
-from adapt.support.splitmix import mix
 
 if TYPE_CHECKING:
-    from adapt.config import Config
-    from adapt.evaluate.measure_model import Ready
-    from adapt.model.locate import Pretrained
+    from adapt.select.document_losses import DocumentLosses
     from adapt.select.pool import Document
 
 BAND, WITHIN = 3, 4
@@ -120,60 +117,8 @@ class ByPerplexity(Selection):
         return known
 
     @cached_property
-    def _losses(self) -> "list[Losses]":
+    def _losses(self) -> "list[DocumentLosses]":
         """Those of each model, which is loaded in the process that scores."""
-        return [Losses(self._models[path], self._config, self.options.max_tokens) for path in self.models()]
+        from adapt.select.document_losses import DocumentLosses
 
-
-class Losses:
-    """The losses of a model.
-
-    Args:
-        pretrained: the model.
-        config: the job's; has the objective.
-        most: tokens of a text.
-    """
-
-    def __init__(self, pretrained: "Pretrained", config: "Config", most: int) -> None:
-        from adapt.model.tokenize.text_tokenizer import QuickTokenizer
-        from adapt.model.tokenizer import load_text_tokenizer
-
-        self._ready = _loaded(pretrained, config.objective.kind == "causal")
-        self._config, self._most = config, most
-        self._special = self._ready.tokenizer.all_special_ids
-        self._quick = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer)
-
-    def __call__(self, documents: "Sequence[Document]") -> tuple[np.ndarray, np.ndarray]:
-        """The mean loss of each document [nats a predicted token], float64 [n], and the number of predictions, [n].
-
-        The loss is NaN where nothing can be predicted.
-
-        Args:
-            documents: texts; their ids decide their masks.
-        """
-        from adapt.evaluate.losses import losses_on
-
-        tokens = [
-            ids[: self._most].astype(np.int64) for ids in self._quick([str(text) for text in documents]).lists(IDS)
-        ]
-        model, tokenizer, device = self._ready.model, self._ready.tokenizer, self._ready.device
-        numbers = mask_numbers([document.id for document in documents])
-        losses, counts = losses_on(tokens, numbers, model, tokenizer, self._config, device)
-        has_tokens = [not np.isin(ids, self._special).all() for ids in tokens]
-        known = (counts > 0) & np.array(has_tokens, bool)
-        found: np.ndarray = np.divide(losses, counts, out=np.full(len(documents), np.nan), where=known)
-        return found, np.asarray(counts)
-
-
-@lru_cache(maxsize=2)
-def _loaded(pretrained: "Pretrained", causal: bool) -> "Ready":
-    """A model, which a process keeps for the next pass."""
-    from adapt.evaluate.measure_model import ready
-
-    return ready(pretrained, causal)
-
-
-def mask_numbers(ids: Sequence[int]) -> list[int]:
-    """A number below 2^40 for each id, by which masks are drawn: their addresses hold no larger ones."""
-    numbers: np.ndarray = mix(np.array(ids, np.uint64)) >> np.uint64(24)
-    return [int(number) for number in numbers]
+        return [DocumentLosses(self._models[path], self._config, self.options.max_tokens) for path in self.models()]

@@ -10,9 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
+from adapt.support.splitmix import mix
+
+if TYPE_CHECKING:
     from adapt.config import Config
     from adapt.model.locate import Pretrained
     from adapt.select.pool import Document
@@ -98,7 +100,7 @@ class DocumentPool(Protocol):
     ) -> "Iterator[T]":
         """The same for what shows progress meanwhile, and is told what is known when an item is about to be read."""
 
-    def narrowed(self, ids: "np.ndarray") -> "DocumentPool":
+    def narrowed(self, ids: np.ndarray) -> "DocumentPool":
         """Some of the documents alone, by their ids, int64."""
 
 
@@ -116,7 +118,7 @@ class Given:
     """Those that `Selection.models` names."""
     vectors: Vectors | None = None
     """Those that `Selection.vectors` names."""
-    permitted: "np.ndarray | None" = None
+    permitted: np.ndarray | None = None
     """Ids of the documents of the pool, int64, sorted, where selections before this one have narrowed it; else None."""
 
 
@@ -211,7 +213,7 @@ class Random(Selection):
             yield from draws_at(ids, self.seed, self.stream).tolist()
 
 
-def draws_at(ids: "np.ndarray | list[int]", seed: int, stream: int = 0) -> "np.ndarray":
+def draws_at(ids: np.ndarray | list[int], seed: int, stream: int = 0) -> np.ndarray:
     """Uniform numbers in (0, 1) for some documents: float64 [n].
 
     Args:
@@ -219,27 +221,6 @@ def draws_at(ids: "np.ndarray | list[int]", seed: int, stream: int = 0) -> "np.n
         seed: of the job.
         stream: numbers of another stream are other numbers.
     """
-    import numpy as np
-
-    from adapt.support.splitmix import mix
-
     start = mix(np.array([(seed + (stream << 32)) % 2**64], np.uint64))
     numbers: np.ndarray = mix(start ^ np.asarray(ids, np.int64).astype(np.uint64))
     return ((numbers >> np.uint64(11)) + 0.5) / 2.0**53  # 53 bits: neither 0 nor 1
-
-
-def sampled(pool: DocumentPool, count: int, seed: int, stream: int) -> "list[Document]":
-    """So many documents at random, or all of fewer, in their order; in one pass.
-
-    Args:
-        pool: documents.
-        count: how many.
-        seed: of the job.
-        stream: see `draws_at`.
-    """
-    from adapt.select.highest import as_it_is, best
-
-    draw = Random(NoOptions(), seed)
-    draw.stream = stream
-    found = best(draw, pool, (), Room(documents=count), as_it_is)
-    return sorted((entry.held for entry in found.held), key=lambda document: document.id)

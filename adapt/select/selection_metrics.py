@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.manifold import TSNE
+from sklearn.metrics import roc_auc_score
 
-from adapt.config import Config
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
-from adapt.model.locate import Pretrained
-from adapt.model.tokenize.ragged import IDS
-from adapt.select.grams import gram_counts, gram_matrix, window_matrix
-from adapt.select.ngram_classifier import MOST_WINDOWS, equal_text_weights, regression
+from adapt.select.gram_regression import equal_text_weights, gram_matrix, regression, window_matrix
+from adapt.select.grams import gram_counts
 
 NGRAM, BUCKETS = 2, 10_000
 FEATURES = 2**18
@@ -30,8 +31,6 @@ FEATURES = 2**18
 MOST = 4000
 """Texts of a side that the fresh classifier sees."""
 FEWEST = 8
-MEASURED_TOKENS = 20_000
-"""Tokens of each sample that a model's loss is measured on, to within a document."""
 EXCERPT = 400
 """Characters of an example."""
 
@@ -65,13 +64,11 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
         texts: those to tell from them.
         seed: decides which texts are looked at, where there are many.
     """
-    from sklearn.metrics import roc_auc_score
-
     sides = [in_random_order(side, seed)[:MOST] for side in (target, texts)]
     if min(map(len, sides)) < FEWEST:
         return None
     texts_of_both = [text for side in sides for text in side]
-    features, owners = window_matrix(texts_of_both, NGRAM, FEATURES, MOST_WINDOWS)
+    features, owners = window_matrix(texts_of_both, NGRAM, FEATURES)
     of_target = np.arange(len(texts_of_both)) < len(sides[0])
     places = np.concatenate([np.arange(len(side)) for side in sides])
     weights = equal_text_weights(owners)
@@ -90,35 +87,6 @@ def distinct_shares(samples: Sequence[Sequence[str]]) -> list[float]:
     pairs = [_pairs(texts) for texts in samples]
     most = min(map(len, pairs))
     return [len(np.unique(runs[:most])) / max(most, 1) for runs in pairs]
-
-
-def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """A model's held-out loss on the first texts of each sample [nats a predicted token], on the CPUs of this process.
-
-    Args:
-        config: `evaluation` and `objective`.
-        pretrained: the model.
-        samples: texts by name.
-    """
-    import torch
-
-    from adapt.evaluate.losses import loss_on
-    from adapt.model.load import load_model
-    from adapt.model.tokenize.text_tokenizer import QuickTokenizer
-    from adapt.model.tokenizer import load_text_tokenizer
-
-    tokenizer = load_text_tokenizer(pretrained)
-    quick = QuickTokenizer(tokenizer.backend_tokenizer)
-    model = load_model(pretrained.model, config.objective.kind == "causal", pretrained.trust_remote_code)
-    found = {}
-    for name, texts in samples.items():
-        tokens: list[np.ndarray] = []
-        for text in texts:
-            if sum(map(len, tokens)) >= MEASURED_TOKENS:
-                break
-            tokens += [ids.astype(np.int64) for ids in quick([text]).lists(IDS)]
-        found[name] = loss_on(tokens, model, tokenizer, config, torch.device("cpu"))
-    return found
 
 
 def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str], count: int) -> list[TakenExample]:
@@ -181,9 +149,6 @@ def word_vectors(samples: Mapping[str, Sequence[str]], seed: int) -> dict[str, n
         samples: texts by name, in random order.
         seed: of the SVD.
     """
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
     looked_at = {name: [text[:CHARACTERS] for text in texts[:SAMPLE]] for name, texts in samples.items()}
     vectorizer = TfidfVectorizer(min_df=2, max_features=WORDS, sublinear_tf=True)
     try:
@@ -218,8 +183,6 @@ def map_places(vectors: Mapping[str, np.ndarray], seed: int) -> dict[str, np.nda
         vectors: of length 1, by name.
         seed: of the map.
     """
-    from sklearn.manifold import TSNE
-
     if not vectors:
         return {}
     shown = {name: rows[:MAPPED] for name, rows in vectors.items()}

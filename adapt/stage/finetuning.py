@@ -10,7 +10,6 @@ from typing import Any
 
 from adapt.config import Config, TaskConfig, what
 from adapt.corpus.files.manifest import check_listed
-from adapt.finetune.ray_task import FinetuneRun, run_finetuning
 from adapt.model.additions.table import check_parts
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
@@ -221,6 +220,8 @@ class Finetune(Stage[Finetuned]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
         """Writes predictions, the curve, and the model where it is to be kept."""
+        from adapt.finetune.ray_task import FinetuneRun, run_finetuning
+
         start, resources = self.start.made(done), self.config.resources
         check_weights(start.model)
         connect(resources)

@@ -223,11 +223,11 @@ class JudgeSelection(Stage[SelectionJudged]):
         """
         from adapt.evaluate.domain_similarity import word_overlaps
         from adapt.select.choose import TokenCounter
+        from adapt.select.document_losses import sample_losses
         from adapt.select.selection_metrics import (
             distinct_shares,
             kl_divergence,
             mean_distance,
-            sample_losses,
             separability,
         )
 

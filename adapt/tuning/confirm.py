@@ -14,11 +14,9 @@ from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Finished, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock
-from adapt.statistics.seeds import spread
 from adapt.terminal.console import log
-from adapt.tuning.job_trial import DEV_SCORE, TEST_SCORE, Trial, TrialMeasured
+from adapt.tuning.job_trial import DEV_SCORE, TEST_SCORE, Trial, TrialMeasured, named_by_values, over_seeds
 from adapt.tuning.search_stage import Search, Searched
-from adapt.tuning.space import named_by_values
 
 
 @dataclass(frozen=True)
@@ -153,15 +151,10 @@ def _measured(done: Done, trials: Mapping[str, Trial]) -> list[TrialMeasured]:
 def _compared(name: str, best: Sequence[TrialMeasured], as_it_is: Sequence[TrialMeasured]) -> FreshFigure:
     ours, theirs = ([trial.figures[name].value for trial in trials] for trials in (best, as_it_is))
     if not theirs:
-        return FreshFigure(_over_seeds(ours), None, None)
+        return FreshFigure(over_seeds(ours), None, None)
     return FreshFigure(
-        _over_seeds(ours), _over_seeds(theirs), _over_seeds([a - b for a, b in zip(ours, theirs, strict=True)])
+        over_seeds(ours), over_seeds(theirs), over_seeds([a - b for a, b in zip(ours, theirs, strict=True)])
     )
-
-
-def _over_seeds(values: Sequence[float]) -> Estimate:
-    found = spread(values)
-    return Estimate(found.mean, found.low, found.high)
 
 
 def _apparent(searched: Searched, objective: str, sign: int) -> float | None:

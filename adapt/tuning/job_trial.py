@@ -1,33 +1,45 @@
-"""Stage `trial`: a job with values for the searched fields, and the resources that trials run on.
+"""Stage `trial`: a job with values for the searched fields; these values in names and files; resources of trials.
 
 Trials run side by side on this machine. Those that a cluster can never hold are refused before the first. A trial
 whose device ran out of memory goes on with smaller micro-batches, which are part of no key.
 """
 
+import hashlib
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from adapt.config import Config, TaskConfig, most_of
+import yaml
+
+from adapt.config import Config, TaskConfig, flat, most_of
 from adapt.evaluate.measurements import Estimate, LossChange
 from adapt.job.job_run import Job
+from adapt.parse.keys import nested
 from adapt.ray.runtime import address_of, await_resources
 from adapt.runner import Done, Outcome, Record, Stage, Store
+from adapt.runner.key import canonical
 from adapt.runner.stage import everything
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence as DomainSequence
+from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.finetuning import Finetune, Scores, task_of
 from adapt.stage.train import Train
 from adapt.statistics.seeds import spread
 from adapt.support.better import ways_of
 from adapt.support.errors import ClusterError, DeviceMemoryError
+from adapt.support.redact import redacted
+from adapt.task.labelled_examples import split_files
 from adapt.train.capacity.device import has_gpu
 from adapt.train.capacity.forecast import may_fit
 from adapt.train.schedule import micro_batch, smaller_micro_batch
 
+Configure = Callable[[Mapping[str, Any]], Config]
+"""Gives the configuration with other values for some fields, by dotted name. ConfigError: they do not fit."""
+DIGITS = 6
+"""Digits of a digest, in names."""
 DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
 """Figures of all fine-tuning runs together, whatever the job."""
 
@@ -112,6 +124,16 @@ def tasks_in(config: Config) -> list[TaskConfig]:
     return [task for task in (config.task, *config.tasks) if task.train]
 
 
+def check_test_files(config: Config) -> None:
+    """Refuses a test split without files. They are looked for, and not read.
+
+    Raises:
+        AdaptError: names the path.
+    """
+    for task in tasks_in(config):
+        split_files(task, "test")
+
+
 def _taught(context: Context, task: TaskConfig) -> tuple[Finetune, ...]:
     prepared = task_of(context, task)
     on_task = context.configured(replace(context.config, task=task, name=f"{context.config.name}-{task.name}"))
@@ -147,14 +169,28 @@ def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
 
 def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Estimate:
     """The mean over tasks of each seed, and over seeds, with the interval over seeds."""
-    of_seeds = [fmean(of_seed) for of_seed in zip(*scores.values(), strict=True)]
-    found = spread(of_seeds)
+    return over_seeds([fmean(of_seed) for of_seed in zip(*scores.values(), strict=True)])
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """The mean over seeds with its interval."""
+    found = spread(values)
     return Estimate(found.mean, found.low, found.high)
 
 
 def figures_of(trial: Trial) -> set[str]:
     """The figures that a trial may have, as far as its stages tell."""
     return {*ways_of(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())
+
+
+def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
+    """Whether a figure should be low, as its field declares.
+
+    Args:
+        objective: the name of the figure.
+        result: what the job that is searched comes to.
+    """
+    return ways_of(result).get(objective) == -1
 
 
 def side_by_side(context: Context) -> Context:
@@ -249,3 +285,54 @@ def _is_less(ran: int, stage: Stage[Any], record: Record) -> bool:
     workers = record.resources["workers"] if isinstance(configured, int) else configured
     asked = record.resources.get("micro_batch_asked", training.micro_batch)
     return asked != "auto" and (training.micro_batch == "auto" or ran < micro_batch(training, workers)[0])
+
+
+def named_by_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """The same with a name that tells its values from others, since a sequence is continued by its name."""
+    if not values:
+        return config
+    return replace(config, name=f"{config.name}-{hashlib.sha256(canonical(values).encode()).hexdigest()[:DIGITS]}")
+
+
+def settings_of(config: Config, job: Job) -> dict[str, Any]:
+    """All that a configuration says beyond the defaults of its job, by section, as YAML writes it down."""
+    defaults = {**flat(Config(method=config.method)), **job.kind.defaults}
+    told = {
+        name: _plain(value) for name, value in flat(config).items() if name not in defaults or value != defaults[name]
+    }
+    return nested({name: value for name, value in told.items() if not name.startswith("tune.")})
+
+
+def as_file(settings: Mapping[str, Any]) -> str:
+    """Writes settings as YAML for `--config`, without the credentials of addresses."""
+    shown = redacted(dict(settings))
+    note = (
+        ""
+        if shown == settings
+        else "# Credentials are left out of the addresses below: put them back to use this file.\n"
+    )
+    return f"{note}{yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)}"
+
+
+def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
+    """What a configuration has for some fields; those of a method that it does not use are left out."""
+    told = flat(config)
+    return {name: _plain(told[name]) for name in fields_of_space if name in told}
+
+
+def shown(value: Any) -> str:
+    """A value for people."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def values_shown(values: Mapping[str, Any]) -> str:
+    """The values of a trial by field, for people."""
+    return ", ".join(f"{name} {shown(value)}" for name, value in values.items()) or "as it is"
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value

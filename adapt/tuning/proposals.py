@@ -16,8 +16,9 @@ import numpy as np
 
 from adapt.config import TuneConfig
 from adapt.support.errors import ConfigError
-from adapt.tuning.space import Space, draw
 
+Space = Mapping[str, Any]
+"""Domains of Ray Tune (`ray.tune.search.sample.Domain`), by the dotted names of fields."""
 Values = dict[str, Any]
 """The values of a trial, by dotted field."""
 Results = Sequence[Sequence[float] | None]
@@ -62,6 +63,17 @@ def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -
         lambda proposed, known: tpe(space, tune.seed, lower_is_better, proposed, known),
         tune.at_once - 1,
     )
+
+
+def draw(domain: Any, generator: Any) -> Any:
+    """A value of a domain, as plain JSON.
+
+    Args:
+        domain: of a field.
+        generator: of numpy.
+    """
+    value = domain.sample(random_state=generator)
+    return value.item() if hasattr(value, "item") else value
 
 
 def _drawn(space: Space, seed: int, number: int) -> Values:
@@ -129,15 +141,9 @@ def tpe(
     way = optuna.study.StudyDirection
     directions = [way.MINIMIZE if lower else way.MAXIMIZE for lower in lower_is_better]
     study = optuna.create_study(directions=directions, sampler=sampler)
-    under_way = len(proposed) - len(known)
+    states, under_way = optuna.trial.TrialState, len(proposed) - len(known)
     for values, result in zip(proposed, [*known, *[()] * under_way], strict=True):
-        study.add_trial(_told(values, result, domains))
+        state = states.FAIL if result is None else states.COMPLETE if result else states.RUNNING
+        objectives = list(result) if result else None
+        study.add_trial(optuna.trial.create_trial(params=values, distributions=domains, values=objectives, state=state))
     return dict(study.ask(domains).params)
-
-
-def _told(values: dict[str, Any], result: Sequence[float] | None, domains: dict[str, Any]) -> Any:
-    """A trial as Optuna knows it: with its objectives, none for one that is under way, or failed."""
-    from optuna.trial import TrialState, create_trial
-
-    state = TrialState.FAIL if result is None else TrialState.COMPLETE if result else TrialState.RUNNING
-    return create_trial(params=values, distributions=domains, values=list(result) if result else None, state=state)

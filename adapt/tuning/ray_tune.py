@@ -15,10 +15,13 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
 from ray.tune.search import Searcher
 
+from adapt.config import TuneConfig
 from adapt.ray.runtime import hush, user_errors
 from adapt.tuning.proposals import Proposals, Values
+from adapt.tuning.trial_scheduler import lengths_of
 
 Answer = Mapping[str, float] | None
 """The objectives of a trial by name; None if it failed."""
@@ -86,6 +89,24 @@ class Board:
 
     def _objectives(self, answer: Answer) -> list[float] | None:
         return None if answer is None else [answer[name] for name in self.objectives]
+
+
+def scheduler_of(tune: TuneConfig, is_lower_better: bool) -> Any:
+    """The scheduler of Ray Tune; None for none.
+
+    Args:
+        tune: settings.
+        is_lower_better: whether the first objective should be low.
+    """
+    judged: dict[str, Any] = {
+        "time_attr": TURN,
+        "metric": tune.objectives[0],
+        "mode": "min" if is_lower_better else "max",
+        "grace_period": 1,
+    }
+    if tune.scheduler == "asha":
+        return AsyncHyperBandScheduler(**judged, max_t=lengths_of(tune)[-1], reduction_factor=tune.reduction)
+    return MedianStoppingRule(**judged) if tune.scheduler == "median" else None
 
 
 def dispatch(

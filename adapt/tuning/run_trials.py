@@ -18,13 +18,12 @@ from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, St
 from adapt.support.redact import redact
 from adapt.terminal.console import log
 from adapt.terminal.live import live_table
-from adapt.tuning.job_trial import Trial, check_place, taken, with_fewer
+from adapt.tuning.job_trial import Trial, check_place, shown, taken, values_shown, with_fewer
 from adapt.tuning.proposals import Proposals
-from adapt.tuning.ray_tune import Answer, Asked, Board, dispatch
-from adapt.tuning.search_stage import SUMS, Search, TrialRow
+from adapt.tuning.ray_tune import Answer, Asked, Board, dispatch, scheduler_of
+from adapt.tuning.search_stage import SUMS, Search, TrialRow, best_first
 from adapt.tuning.search_trackers import SearchTrackers
-from adapt.tuning.space import shown
-from adapt.tuning.trial_scheduler import lengths_of, scheduler_of, steps_after
+from adapt.tuning.trial_scheduler import lengths_of, steps_after
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -82,8 +81,7 @@ class Trials:
         """Begins a turn again with the next smaller micro-batch, which changes no key: what is finished stays."""
         number = asked[0]
         smaller = with_fewer(self.search.configure(self.values[number]), error)
-        told = ", ".join(f"{name} {value}" for name, value in smaller.items())
-        log(f"trial {number}: {error.what}; it goes on with {told}")
+        log(f"trial {number}: {error.what}; it goes on with {values_shown(smaller)}")
         self.fewer[number] = {**self.fewer.get(number, {}), **smaller}
         self.begun[asked] = self._trial(asked)
         with self.work.changed:
@@ -188,15 +186,15 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
     objectives = config.tune.objectives
     board = Board(asked, objectives, trials.may_begin, lengths_of(config.tune))
     scheduler = scheduler_of(config.tune, search.ways[objectives[0]] == "min")
-    told, trackers = set[Asked](), SearchTrackers(search, folder, store)
+    known, trackers = set[Asked](), SearchTrackers(search, folder, store)
 
     def look() -> dict[Asked, Answer]:
-        fresh = {turn: answer for turn, answer in trials.look().items() if turn not in told}
+        fresh = {turn: answer for turn, answer in trials.look().items() if turn not in known}
         watched.look(bool(fresh))
         for turn in fresh:
             log(_line(trials.rows[turn], objectives))
             trackers.note(trials.rows[turn], trials.begun.get(turn))
-        told.update(fresh)
+        known.update(fresh)
         return fresh
 
     try:
@@ -220,8 +218,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 
 def _line(row: TrialRow, objectives: list[str]) -> str:
     """A trial that has ended, for people."""
-    values = ", ".join(f"{name} {shown(value)}" for name, value in row.values.items()) or "as it is"
-    values += f"; {row.steps} steps" if row.steps else ""
+    values = values_shown(row.values) + (f"; {row.steps} steps" if row.steps else "")
     if not row.figures:
         return f"trial {row.number}: failed: {row.error} ({values})"
     return f"trial {row.number}: {', '.join(f'{name} {row.figures[name].value:.4g}' for name in objectives)} ({values})"
@@ -289,19 +286,6 @@ def trials_now(trials: "Trials", count: int) -> TrialsNow:
         rows.append(TrialNow(row.number, _told(row.values), f"{row.steps} steps" if row.steps else "", figures))
     rows += [TrialNow(row.number, _told(row.values), redact(f"failed: {row.error}")) for row in failed[:MOST_ROWS]]
     return TrialsNow(count, len({number for number, _ in ended}), len(failed), objectives, rows)
-
-
-def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
-    """Trials that were measured, those that came furthest and the best of them first.
-
-    Args:
-        rows: of the trials.
-        objective: the figure that decides.
-        way: `min` or `max`.
-    """
-    sign = 1 if way == "min" else -1
-    known = [row for row in rows if row.figures]
-    return sorted(known, key=lambda row: (-(row.steps or 0), sign * row.figures[objective].value, row.number))
 
 
 def _state(stages: Sequence[Stage[Any]], done: set[str], running: Mapping[str, Stage[Any]]) -> str:

@@ -1,36 +1,64 @@
 """Checks of a space and of objectives, before anything runs."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adapt.config import Config
 from adapt.parse.keys import known_keys, unknown
-from adapt.stage.domain_sequence import SequenceResult
 from adapt.support.better import ways_of
 from adapt.support.errors import ConfigError
 from adapt.support.nearest import nearest
-from adapt.task.labelled_examples import split_files
-from adapt.tuning.job_trial import Trial, figures_of, tasks_in
-from adapt.tuning.space import Space, draw, ends
+from adapt.tuning.job_trial import Configure, Trial, check_test_files, figures_of, on_dev
+from adapt.tuning.proposals import Proposals, Space, draw, proposals
+from adapt.tuning.space import ends, read_space
+from adapt.tuning.trial_scheduler import STEPS, check_goes_on, check_turns
 
-Configure = Callable[[Mapping[str, Any]], Config]
-"""Gives the configuration with other values for some fields, by dotted name. ConfigError: they do not fit."""
+if TYPE_CHECKING:
+    from adapt.tuning.search_stage import Search
+
 SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
 """Fields whose best value would be the luckiest."""
 DRAWS = 4
 """Samples of the whole space that are looked at, beside the ends of each domain."""
 
 
-def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
-    """Whether a figure should be low, as its field declares.
+def checked(search: "Search") -> tuple[Space, Proposals]:
+    """Refuses a search that cannot work.
 
-    Args:
-        objective: the name of the figure.
-        result: what the job that is searched comes to.
+    Raises:
+        ConfigError: a field, a domain or an objective is wrong.
+        DataError: the test split is not there.
     """
-    return ways_of(result).get(objective) == -1
+    config = search.config
+    check_fresh_seeds(config)
+    if config.tune.fresh_seeds:  # the best trial is tested
+        check_test_files(config)
+    space = read_space(search.space)
+    check_turns(config, space)
+    check_objectives(config, search.trial({}))
+    if config.tune.scheduler != "none":
+        if search.trial({}, 0) == search.trial({}):
+            raise ConfigError(
+                f"tune.scheduler: {STEPS} changes nothing that job {search.job.name} measures", "set it to none"
+            )
+        _check_going_on(search, space)
+    check_fields(space, search.space, search.configure, lambda config: search.measured(on_dev(config)))
+    return space, proposals(space, config.tune, [way == "min" for way in search.ways.values()])
+
+
+def _check_going_on(search: "Search", space: Space) -> None:
+    """Refuses turns of trials whose steps depend on their length, for the configuration and each searched value.
+
+    Values that only together make the steps depend on the length are not refused: such a trial trains each turn whole.
+    """
+    for values in ({}, *({name: end} for name in space for end in ends(space[name]))):
+        try:
+            shorter, longer = search.trial(values, 0), search.trial(values)
+        except ConfigError:
+            continue  # `check_fields` refuses a value that does not fit; others of the space may go with it
+        check_goes_on(search.config.tune.scheduler, shorter, longer)
 
 
 def check_fields(space: Space, place: str, configure: Configure, trial: Callable[[Config], Trial]) -> None:
@@ -111,16 +139,6 @@ def check_objectives(config: Config, trial: Trial) -> None:
             )
         if name.startswith(("losses.general", "general")) and not config.evaluation.general_paths:
             raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")
-
-
-def check_test_files(config: Config) -> None:
-    """Refuses a test split without files. They are looked for, and not read.
-
-    Raises:
-        AdaptError: names the path.
-    """
-    for task in tasks_in(config):
-        split_files(task, "test")
 
 
 def check_fresh_seeds(config: Config) -> None:

@@ -11,9 +11,9 @@ from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.stage.train import Train
 from adapt.support.errors import AdaptError, ConfigError
+from adapt.tuning.job_trial import values_shown
 from adapt.tuning.proposals import Proposals, Values
 from adapt.tuning.search_stage import SUMS, Search
-from adapt.tuning.space import shown
 
 SHOWN = 40
 """Trials that a table has at most."""
@@ -81,7 +81,7 @@ class SearchAhead:
         return [
             [
                 str(each.number),
-                ", ".join(f"{name} {shown(value)}" for name, value in each.values.items()) or "as it is",
+                values_shown(each.values),
                 each.refused or str(each.to_run),
                 str(each.found),
                 "not known" if each.device_hours is None else f"{each.device_hours:.3g}",

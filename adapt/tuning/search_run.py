@@ -24,8 +24,7 @@ from adapt.support.errors import ConfigError
 from adapt.support.nearest import nearest
 from adapt.support.shipped import space_file, spaces
 from adapt.tuning.confirm import Confirm, Confirmed
-from adapt.tuning.job_trial import on_dev, trial_of
-from adapt.tuning.search_checks import Configure
+from adapt.tuning.job_trial import Configure, on_dev, trial_of
 from adapt.tuning.search_forecast import check_search
 from adapt.tuning.search_stage import BEST_FILE, Search, Searched
 

@@ -16,19 +16,21 @@ from adapt.runner.record import RECORD_FILE, Record
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.stage.context import Context, root_of
-from adapt.support.errors import ConfigError
-from adapt.tuning.job_trial import Trial, on_dev, side_by_side, trial_of
-from adapt.tuning.proposals import Proposals, proposals
-from adapt.tuning.search_checks import (
+from adapt.tuning.job_trial import (
     Configure,
-    check_fields,
-    check_fresh_seeds,
-    check_objectives,
-    check_test_files,
+    Trial,
+    as_file,
     is_lower_better,
+    named_by_values,
+    on_dev,
+    settings_of,
+    shown,
+    side_by_side,
+    trial_of,
+    values_in,
 )
-from adapt.tuning.space import Space, as_file, ends, named_by_values, read_space, settings_of, values_in
-from adapt.tuning.trial_scheduler import STEPS, check_goes_on, check_turns, steps_after
+from adapt.tuning.proposals import Proposals, Space
+from adapt.tuning.trial_scheduler import STEPS, steps_after
 
 BEST_FILE = "best.yaml"
 """The configuration of the best trial, which every job takes."""
@@ -92,11 +94,8 @@ class Searched:
 
     def in_order(self) -> list[TrialRow]:
         """The trials: those that came furthest first, the best of them on top, and failed ones last."""
-        (name, way), *_ = self.objectives.items()
-        sign = 1 if way == "min" else -1
-        known = [row for row in self.trials if row.figures]
-        known.sort(key=lambda row: (-(row.steps or 0), sign * row.figures[name].value, row.number))
-        return known + [row for row in self.trials if not row.figures]
+        name, way = next(iter(self.objectives.items()))
+        return best_first(self.trials, name, way) + [row for row in self.trials if not row.figures]
 
     def blocks(self, record: Record) -> list[Block]:
         """The trials with their values and objectives, the best by the first objective on top, and where it is."""
@@ -107,7 +106,7 @@ class Searched:
                 f"{row.number}{'*' if row.number in self.front else ''}",
                 *(str(row.steps) for _ in judged),
                 *(row.figures[name].cell(".4f") if name in row.figures else "failed" for name in self.objectives),
-                *(_value(row.values.get(name, "as it is")) for name in fields),
+                *(shown(row.values.get(name, "as it is")) for name in fields),
             ]
             for row in self.in_order()[:SHOWN]
         ]
@@ -127,8 +126,17 @@ SHOWN = 40
 """Trials that a table has at most, the best ones first."""
 
 
-def _value(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
+    """Trials that were measured, those that came furthest and the best of them first.
+
+    Args:
+        rows: of the trials.
+        objective: the figure that decides.
+        way: `min` or `max`.
+    """
+    sign = 1 if way == "min" else -1
+    known = [row for row in rows if row.figures]
+    return sorted(known, key=lambda row: (-(row.steps or 0), sign * row.figures[objective].value, row.number))
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,44 +202,10 @@ class Search(Stage[Searched]):
         return trial_of(self.job, config, lambda asked: side_by_side(self.context_of(asked)))
 
     def check(self) -> tuple[Space, Proposals]:
-        """Refuses what cannot work.
+        """Refuses what cannot work; see `adapt.tuning.search_checks.checked`."""
+        from adapt.tuning.search_checks import checked
 
-        Raises:
-            ConfigError: a field, a domain or an objective is wrong.
-            DataError: the test split is not there.
-        """
-        check_fresh_seeds(self.config)
-        if self.config.tune.fresh_seeds:  # the best trial is tested
-            check_test_files(self.config)
-        space = read_space(self.space)
-        check_turns(self.config, space)
-        check_objectives(self.config, self.trial({}))
-        if self.config.tune.scheduler != "none" and self.trial({}, 0) == self.trial({}):
-            raise ConfigError(
-                f"tune.scheduler: {STEPS} changes nothing that job {self.job.name} measures", "set it to none"
-            )
-        self._check_going_on(space)
-        check_fields(space, self.space, self.configure, lambda config: self.measured(on_dev(config)))
-        return space, proposals(space, self.config.tune, [way == "min" for way in self.ways.values()])
-
-    def _check_going_on(self, space: Space) -> None:
-        """Refuses turns of trials whose steps depend on their length, for the configuration and each searched value.
-
-        Values that only together make the steps depend on the length are not refused: such a trial trains each turn
-        whole.
-
-        Raises:
-            ConfigError: names what depends on the length.
-        """
-        scheduler = self.config.tune.scheduler
-        if scheduler == "none":
-            return
-        for values in ({}, *({name: end} for name in space for end in ends(space[name]))):
-            try:
-                shorter, longer = self.trial(values, 0), self.trial(values)
-            except ConfigError:
-                continue  # `check_fields` refuses a value that does not fit; others of the space may go with it
-            check_goes_on(scheduler, shorter, longer)
+        return checked(self)
 
     def refuse_early(self) -> None:
         """Looks at the stages of the trial that changes no field."""

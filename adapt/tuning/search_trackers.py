@@ -13,6 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tensorboardX import SummaryWriter
+from tensorboardX.summary import hparams
+
 from adapt.runner import Store
 from adapt.runner.stage import everything
 from adapt.stage.train import Train
@@ -84,9 +87,6 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 
 
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
-    from tensorboardX import SummaryWriter
-    from tensorboardX.summary import hparams
-
     steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
     place = folder / f"trial-{row.number}"
     with SummaryWriter(str(place), filename_suffix=f".{steps}") as writer:  # names of files have seconds alone

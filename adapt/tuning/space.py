@@ -1,27 +1,19 @@
-"""The search space: fields with the domains of their values. The values of a trial, in names and in files."""
+"""The search space: fields with the domains of their values. This module loads Ray Tune."""
 
-import hashlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
+from ray import tune
+from ray.tune.search.sample import Categorical, Float, Integer, Quantized
 
-from adapt.config import Config, flat
-from adapt.job.job_run import Job
-from adapt.parse.keys import nested
 from adapt.parse.yaml_file import place_in, read_yaml
-from adapt.runner.key import canonical
 from adapt.support.errors import AdaptError, ConfigError
 from adapt.support.nearest import nearest
-from adapt.support.redact import redacted
 
-Space = Mapping[str, Any]
-"""Domains of Ray Tune (`ray.tune.search.sample.Domain`), by the dotted names of fields."""
 DOMAINS = ("uniform", "quniform", "loguniform", "qloguniform", "randint", "qrandint", "lograndint", "qlograndint")
 """Ray Tune's domains that YAML may name, each with the list of its arguments."""
 EXAMPLE = "write `training.learning_rate: {loguniform: [1e-5, 1e-3]}`, or a list of values"
@@ -89,8 +81,6 @@ def _from_yaml(path: str) -> dict[str, Any]:
 
 
 def _named(name: str, value: Mapping[str, Any], path: str) -> Any:
-    from ray import tune
-
     kind, arguments = next(iter(value.items()), ("", []))
     if len(value) > 1 or not isinstance(arguments, list):
         raise ConfigError(f"{name} in {path} has no domain, but {dict(value)}", EXAMPLE)
@@ -108,9 +98,6 @@ def _number(given: Any) -> float:
 
 
 def _domain(name: str, value: Any, path: str) -> Any:
-    from ray import tune
-    from ray.tune.search.sample import Categorical, Float, Integer
-
     if isinstance(value, Mapping) and set(value) == {"grid_search"}:
         value = value["grid_search"]
     if isinstance(value, list | tuple):
@@ -127,72 +114,9 @@ def _domain(name: str, value: Any, path: str) -> Any:
     return value
 
 
-def draw(domain: Any, generator: Any) -> Any:
-    """A value of a domain, as plain JSON.
-
-    Args:
-        domain: of a field.
-        generator: of numpy.
-    """
-    value = domain.sample(random_state=generator)
-    return value.item() if hasattr(value, "item") else value
-
-
 def ends(domain: Any) -> list[Any]:
     """The values that lie furthest apart: the bounds of numbers, or all that are listed."""
-    from ray.tune.search.sample import Integer, Quantized
-
     if hasattr(domain, "categories"):
         return list(domain.categories)
     is_open = isinstance(domain, Integer) and not isinstance(domain.get_sampler(), Quantized)
     return [domain.lower, domain.upper - 1 if is_open else domain.upper]
-
-
-DIGITS = 6
-"""Digits of a digest, in names."""
-
-
-def named_by_values(config: Config, values: Mapping[str, Any]) -> Config:
-    """The same with a name that tells its values from others, since a sequence is continued by its name."""
-    if not values:
-        return config
-    return replace(config, name=f"{config.name}-{hashlib.sha256(canonical(values).encode()).hexdigest()[:DIGITS]}")
-
-
-def settings_of(config: Config, job: Job) -> dict[str, Any]:
-    """All that a configuration says beyond the defaults of its job, by section, as YAML writes it down."""
-    defaults = {**flat(Config(method=config.method)), **job.kind.defaults}
-    told = {
-        name: _plain(value) for name, value in flat(config).items() if name not in defaults or value != defaults[name]
-    }
-    return nested({name: value for name, value in told.items() if not name.startswith("tune.")})
-
-
-def as_file(settings: Mapping[str, Any]) -> str:
-    """Writes settings as YAML for `--config`, without the credentials of addresses."""
-    shown = redacted(dict(settings))
-    note = (
-        ""
-        if shown == settings
-        else "# Credentials are left out of the addresses below: put them back to use this file.\n"
-    )
-    return f"{note}{yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)}"
-
-
-def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
-    """What a configuration has for some fields; those of a method that it does not use are left out."""
-    told = flat(config)
-    return {name: _plain(told[name]) for name in fields_of_space if name in told}
-
-
-def shown(value: Any) -> str:
-    """A value for people."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value

@@ -6,7 +6,6 @@ turn before began.
 
 from collections.abc import Iterable
 from math import ceil
-from typing import Any
 
 from adapt.config import Config, TuneConfig
 from adapt.runner.stage import everything
@@ -85,25 +84,3 @@ def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
                 f" {reason} the steps of a training depend on its length",
                 "set tune.scheduler none, so that each trial is trained whole",
             )
-
-
-def scheduler_of(tune: TuneConfig, is_lower_better: bool) -> Any:
-    """The scheduler of Ray Tune; None for none.
-
-    Args:
-        tune: settings.
-        is_lower_better: whether the first objective should be low.
-    """
-    from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
-
-    from adapt.tuning.ray_tune import TURN
-
-    judged: dict[str, Any] = {
-        "time_attr": TURN,
-        "metric": tune.objectives[0],
-        "mode": "min" if is_lower_better else "max",
-        "grace_period": 1,
-    }
-    if tune.scheduler == "asha":
-        return AsyncHyperBandScheduler(**judged, max_t=lengths_of(tune)[-1], reduction_factor=tune.reduction)
-    return MedianStoppingRule(**judged) if tune.scheduler == "median" else None

@@ -20,8 +20,8 @@ from adapt.corpus.corpora import Form
 from adapt.corpus.encode_chunks import Encode
 from adapt.corpus.prepare_corpus import _row
 from adapt.corpus.shard_batches import Feed
+from adapt.evaluate.evaluation_task import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
 from adapt.evaluate.losses import Heldout, heldout_losses
-from adapt.evaluate.masked_predictions import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.save_model import save_model

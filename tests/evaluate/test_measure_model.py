@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from adapt.config import Config, ResourcesConfig
-from adapt.evaluate import measure_model
-from adapt.evaluate import measure_model as ready_module
-from adapt.evaluate.measure_model import overlaps, ready, trained_on
+from adapt.evaluate import evaluation_task
+from adapt.evaluate.evaluation_task import measure_corpora, ready
+from adapt.evaluate.measure_model import Measurement, overlaps, trained_on
 from adapt.model.locate import Pretrained
 from adapt.runner import Record
 from tests.corpus.test_heldout import shards
@@ -20,7 +20,7 @@ from tests.corpus.test_heldout import shards
 def test_it_computes_on_its_share_of_the_cores(
     shared_by: int, threads: int, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ready_module, "hide_unreserved_gpus", lambda: None)
+    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)})
     before = torch.get_num_threads()
@@ -40,10 +40,10 @@ def test_an_evaluation_shares_the_cores_with_trainings(monkeypatch: pytest.Monke
         asked.append(shared_by)
         raise InterruptedError
 
-    monkeypatch.setattr(measure_model, "ready", noted)
+    monkeypatch.setattr(evaluation_task, "ready", noted)
     config = Config(resources=ResourcesConfig(trainings_per_machine=3))
     with pytest.raises(InterruptedError):
-        measure_model._measure(measure_model.Measurement(config, Pretrained(Path(), Path()), {}, {}))
+        measure_corpora(Measurement(config, Pretrained(Path(), Path()), {}, {}))
     assert asked == [3]
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.select.grams import MOST_CHARACTERS, MOST_TEXTS, chunks, gram_chunks, gram_counts, gram_matrix, grams
+from adapt.select.gram_regression import gram_matrix, gram_rows
+from adapt.select.grams import MOST_CHARACTERS, MOST_TEXTS, chunks, gram_chunks, gram_counts, grams
 
 TEXTS = ["The model, the loss.", "", "x", "the model", "...", "The MODEL the loss the model"]
 MASK, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
@@ -57,7 +58,7 @@ def test_sums_and_matrix_are_those_of_the_counts() -> None:
             dense[place, each] = count
     assert found.sums(weights) == pytest.approx(dense @ weights)
     norms = np.linalg.norm(dense, axis=1, keepdims=True)
-    assert found.matrix(50).toarray() == pytest.approx(dense / np.where(norms, norms, 1))
+    assert gram_rows(found, 50).toarray() == pytest.approx(dense / np.where(norms, norms, 1))
 
 
 def test_texts_without_end_are_counted_as_they_come() -> None:
@@ -73,7 +74,7 @@ def test_texts_without_end_are_counted_as_they_come() -> None:
 def test_the_matrix_of_many_texts_is_that_of_all_at_once() -> None:
     texts = [f"text {number % 7} of many {number}" for number in range(2 * MOST_TEXTS + 3)]
     found = gram_matrix(texts, 2, 99)
-    assert (found != grams(texts, 2, 99).matrix(99)).nnz == 0
+    assert (found != gram_rows(grams(texts, 2, 99), 99)).nnz == 0
     assert gram_matrix([], 2, 99).shape == (0, 99)
 
 

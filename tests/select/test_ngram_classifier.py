@@ -7,8 +7,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from adapt.select.grams import grams
+from adapt.select.highest import sampled
 from adapt.select.ngram_classifier import ByClassifier, ClassifierOptions
-from adapt.select.selection import draws_at, sampled
+from adapt.select.selection import draws_at
 from adapt.support.errors import DataError
 from tests.samples import sentences
 from tests.select.pools import given, numbered, ranked
@@ -82,8 +83,8 @@ def log_odds(
 @pytest.fixture
 def to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains until nothing changes any more; ordinarily it ends when log odds are right to some thousandths."""
-    monkeypatch.setattr("adapt.select.ngram_classifier.TOLERANCE", 1e-8)
-    monkeypatch.setattr("adapt.select.ngram_classifier.MOST_STEPS", 5000)
+    monkeypatch.setattr("adapt.select.gram_regression.TOLERANCE", 1e-8)
+    monkeypatch.setattr("adapt.select.gram_regression.MOST_STEPS", 5000)
 
 
 def test_no_two_runs_share_a_bucket() -> None:

@@ -12,7 +12,8 @@ from adapt.evaluate.losses import losses_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
-from adapt.select.perplexity import ByPerplexity, Losses, PerplexityOptions, mask_numbers
+from adapt.select.document_losses import DocumentLosses, mask_numbers
+from adapt.select.perplexity import ByPerplexity, PerplexityOptions
 from adapt.select.pool import Document
 from adapt.support.errors import ConfigError, DataError
 from tests.samples import sentences
@@ -25,7 +26,7 @@ POOL = sentences(40, shortest=2, longest=45)
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which GPU a Ray task has reserved is not the question."""
-    monkeypatch.setattr("adapt.evaluate.measure_model.hide_unreserved_gpus", lambda: None)
+    monkeypatch.setattr("adapt.evaluate.evaluation_task.hide_unreserved_gpus", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_with_a_reference_the_score_is_the_difference_of_the_losses(tiny_bert: P
     selection = ByPerplexity(options, 0)
     assert selection.models() == ("", "base")
     found = dict(ranked(selection, numbered(POOL), [], config=CONFIG, models=models))
-    number = Losses(models[""], CONFIG, 20)(numbered(POOL).documents)[1]
+    number = DocumentLosses(models[""], CONFIG, 20)(numbered(POOL).documents)[1]
     assert set(number.tolist()) == {1, 2, 3}  # of at most 20 tokens; fewer than 16 count as 16
     expected = (losses(other_bert, POOL, 20) - losses(tiny_bert, POOL, 20)) * number / 16
     assert [found[place] for place in range(40)] == pytest.approx(expected, abs=1e-4)
@@ -81,7 +82,7 @@ def test_with_a_reference_the_score_is_the_difference_of_the_losses(tiny_bert: P
 
 
 def test_losses_do_not_depend_on_what_else_is_measured(tiny_bert: Path) -> None:
-    of = Losses(Pretrained(tiny_bert, tiny_bert), CONFIG, 512)
+    of = DocumentLosses(Pretrained(tiny_bert, tiny_bert), CONFIG, 512)
     documents = numbered(POOL, 2**45, 2**32).documents
     whole = of(documents)[0]
     assert of(documents[10:20])[0] == pytest.approx(whole[10:20], abs=1e-4)

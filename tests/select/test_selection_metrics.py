@@ -16,7 +16,8 @@ from adapt.evaluate.losses import loss_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
-from adapt.select import selection_metrics
+from adapt.select import document_losses
+from adapt.select.document_losses import sample_losses
 from adapt.select.grams import gram_counts
 from adapt.select.selection_metrics import (
     BUCKETS,
@@ -28,7 +29,6 @@ from adapt.select.selection_metrics import (
     kl_divergence,
     map_places,
     mean_distance,
-    sample_losses,
     separability,
     word_vectors,
 )
@@ -98,7 +98,7 @@ def cosine(one: str, other: str) -> float:
 def test_losses_are_measured_on_the_first_texts_of_so_many_tokens(
     tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection_metrics, "MEASURED_TOKENS", 100)
+    monkeypatch.setattr(document_losses, "MEASURED_TOKENS", 100)
     config = Config(evaluation=EvaluationConfig(sequence_length=64))
     found = sample_losses(config, Pretrained(tiny_bert, tiny_bert), {"a": TARGET, "b": OTHER[:1]})
     model, tokenizer = load_model(tiny_bert), load_tokenizer(tiny_bert)

@@ -10,7 +10,8 @@ from adapt.config import Config, EvaluationConfig, ModelConfig, SelectConfig, St
 from adapt.job.selection_job import select_stages
 from adapt.runner import Finished, ensure
 from adapt.runner.record import Record
-from adapt.select.selection_metrics import kl_divergence, sample_losses, separability
+from adapt.select.document_losses import sample_losses
+from adapt.select.selection_metrics import kl_divergence, separability
 from adapt.show.blocks import Figures, Findings, Folded, Table
 from adapt.show.report.selections import selection_blocks
 from adapt.show.report.study import Entry

@@ -10,7 +10,7 @@ from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.export_model import Adapted
 from adapt.stage.finetuning import Finetuned, Scored
 from adapt.support.better import Less, More, ways_of
-from adapt.tuning.search_checks import is_lower_better
+from adapt.tuning.job_trial import is_lower_better
 from tests.stage.test_values import KINDS
 
 COUNTS = frozenset(

@@ -28,8 +28,18 @@ from adapt.stage.train import Train
 from adapt.support.errors import ClusterError, DeviceMemoryError
 from adapt.train.capacity import device
 from adapt.tuning import job_trial
-from adapt.tuning.job_trial import Trial, check_place, numbers_of, on_dev, side_by_side, trial_of, with_fewer
-from adapt.tuning.space import as_file, named_by_values, settings_of
+from adapt.tuning.job_trial import (
+    Trial,
+    as_file,
+    check_place,
+    named_by_values,
+    numbers_of,
+    on_dev,
+    settings_of,
+    side_by_side,
+    trial_of,
+    with_fewer,
+)
 from tests.job.worlds import sequence_world, task_world
 
 

@@ -19,8 +19,8 @@ from adapt.show.terminal import rich_table
 from adapt.support.errors import DataError
 from adapt.tuning.job_trial import TrialMeasured
 from adapt.tuning.proposals import proposals
-from adapt.tuning.run_trials import Trials, Watched, best_first, run_trials, trials_now
-from adapt.tuning.search_stage import TrialRow
+from adapt.tuning.run_trials import Trials, Watched, run_trials, trials_now
+from adapt.tuning.search_stage import TrialRow, best_first
 from tests.tuning.scripted import Scripted, ScriptedSearch
 
 SPACE = {"a.x": tune.loguniform(1e-4, 1e-1), "a.y": tune.choice([1, 2, 3])}

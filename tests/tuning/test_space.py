@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from adapt.support.errors import ConfigError
-from adapt.tuning.space import draw, ends, read_space
+from adapt.tuning.proposals import draw
+from adapt.tuning.space import ends, read_space
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = """

@@ -1,0 +1,162 @@
+"""What the Ray task of stage `evaluate` does: load a model, measure its losses, let it guess words.
+
+The guesses are for people: sentences with one hidden word, and for causal models the beginnings of sentences.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from adapt.evaluate.losses import SAMPLE_SEED, Heldout, losses_by_domain, predictable_tokens
+from adapt.evaluate.measure_model import MeasuredCorpora, Measurement, Routes
+from adapt.model.load import load_model
+from adapt.model.locate import Pretrained
+from adapt.model.packing.packed import Packed
+from adapt.model.sparse_prediction import predict_at
+from adapt.model.tokenizer import load_tokenizer
+from adapt.objective.masking import make, uniform
+from adapt.ray.runtime import hide_unreserved_gpus
+from adapt.train.worker_process import use_threads
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model, its tokenizer, and where the model is."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    device: torch.device
+
+
+def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
+    """Inside a Ray task: loads a model onto the GPU that the task reserved, or the CPUs.
+
+    Args:
+        pretrained: the model.
+        causal: whether it predicts the next token.
+        shared_by: trainings and tasks that share the cores of a machine, this one among them.
+    """
+    hide_unreserved_gpus()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        use_threads(shared_by=shared_by)
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    torch.nn.Module.to(model, device)
+    return Ready(model, tokenizer, device)
+
+
+def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
+    """Measures each corpus, and has the model guess words of the first one that has text for it."""
+    config = measurement.config
+    is_causal = config.objective.kind == "causal"
+    loaded = ready(measurement.pretrained, is_causal, config.resources.trainings)
+    model, tokenizer, device = loaded.model, loaded.tokenizer, loaded.device
+    objective = make(config.objective, tokenizer, SAMPLE_SEED)
+    losses: dict[str, dict[str, list[float]]] = {}
+    routes: dict[str, Routes] = {}
+    examples: list[dict[str, Any]] = []
+    for name, corpus in measurement.corpora.items():
+        sample = Heldout.sample(Path(corpus), config.evaluation, objective.columns())
+        own = measurement.domains.get(name)
+        found = losses_by_domain(model, objective, sample, config.evaluation, device, own)
+        losses[name] = {"losses": found.losses.tolist(), "counts": found.counts.tolist()}
+        if sample.sizes is not None:
+            predictable = predictable_tokens(objective, sample, config.evaluation)
+            losses[name] |= {"predictable": predictable.tolist(), "sizes": list(sample.sizes)}
+        routes[name] = found.routed, found.routed_right, found.mixed
+        if not examples:
+            show = next_words if is_causal else filled_masks
+            examples = show(model, tokenizer, sample, config.evaluation.examples, device)
+    return losses, routes, examples
+
+
+TOP = 3
+SHORTEST, LONGEST = 10, 40
+"""Documents of a length that reads well [tokens]."""
+SHORTEST_PREFIX = 4
+"""Tokens before a word that can be guessed from them."""
+
+
+def filled_masks(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
+) -> list[dict[str, Any]]:
+    """For some documents: the text with a word masked, the word, and the model's first guesses.
+
+    Which documents and words depends on the sample only, so the lists of two models can be laid side by side.
+
+    Returns:
+        One dict each: text, answer, guesses as [word, probability].
+    """
+    examples = []
+    for ids, position in _chosen(tokenizer, sample, count, first=1):
+        masked = ids.clone()
+        masked[position] = tokenizer.mask_token_id
+        text = str(tokenizer.decode(masked[1:-1]))
+        examples.append(_example(model.to(device), tokenizer, text, masked.to(device), position, int(ids[position])))
+    return examples
+
+
+def next_words(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
+) -> list[dict[str, Any]]:
+    """Guesses of a causal model: the text up to a word, the word, and the model's first guesses."""
+    examples = []
+    for ids, position in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
+        text = f"{tokenizer.decode(ids[:position], skip_special_tokens=True)} …"
+        prefix = ids[:position].to(device)
+        examples.append(_example(model.to(device), tokenizer, text, prefix, position - 1, int(ids[position])))
+    return examples
+
+
+def _chosen(
+    tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, first: int
+) -> Iterator[tuple[Tensor, int]]:
+    """Documents, int64 [tokens], and the position of a word in each, from position `first` on."""
+    for number, tokens in zip(sample.documents, sample.tokens, strict=True):
+        ids = torch.tensor(tokens.astype("int64"))
+        if not SHORTEST <= len(ids) <= LONGEST:
+            continue
+        if count > 0 and (positions := [position for position in _whole_words(ids, tokenizer) if position >= first]):
+            count -= 1
+            yield ids, positions[int(uniform(0, 0, torch.tensor([0]), torch.tensor([number]), 1) * len(positions))]
+
+
+def _word(tokenizer: PreTrainedTokenizerBase, ids: Any) -> str:
+    return str(tokenizer.decode(ids)).strip()
+
+
+def _whole_words(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The positions of words of four letters or more that are a single token."""
+    words = [_word(tokenizer, [i]) for i in ids.tolist()]
+    pieces = tokenizer.convert_ids_to_tokens(ids.tolist())
+    starts = [not piece.startswith("##") for piece in pieces]
+    spaced = [piece.startswith(("Ġ", "▁")) for piece in pieces]
+    starts = spaced if any(spaced) else starts
+    return [
+        position
+        for position in range(1, len(ids) - 1)
+        if words[position].isalpha() and len(words[position]) >= 4 and starts[position] and starts[position + 1]
+    ]
+
+
+@torch.inference_mode()
+def _example(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, ids: Tensor, position: int, answer: int
+) -> dict[str, Any]:
+    """What the model predicts at one position of a text."""
+    logits = predict_at(model.eval(), Packed.single(ids), torch.tensor([position], device=ids.device))[0]
+    probabilities, guesses = logits.float().softmax(-1).topk(TOP)
+    return {
+        "text": text,
+        "answer": _word(tokenizer, [answer]),
+        "guesses": [
+            [_word(tokenizer, [guess]), round(probability, 4)]
+            for guess, probability in zip(guesses.tolist(), probabilities.tolist(), strict=True)
+        ],
+    }

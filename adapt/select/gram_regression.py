@@ -1,0 +1,117 @@
+"""Texts as sparse rows of hashed n-grams, and logistic regression on such rows.
+
+The classifier that selects and the metrics of a selection use both. This module loads scipy and scikit-learn.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+
+from adapt.select.grams import Grams, KnownGrams, chunks, gram_chunks, grams, norms_of, windows
+
+MOST_WINDOWS = 4
+"""Windows of a text that is learnt from; of a longer text they are taken evenly from all over."""
+MOST_STEPS, TOLERANCE = 1000, 1e-5
+
+
+def gram_rows(found: Grams, buckets: int) -> csr_array:
+    """How often each bucket occurs in each text, divided by the text's norm: float64 [texts, buckets].
+
+    A text without grams is a row of zeros.
+    """
+    different, counts, ends = found.different(buckets)
+    places = different % buckets
+    shares = counts / np.repeat(norms_of(counts, ends), np.diff(ends, prepend=0))
+    number = np.int32 if buckets <= np.iinfo(np.int32).max else np.int64  # some solvers take int32 only
+    return csr_array((shares, places.astype(number), np.append(0, ends).astype(number)), (found.texts, buckets))
+
+
+def gram_matrix(texts: Sequence[str], longest: int, buckets: int) -> csr_array:
+    """The `gram_rows` of all texts: float64 [texts, buckets]."""
+    parts = [gram_rows(some, buckets) for some in gram_chunks(texts, longest, buckets)]
+    return vstack(parts or [gram_rows(grams([], longest, buckets), buckets)], format="csr")
+
+
+def window_matrix(
+    texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | None = None
+) -> tuple[csr_array, np.ndarray]:
+    """At most MOST_WINDOWS windows of each text as rows of length 1, and the text of each window.
+
+    Args:
+        texts: any.
+        longest: words of the longest grams.
+        buckets: number of them.
+        known: other grams than these are left out; None for none.
+
+    Returns:
+        float64 [windows, buckets], and the numbers of the texts, rising, int64 [windows].
+    """
+    parts, owners, first = [gram_rows(grams([], longest, buckets), buckets)], [np.zeros(0, np.int64)], 0
+    for some in chunks(texts, len):
+        found = windows(some, longest, buckets, known)
+        counts = np.bincount(found.texts)[found.texts]
+        places = np.arange(len(found.texts)) - np.searchsorted(found.texts, found.texts)
+        begins, ends = ((2 * (places + n) * MOST_WINDOWS + counts) // (2 * counts) for n in (0, 1))
+        taken = (counts <= MOST_WINDOWS) | (begins != ends)  # MOST_WINDOWS of them, evenly
+        parts.append(gram_rows(found.grams, buckets)[np.flatnonzero(taken)])
+        owners.append(found.texts[taken] + first)
+        first += len(some)
+    return vstack(parts, format="csr"), np.concatenate(owners)
+
+
+def equal_text_weights(owners: np.ndarray) -> np.ndarray:
+    """Weights of windows by which all texts weigh 1, float64 [windows].
+
+    Args:
+        owners: the text of each window, rising from 0, int64 [windows].
+    """
+    weights: np.ndarray = 1.0 / np.bincount(owners)[owners] if len(owners) else np.zeros(0)
+    return weights
+
+
+def fit_sides(
+    positive: Sequence[tuple[Sequence[str], KnownGrams | None]],
+    negative: Sequence[str],
+    longest: int,
+    buckets: int,
+    strength: float,
+) -> tuple[np.ndarray, float]:
+    """Weights [buckets] and bias of a regression that tells texts from others, all texts of a side weighing the same.
+
+    Args:
+        positive: lists of texts, each with the grams that count in them; None for all.
+        negative: texts to tell them from.
+        longest: words of the longest grams.
+        buckets: number of them.
+        strength: inverse of the penalty.
+    """
+    found = [window_matrix(texts, longest, buckets, known) for texts, known in (*positive, (negative, None))]
+    weights = np.concatenate([equal_text_weights(owners) for _, owners in found])
+    rows = vstack([matrix for matrix, _ in found], format="csr")
+    return regression(rows, sum(len(owners) for _, owners in found[:-1]), strength, weights)
+
+
+def regression(features: Any, positive: int, strength: float, weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weights [buckets] and bias of logistic regression, both classes weighing the same; fitted by scikit-learn.
+
+    Buckets that no row has are left out while it is fitted: the penalty would keep their weights at 0.
+
+    Args:
+        features: sparse [rows, buckets], the positive rows first.
+        positive: number of them.
+        strength: inverse of the penalty.
+        weights: of the rows, within their class, float64 [rows].
+    """
+    seen = np.unique(features.indices)
+    is_positive = np.arange(features.shape[0]) < positive
+    classes = np.where(is_positive, weights[is_positive].sum(), weights[~is_positive].sum())
+    model = LogisticRegression(C=strength, max_iter=MOST_STEPS, tol=TOLERANCE)
+    with threadpool_limits(1):  # more threads wait for each other most of the time
+        fitted = model.fit(features[:, seen], is_positive, weights * weights.sum() / (2 * classes))
+    found = np.zeros(features.shape[1])
+    found[seen] = fitted.coef_[0]
+    return found, float(fitted.intercept_[0])
