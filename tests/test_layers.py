@@ -40,7 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},  # it compares their results
     "progress": GROUND | {"train"},  # what a training reports while it runs
     "index": GROUND | {"ray"},
-    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # of train, how many threads
+    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # of train, threads and metrics
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "progress", "corpus", "model", "method", "merge"}

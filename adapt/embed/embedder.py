@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from adapt.config import ResourcesConfig, what
+from adapt.config import what
 from adapt.config.kinds import Kinds
 from adapt.model.locate import Pretrained
 
@@ -63,6 +63,9 @@ class Embedder(ABC):
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
         """Learns from a sample of the texts that will be compared, and writes what was learnt.
 
+        Runs in one task of the cluster. A run that died is called again with the same sample and folder. What it logs
+        to `metrics.jsonl` (`adapt.train.metric_trackers.File`) is shown.
+
         Args:
             texts: the sample.
             folder: for the files.
@@ -72,23 +75,6 @@ class Embedder(ABC):
 
         Raises:
             DataError: there is too little to learn from.
-        """
-        return {}
-
-    def train(self, folder: Path, resources: ResourcesConfig) -> dict[str, float]:
-        """Goes on learning from what `learn` wrote, on the cluster this process is connected to. Few embedders do.
-
-        A run that died is called again with the same folder, and goes on from what it finds there.
-
-        Args:
-            folder: of `learn`.
-            resources: workers, and what each reserves.
-
-        Returns:
-            Further figures.
-
-        Raises:
-            AdaptError: as `adapt.train.ray_train.on_all_ranks`.
         """
         return {}
 

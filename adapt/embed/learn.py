@@ -1,12 +1,10 @@
 """What an embedder learns, it learns from a bounded sample of the texts that will be compared.
 
-One task of the cluster learns from it, and workers train on what that wrote, where the embedder does so.
-The sample of a source are the texts with the smallest hashes: the same ones whatever the number of workers or the order
-in which files are read.
+One task of the cluster learns from it. The sample of a source are the texts with the smallest hashes: the same ones
+whatever the number of workers or the order in which files are read.
 """
 
 import heapq
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import ray
+from ray.data import TaskPoolStrategy
 
 from adapt.config import ResourcesConfig
 from adapt.corpus.heldout import in_share, keys_of
@@ -23,13 +23,12 @@ from adapt.corpus.prepare_corpus import WAITING_BYTES
 from adapt.embed.embedder import Embedder
 from adapt.embed.text_chunks import TextSource, total_of
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
-from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError
 from adapt.support.splitmix import mix
+from adapt.train.progress_display import following
+from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker_process import use_threads
 
-LEARNT_FILE = "learnt.json"
-"""Figures of what was learnt from the sample, written once all of that is there."""
 BYTES_A_TEXT = 16_000
 """So much of a source is looked at for each text of the sample: that is enough where texts are no longer on average."""
 
@@ -63,9 +62,6 @@ def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
     Raises:
         DataError: as `TextSource.check`.
     """
-    import ray
-    from ray.data import TaskPoolStrategy
-
     pool = TaskPoolStrategy(size=max(1, int(ray.cluster_resources().get("CPU", 1))))
     share = min(1.0, most * BYTES_A_TEXT / max(sum(source.pace().sizes), 1))
     kept: list[tuple[int, int, str]] = []
@@ -91,33 +87,23 @@ def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
 def learn_embedder(
     embedder: Embedder, sources: Sequence[TextSource], folder: Path, resources: ResourcesConfig
 ) -> dict[str, float]:
-    """Lets an embedder learn from a sample of each source. A run that died goes on: the sample is taken once.
+    """Lets an embedder learn from a sample of each source, in one task of the cluster.
 
     Raises:
         DataError: there is no text, or too little, or too many records cannot be read.
-        AdaptError: as `adapt.train.ray_train.on_all_ranks`, where the embedder trains.
+        AdaptError: as `Embedder.learn`.
     """
-    learnt = folder / LEARNT_FILE
-    if not learnt.exists():
-        write_atomically(learnt, json.dumps(_from_sample(embedder, sources, folder, resources)))
-    return {**json.loads(learnt.read_text()), **embedder.train(folder, resources)}
-
-
-def _from_sample(
-    embedder: Embedder, sources: Sequence[TextSource], folder: Path, resources: ResourcesConfig
-) -> dict[str, float]:
-    import ray
-
     texts = [text for source in sources for text in sampled_texts(source, embedder.options.sample_documents, folder)]
     if not texts:
         raise DataError("there is no text to learn from", "check the paths of the pool, its text_field and cleaning")
-    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_learn)
-    with user_errors():
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(learn_in_task)
+    with user_errors(), following(folder / METRICS_FILE, folder / NOTICE_FILE, "learning from a sample"):
         figures: dict[str, float] = ray.get(task.remote(embedder, texts, folder))
     return {"texts": len(texts), **figures}
 
 
-def _learn(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
+def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
+    """Learns in a task of the cluster, with all cores of its machine."""
     hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray gives a task of one CPU one thread
     if "torch" in sys.modules:  # another task has loaded it in this process

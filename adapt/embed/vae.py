@@ -10,35 +10,31 @@ how a document differs from all. The loss of a document is
 The published code normalizes B theta + b, which takes b away again. Here b is added after.
 
 Training ends when topics become no more coherent (NPMI), and the best epoch is kept. This module does not know Ray.
-Every rank holds the whole model and works on its share of each batch. Only N needs sums over ranks. Noise and dropout
-are drawn for the batch as a whole, by seed, epoch and number. So results do not depend on the number of ranks, except
-for rounding, and a resumed run restores only weights and optimizer.
+Noise and dropout of a batch are drawn by seed, epoch and number of the batch, so a resumed run restores only weights
+and optimizer.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from adapt.embed.vampire import VampireOptions
+from adapt.runner.files import file_aside
 from adapt.support.errors import TrainingError
-from adapt.train.checkpoints.retain import STATE_FILE
-from adapt.train.training_run import Progress
-
-if TYPE_CHECKING:
-    from adapt.embed.vampire import VampireOptions
-
+from adapt.train.metric_trackers import File
+from adapt.train.training_run import METRICS_FILE
 
 MIXES = {"mixed": 0.0, "published": -20.0}
 """Weight of h1 in a document's vector, beside h0 and theta, which have 1.
@@ -50,13 +46,6 @@ NOISE = 1e-3
 """Added to variances where logits are normalized, as in the published code."""
 MOST_LOG_VARIANCE = 10.0
 """Bounds z: a document of thousands of odd words would overflow the divergence, or spoil Adam's moments for good."""
-Summed = Callable[[Tensor], Tensor]
-"""Sums a tensor over the ranks, and its gradient too."""
-
-
-def alone(own: Tensor) -> Tensor:
-    """The sum over one rank."""
-    return own
 
 
 class SparseBags(NamedTuple):
@@ -136,33 +125,25 @@ class TopicVae(nn.Module):
         two = relu(self.second(one))
         return Posterior((one, two), self.mean(two), self.log_variance(two).clamp(max=MOST_LOG_VARIANCE))
 
-    def logits(self, theta: Tensor, documents: int, summed: Summed = alone) -> Tensor:
-        """The words' logits [n, words].
-
-        Args:
-            theta: shares of topics [n, topics].
-            documents: of the batch, on all ranks.
-            summed: over ranks.
-        """
-        added = self.decoder(theta - summed(theta.sum(0)) / documents)
-        variance = summed(added.square().sum(0)) / documents
+    def logits(self, theta: Tensor) -> Tensor:
+        """The words' logits [n, words] of the documents of a batch, from their shares of topics [n, topics]."""
+        added = self.decoder(theta - theta.sum(0) / len(theta))
+        variance = added.square().sum(0) / len(theta)
         return torch.addcmul(self.background, added, (variance + NOISE).rsqrt())
 
-    def forward(self, bags: SparseBags, draw: Draw, weight: float, documents: int, summed: Summed = alone) -> Tensor:
-        """The sum of the documents' losses, divided by the documents of all ranks.
+    def forward(self, bags: SparseBags, draw: Draw, weight: float) -> Tensor:
+        """The mean loss of the documents of a batch.
 
         Args:
-            bags: this rank's part of a batch.
+            bags: the batch.
             draw: for these documents.
             weight: of the divergence; it rises from 0 to 1 while training begins.
-            documents: of the batch, on all ranks.
-            summed: over ranks.
         """
         posterior = self.posterior(bags)
         drawn = posterior.mean + (0.5 * posterior.log_variance).exp() * draw.noise
-        logits = self.logits((drawn * draw.kept).softmax(-1), documents, summed)
+        logits = self.logits((drawn * draw.kept).softmax(-1))
         lost = divergence(posterior.mean, posterior.log_variance).sum() * weight - log_likelihood(logits, bags)
-        return lost / documents
+        return lost / len(logits)
 
     def vectors(self, bags: SparseBags, mix: str) -> Tensor:
         """The vectors of documents: h0 and theta, and as much of h1 as MIXES says [n, topics]. Nothing is drawn."""
@@ -189,7 +170,6 @@ def log_likelihood(logits: Tensor, bags: SparseBags) -> Tensor:
     return words.sum() - (logits.logsumexp(-1) * lengths).sum()
 
 
-TENSORS_FILE = "topics.pt"
 REPORT_S = 1.0
 """Between two reports, at least."""
 
@@ -204,21 +184,19 @@ class BestEpoch:
 
 
 class TopicTraining:
-    """A rank's training.
+    """The training of a topic model.
 
     Args:
-        counts: of words, sparse float32 [documents, words], the same on all ranks; no document is empty.
+        counts: of words, sparse float32 [documents, words]; no document is empty.
         options: of the embedder.
         seed: of the job.
-        device: of this rank.
+        device: to train on.
     """
 
     def __init__(self, counts: Any, options: VampireOptions, seed: int, device: torch.device) -> None:
         self.counts, self.options, self.seed, self.device = counts.tocsr(), options, seed, device
-        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self.best = BestEpoch()
+        self.step, self.seconds, self.best = 0, 0.0, BestEpoch()
         self._by_word = counts.tocsc()
-        self._summed = _over_ranks if self.world > 1 else alone
         frequency = np.asarray(counts.sum(0), np.float64).ravel()
         background = torch.from_numpy(np.log(frequency / frequency.sum()).astype(np.float32))
         with torch.random.fork_rng(devices=[]):
@@ -233,63 +211,52 @@ class TopicTraining:
         return max(1, min(-(-texts // self.options.batch_size), texts // 2))
 
     @property
-    def steps(self) -> int:
-        """Most steps of the run."""
-        return self.options.epochs * self.steps_an_epoch
+    def epoch(self) -> int:
+        """Number of finished epochs."""
+        return self.step // self.steps_an_epoch
 
-    def run(
-        self, progress: Progress, report: Callable[[dict[str, Any]], None], save: Callable[[Progress], None]
-    ) -> None:
+    def run(self, report: Callable[[dict[str, Any]], None], file: Path) -> None:
         """Trains until coherence has not risen for `patience` epochs, or to the last one.
 
         Args:
-            progress: where to start, at the beginning of an epoch; updated.
             report: gets metrics about every second, and after each epoch.
-            save: is called by all ranks after each epoch.
+            file: for the state after each epoch.
 
         Raises:
             TrainingError: the loss is not finite.
         """
-        epoch = progress.step // self.steps_an_epoch
-        while epoch < self.options.epochs and epoch - self.best.epoch < self.options.patience:
-            epoch += 1
-            loss = self._train(epoch, progress, report)
-            npmi = self._look(epoch)
-            report({**self._known(progress), "epoch": epoch, "loss": loss, "npmi": npmi, "best_npmi": self.best.npmi})
-            save(progress)
+        while self.epoch < self.options.epochs and self.epoch - self.best.epoch < self.options.patience:
+            loss = self._train(self.epoch + 1, report)
+            npmi = self._look()
+            report({**self._known(), "epoch": self.epoch, "loss": loss, "npmi": npmi, "best_npmi": self.best.npmi})
+            self.save(file)
 
-    def _train(self, epoch: int, progress: Progress, report: Callable[[dict[str, Any]], None]) -> float:
-        """Passes over all documents in an order of its own. Returns their mean loss."""
-        total, documents, began, before = 0.0, 0, time.monotonic(), progress.seconds
+    def _train(self, epoch: int, report: Callable[[dict[str, Any]], None]) -> float:
+        """Passes over all documents in the order of this epoch. Returns their mean loss."""
+        total, documents, began, before = 0.0, 0, time.monotonic(), self.seconds
         told = began
         for number, chosen in enumerate(self._batches(epoch)):
-            progress.step += 1
-            total += self._step(chosen, step_seed(self.seed, epoch, number), progress.step) * len(chosen)
+            self.step += 1
+            total += self._step(chosen, step_seed(self.seed, epoch, number)) * len(chosen)
             documents += len(chosen)
-            progress.seconds = before + time.monotonic() - began
+            self.seconds = before + time.monotonic() - began
             if time.monotonic() - told > REPORT_S:
                 told = time.monotonic()
-                mean, speed = total * self.world / documents, documents / (told - began)
-                report({**self._known(progress), "epoch": epoch, "loss": mean, "texts_per_s": speed})
-        whole = torch.tensor(total / documents, dtype=torch.float64, device=self.device)
-        return float(self._summed(whole))
+                report({**self._known(), "loss": total / documents, "texts_per_s": documents / (told - began)})
+        return total / documents
 
-    def _step(self, chosen: np.ndarray, seed: int, step: int) -> float:
-        """An optimizer step over a batch. Returns this rank's part of its mean loss."""
-        own, options = slice(self.rank, None, self.world), self.options
+    def _step(self, chosen: np.ndarray, seed: int) -> float:
+        """An optimizer step over a batch. Returns its mean loss."""
+        options = self.options
         drawn = Draw.by_seed(seed, len(chosen), options.topics, options.dropout)
-        draw = Draw(*(each[own].to(self.device) for each in drawn))
-        bags = SparseBags.of(self.counts[chosen[own]], self.device)
-        weight = min(1.0, step / options.annealing_steps)
-        loss = self.model(bags, draw, weight, len(chosen), self._summed)
+        bags = SparseBags.of(self.counts[chosen], self.device)
+        weight = min(1.0, self.step / options.annealing_steps)
+        loss = self.model(bags, Draw(*(each.to(self.device) for each in drawn)), weight)
         value = float(loss.item())
         if not isfinite(value):
-            raise TrainingError(f"the loss of vampire is {value} at step {step}", "lower its learning_rate")
+            raise TrainingError(f"the loss of vampire is {value} at step {self.step}", "lower its learning_rate")
         self._adam.zero_grad()
         loss.backward()
-        if self.world > 1:
-            for parameter in self.model.parameters():
-                dist.all_reduce(parameter.grad)
         self._adam.step()
         return value
 
@@ -298,45 +265,32 @@ class TopicTraining:
         order = np.random.default_rng((self.seed % 2**63, epoch)).permutation(self.counts.shape[0])
         yield from np.array_split(order, self.steps_an_epoch)
 
-    def _look(self, epoch: int) -> float:
-        """How coherent topics are after an epoch. Rank 0 looks, so that all decide alike."""
-        found = [mean_npmi(self.model.topics.cpu().numpy(), self._by_word) if self.rank == 0 else 0.0]
-        if self.world > 1:
-            dist.broadcast_object_list(found)
-        if found[0] > self.best.npmi:
+    def _look(self) -> float:
+        """Measures how coherent the topics are after an epoch, and keeps the best."""
+        npmi = mean_npmi(self.model.topics.cpu().numpy(), self._by_word)
+        if npmi > self.best.npmi:
             weights = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
-            self.best = BestEpoch(epoch, found[0], weights)
-        return found[0]
+            self.best = BestEpoch(self.epoch, npmi, weights)
+        return npmi
 
-    def _known(self, progress: Progress) -> dict[str, Any]:
+    def _known(self) -> dict[str, Any]:
         """Where the run is, and how long it may last if coherence goes on rising."""
-        left = self.steps - progress.step
-        return {"step": progress.step, "steps": self.steps, "eta_s": left * progress.seconds / max(progress.step, 1)}
+        steps = self.options.epochs * self.steps_an_epoch
+        return {"step": self.step, "steps": steps, "eta_s": (steps - self.step) * self.seconds / max(self.step, 1)}
 
-    def save(self, folder: Path, progress: dict[str, Any]) -> None:
-        """Writes the state, which is the same on all ranks: rank 0 does."""
-        if self.rank == 0:
-            state = {"model": self.model.state_dict(), "adam": self._adam.state_dict(), "best": self.best.weights}
-            torch.save(state, folder / TENSORS_FILE)
-            known = {"progress": progress, "best_epoch": self.best.epoch, "best_npmi": self.best.npmi}
-            (folder / STATE_FILE).write_text(json.dumps(known))
+    def save(self, file: Path) -> None:
+        """Writes the state at the end of an epoch."""
+        state = {"model": self.model.state_dict(), "adam": self._adam.state_dict(), "best": asdict(self.best)}
+        with file_aside(file) as aside:
+            torch.save({**state, "step": self.step, "seconds": self.seconds}, aside)
 
-    def load(self, folder: Path) -> dict[str, Any]:
-        """Restores what `save` wrote, with any number of ranks."""
-        state = torch.load(folder / TENSORS_FILE, map_location="cpu", weights_only=True)
-        known = json.loads((folder / STATE_FILE).read_text())
+    def load(self, file: Path) -> None:
+        """Restores what `save` wrote."""
+        state = torch.load(file, map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
         self._adam.load_state_dict(state["adam"])
-        self.best = BestEpoch(known["best_epoch"], known["best_npmi"], state["best"])
-        return dict(known["progress"])
-
-
-def _over_ranks(own: Tensor) -> Tensor:
-    """The sum over all ranks, through which gradients pass."""
-    from torch.distributed.nn.functional import all_reduce
-
-    found: Tensor = all_reduce(own)
-    return found
+        self.best = BestEpoch(**state["best"])
+        self.step, self.seconds = state["step"], state["seconds"]
 
 
 def step_seed(seed: int, epoch: int, number: int) -> int:
@@ -370,3 +324,68 @@ def mean_npmi(topics: np.ndarray, counts: Any, most: int = TOP_WORDS_OF_TOPIC) -
     pairs = np.array(list(combinations(range(first.shape[1]), 2)))
     of_topics = places.reshape(first.shape)
     return float(npmi[of_topics[:, pairs[:, 0]], of_topics[:, pairs[:, 1]]].mean())
+
+
+WEIGHTS_FILE = "vampire.safetensors"
+STATE_FILE = "training.pt"
+"""State of a training after its last epoch; removed when the training has ended."""
+EMBEDDED_AT_ONCE = 512
+
+
+def train_topics(counts: Any, options: VampireOptions, seed: int, folder: Path) -> dict[str, float]:
+    """Trains a topic model, from the state that a run that died has left in the folder, and writes the best weights.
+
+    Args:
+        counts: see `TopicTraining`.
+        options: of the embedder.
+        seed: of the job.
+        folder: for weights, state and metrics.
+
+    Returns:
+        Epochs, the best of them, and its NPMI.
+
+    Raises:
+        TrainingError: the loss is not finite.
+    """
+    training, state = TopicTraining(counts, options, seed, _device()), folder / STATE_FILE
+    if state.exists():
+        training.load(state)
+    metrics = File(folder / METRICS_FILE, training.step)
+    try:
+        training.run(lambda known: metrics.log(known, known["step"]), state)
+    finally:
+        metrics.close(failed=False)
+    best = training.best
+    with file_aside(folder / WEIGHTS_FILE) as aside:
+        save_file({name: value.contiguous() for name, value in best.weights.items()}, aside)
+    state.unlink(missing_ok=True)
+    return {"epochs": training.epoch, "best_epoch": best.epoch, "npmi": best.npmi}
+
+
+class TopicVectors:
+    """The vectors of documents by a trained topic model.
+
+    Args:
+        folder: of `train_topics`.
+        options: of the embedder.
+    """
+
+    def __init__(self, folder: Path, options: VampireOptions) -> None:
+        weights = load_file(folder / WEIGHTS_FILE)
+        self._options, self._device = options, _device()
+        self._model = TopicVae(weights["background"], options.topics)
+        self._model.load_state_dict(weights)
+        self._model.to(self._device).eval()
+
+    def __call__(self, counts: Any) -> np.ndarray:
+        """Float32 [n, topics], from the counts of words, sparse [n, words]."""
+        parts = [np.zeros((0, self._options.topics), np.float32)]
+        with torch.inference_mode():
+            for start in range(0, counts.shape[0], EMBEDDED_AT_ONCE):
+                bags = SparseBags.of(counts[start : start + EMBEDDED_AT_ONCE], self._device)
+                parts.append(self._model.vectors(bags, self._options.mix).cpu().numpy())
+        return np.concatenate(parts)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

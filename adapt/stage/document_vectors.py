@@ -192,7 +192,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
         return {**self.embedding.what(), "texts": [texts.what() for texts in self.texts]}
 
     def run(self, folder: Path, done: Done) -> Outcome[LearntEmbedder]:
-        """Learns in one task of the cluster, and on its workers where the embedder trains."""
+        """Learns in one task of the cluster."""
         from adapt.embed.learn import learn_embedder
 
         connect(self.resources)

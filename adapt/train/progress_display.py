@@ -30,11 +30,17 @@ LEAST = ("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "lo
 
 
 @contextmanager
-def following(metrics: Path, notices: Path) -> Iterator[None]:
-    """Shows what workers add to two files until the block is left: metrics, and lines for the user."""
+def following(metrics: Path, notices: Path, waiting: str = "starting the workers") -> Iterator[None]:
+    """Shows what workers add to two files until the block is left: metrics, and lines for the user.
+
+    Args:
+        metrics: a file of JSON lines.
+        notices: another.
+        waiting: what a terminal shows until the first report.
+    """
     done = threading.Event()
     files = _Lines(metrics), _Lines(notices)
-    with display("starting the workers", LEAST) as shown:
+    with display(waiting, LEAST) as shown:
         thread = threading.Thread(target=copy_context().run, args=(_follow, *files, shown, done), daemon=True)
         thread.start()
         try:

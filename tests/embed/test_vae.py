@@ -1,7 +1,7 @@
-"""Training of the topic model: repeatable, resumed bit for bit, the same on any number of ranks, ended by coherence."""
+"""Training of the topic model: repeatable, resumed bit for bit, ended by coherence."""
 
 import copy
-from dataclasses import asdict
+import tempfile
 from itertools import combinations
 from math import log
 from pathlib import Path
@@ -29,9 +29,7 @@ from adapt.embed.vae import (
 )
 from adapt.embed.vampire import VampireOptions
 from adapt.support.errors import TrainingError
-from adapt.train.training_run import Progress
 from tests.embed.toys import TOPIC_OPTIONS, topical
-from tests.train.ranks import Ranks
 
 
 def training(texts: int = 80, seed: int = 0, **options: Any) -> TopicTraining:
@@ -39,10 +37,11 @@ def training(texts: int = 80, seed: int = 0, **options: Any) -> TopicTraining:
     return TopicTraining(counts, VampireOptions(**{**TOPIC_OPTIONS, **options}), seed, torch.device("cpu"))
 
 
-def trained(made: TopicTraining, start: Progress | None = None) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+def trained(made: TopicTraining) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     """The weights at the end, and what was reported after each epoch."""
     told: list[dict[str, Any]] = []
-    made.run(start or Progress(), told.append, lambda _: None)
+    with tempfile.TemporaryDirectory() as folder:
+        made.run(told.append, Path(folder) / "state.pt")
     return made.model.state_dict(), [report for report in told if "npmi" in report]
 
 
@@ -70,48 +69,21 @@ def test_the_loss_falls_and_topics_become_coherent() -> None:
 def test_a_run_that_resumes_ends_bit_for_bit_where_one_that_did_not_stop_ends(tmp_path: Path, epochs: int) -> None:
     whole = training()
     expected, _ = trained(whole)
-    saved = []
+    file = tmp_path / "state.pt"
 
-    def save(progress: Progress) -> None:
-        saved.append(progress.step)
-        if len(saved) == epochs:
-            first.save(tmp_path, asdict(progress))
+    def stop(report: dict[str, Any]) -> None:
+        if report.get("epoch") == epochs + 1:
             raise KeyboardInterrupt
 
-    first = training()
     with pytest.raises(KeyboardInterrupt):
-        first.run(Progress(), lambda _: None, save)
+        training().run(stop, file)
     second = training()
-    progress = Progress(**second.load(tmp_path))
-    assert progress.step == epochs * second.steps_an_epoch
-    found, _ = trained(second, progress)
+    second.load(file)
+    assert second.epoch == epochs
+    found, _ = trained(second)
     assert same(found, expected)
     assert same(second.best.weights, whole.best.weights)
     assert (second.best.epoch, second.best.npmi) == (whole.best.epoch, whole.best.npmi)
-
-
-def on_rank(texts: int, options: dict[str, Any]) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
-    state, told = trained(training(texts, **options))
-    return [value.numpy() for value in state.values()], told
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(("world", "texts", "batch_size"), [(2, 80, 32), (3, 40, 2)])
-def test_ranks_share_batches_and_learn_what_one_learns(world: int, texts: int, batch_size: int) -> None:
-    """Also where some have no document of a batch."""
-    options = {"epochs": 2, "batch_size": batch_size, "annealing_steps": 50}
-    alone, told = on_rank(texts, options)
-    group = Ranks(world)
-    try:
-        found = group.run(on_rank, texts, options)
-    finally:
-        group.stop()
-    for weights, reports in found:
-        for one, other in zip(weights, alone, strict=True):
-            np.testing.assert_allclose(one, other, atol=2e-4)
-        assert [each["loss"] for each in reports] == pytest.approx([each["loss"] for each in told], rel=1e-4)
-    for one, other in zip(found[0][0], found[-1][0], strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_every_batch_draws_noise_and_dropout_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,15 +119,18 @@ def test_the_weight_of_the_divergence_goes_on_rising_where_a_run_resumes(monkeyp
     made = training(96, epochs=2, annealing_steps=12)
     forward = TopicVae.forward
     monkeypatch.setattr(TopicVae, "forward", lambda *given: weights.append(given[3]) or forward(*given))
-    trained(made, Progress(step=3))
+    made.step = 3
+    trained(made)
     assert weights == pytest.approx([4 / 12, 5 / 12, 6 / 12])
 
 
-def test_training_ends_when_coherence_no_longer_rises_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_ends_when_coherence_no_longer_rises_and_keeps_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = iter([0.1, 0.3, 0.2, 0.2, 0.1, 0.4])
     monkeypatch.setattr(vae, "mean_npmi", lambda *_: next(values))
     made, saved = training(60, epochs=9, patience=3), []
-    made.run(Progress(), lambda _: None, lambda _: saved.append(copy.deepcopy(made.model.state_dict())))
+    made.run(lambda _: saved.append(copy.deepcopy(made.model.state_dict())), tmp_path / "state.pt")
     assert (len(saved), made.best.epoch, made.best.npmi) == (5, 2, 0.3)
     assert same(made.best.weights, saved[1])
 
@@ -204,7 +179,7 @@ def test_the_loss_is_minus_likelihood_and_the_weighed_divergence_of_what_was_dra
     theta = ((posterior.mean + posterior.stddev * draw.noise) * draw.kept).softmax(-1)
     logits = batch_norm(vae.decoder(theta), None, None, training=True, eps=NOISE) + vae.background
     lost = 0.3 * kl_divergence(posterior, Normal(0.0, 1.0)).sum() - (DENSE * logits.log_softmax(-1)).sum()
-    torch.testing.assert_close(vae(BAGS, draw, 0.3, DOCUMENTS), lost / DOCUMENTS)
+    torch.testing.assert_close(vae(BAGS, draw, 0.3), lost / DOCUMENTS)
 
 
 def test_a_document_of_thousands_of_words_leaves_the_loss_finite() -> None:
@@ -214,7 +189,7 @@ def test_a_document_of_thousands_of_words_leaves_the_loss_finite() -> None:
         vae.second.weight.fill_(0.5)
         vae.log_variance.weight.fill_(0.5)
         bags = SparseBags.of(csr_matrix(1000 * COUNTS))
-        assert torch.isfinite(vae(bags, Draw.by_seed(0, DOCUMENTS, TOPICS, 0.4), 1.0, DOCUMENTS))
+        assert torch.isfinite(vae(bags, Draw.by_seed(0, DOCUMENTS, TOPICS, 0.4), 1.0))
 
 
 def test_dropout_leaves_out_its_share_and_keeps_the_mean() -> None:
@@ -229,7 +204,7 @@ def test_the_background_are_the_logits_where_topics_add_nothing() -> None:
     vae = model()
     with torch.no_grad():
         vae.decoder.weight.zero_()
-        logits = vae.logits(torch.rand(4, TOPICS).softmax(-1), 4)
+        logits = vae.logits(torch.rand(4, TOPICS).softmax(-1))
     torch.testing.assert_close(logits, vae.background.expand(4, -1))
 
 
@@ -237,7 +212,7 @@ def test_the_background_is_the_mean_of_the_logits_and_not_taken_away_again() -> 
     """Unlike in the published code, where it stands before the normalization, which takes away any constant."""
     vae = model()
     with torch.no_grad():
-        logits = vae.logits(torch.randn(40, TOPICS).softmax(-1), 40)
+        logits = vae.logits(torch.randn(40, TOPICS).softmax(-1))
     torch.testing.assert_close(logits.mean(0), vae.background)
     assert 0.5 < logits.std(0).mean() < 1.05
 

@@ -35,25 +35,8 @@ def loaded(kind: str, folder: Path, model: Path | None = None, texts: list[str] 
     embedder = embedder_of(kind, options, 0, Pretrained(model, model) if model else None)
     if texts is not None:
         embedder.learn(texts, folder)
-        if kind == "vampire":
-            train_here(embedder, folder)
     embedder.load(folder)
     return embedder
-
-
-def train_here(embedder: Any, folder: Path) -> None:
-    """What ranks do on Ray Train, in this process."""
-    import torch
-    from scipy.sparse import load_npz
-
-    from adapt.embed.vae import TopicTraining
-    from adapt.embed.vampire import COUNTS_FILE, WEIGHTS_FILE, TopicRun, write_best
-    from adapt.train.training_run import Progress
-
-    run, progress = TopicRun(str(folder), WEIGHTS_FILE, embedder.options, embedder.seed), Progress()
-    training = TopicTraining(load_npz(folder / COUNTS_FILE), run.options, run.seed, torch.device("cpu"))
-    training.run(progress, lambda _: None, lambda _: None)
-    write_best(run, training, progress)
 
 
 def votes(vectors: np.ndarray, labels: np.ndarray) -> float:
