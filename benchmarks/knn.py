@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adapt.index.exact_search import merge_nearest
-from adapt.index.index_files import IndexFacts, index_parts, index_vectors
-from adapt.index.parts import unit_rows
+from adapt.index.index_files import IndexFacts, index_parts
+from adapt.index.parts import unit_rows, write_part
 from adapt.index.vector_index import VectorIndex, recall_of, width_for
 from benchmarks.common import Options, Result, apart, main
 from benchmarks.rounds import Ratio, alternate
@@ -34,7 +34,7 @@ TARGETS = {
     "shards_identical": (">=", 1.0),
 }
 DIMENSION = 384
-BATCH = 20_000
+BATCH = 5_000
 FIRST_ID = 2**24
 CLUSTER_VECTORS = 500
 """Vectors of a cluster, on average."""
@@ -83,12 +83,19 @@ def measure(options: Options) -> Result:
     return result
 
 
-def vectors_of(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Ids and vectors, in batches."""
-    for start in range(0, count, BATCH):
+def vectors_of(count: int, first: int = 0, last: int | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Ids and vectors, in batches; of the vectors from `first` to before `last`, both multiples of BATCH."""
+    for start in range(first, last or count, BATCH):
         draw = np.random.default_rng((1, start))
-        size = min(BATCH, count - start)
-        yield np.arange(FIRST_ID + start, FIRST_ID + start + size), _around(draw, count, size)
+        yield np.arange(FIRST_ID + start, FIRST_ID + start + BATCH), _around(draw, count, BATCH)
+
+
+def write_parts(folder: Path, count: int, part: int) -> list[int]:
+    """Writes all vectors, and returns the sizes of the parts."""
+    folder.mkdir(exist_ok=True)
+    for number, first in enumerate(range(0, count, part)):
+        write_part(vectors_of(count, first, first + part), folder, number, DIMENSION, part)
+    return [part] * (count // part)
 
 
 def queries_for(count: int, size: int) -> np.ndarray:
@@ -112,16 +119,14 @@ def _centres(clusters: int) -> np.ndarray:
 def built(folder: Path, count: int) -> tuple[float, float]:
     """Seconds to write the vectors, in four parts, and to build lists."""
     _two_threads()
-    (folder / "flat").mkdir()
     began = time.monotonic()
-    facts = index_vectors(
-        vectors_of(count), folder / "flat", "made", DIMENSION, kind="flat", part_vectors=-(-count // 4)
-    )
+    sizes = write_parts(folder / "flat", count, count // 4)
+    index_parts(folder / "flat", sizes, "made", DIMENSION, kind="flat")
     between = time.monotonic()
     (folder / "ivf").mkdir()
     for file in (folder / "flat").glob("*.npy"):
         (folder / "ivf" / file.name).symlink_to(file)
-    index_parts(folder / "ivf", facts.parts, "made", DIMENSION, kind="ivf")
+    index_parts(folder / "ivf", sizes, "made", DIMENSION, kind="ivf")
     return between - began, time.monotonic() - between
 
 
@@ -183,7 +188,8 @@ def built_large(folder: Path, count: int) -> tuple[float, float]:
     began = time.monotonic()
     with Resident() as resident:
         kind = "auto" if count > 2**20 else "ivf"
-        facts: IndexFacts = index_vectors(vectors_of(count), folder, "made", DIMENSION, kind=kind)
+        sizes = write_parts(folder, count, min(count, 1_000_000))
+        facts: IndexFacts = index_parts(folder, sizes, "made", DIMENSION, kind=kind)
     assert facts.kind == "ivf"
     return time.monotonic() - began, resident.gib
 

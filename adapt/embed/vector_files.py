@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adapt.index.index_files import CENTRE_FILE, IndexFacts, index_parts
-from adapt.index.parts import PART_VECTORS, VectorBatch, centred, scaled, write_parts
+from adapt.index.parts import PART_VECTORS, VectorBatch, centred, scaled, write_part
 from adapt.ray.runtime import user_errors
 from adapt.runner.files import file_aside
 from adapt.support.errors import StorageError
@@ -115,10 +115,12 @@ class WritePart:
 
     def __call__(self, number: int) -> int:
         """Returns how many it has."""
-        return write_parts(self._vectors(number), self.folder, self.dimension, self.part_vectors, first=number)[0]
+        first = number * self.part_vectors
+        last = min(first + self.part_vectors, self.begins[-1])
+        write_part(self._vectors(first, last), self.folder, number, self.dimension, last - first)
+        return last - first
 
-    def _vectors(self, number: int) -> Iterator[VectorBatch]:
-        first, last = number * self.part_vectors, (number + 1) * self.part_vectors
+    def _vectors(self, first: int, last: int) -> Iterator[VectorBatch]:
         for file, begin, end in zip(self.files, self.begins, self.begins[1:], strict=False):
             if begin < last and end > first:
                 ids, vectors = read_vectors(file)
@@ -180,7 +182,7 @@ def build_on_cluster(
         part_vectors: most vectors of a part.
 
     Raises:
-        DataError: as `adapt.index.index_files.index_vectors`.
+        DataError: as `adapt.index.index_files.index_parts`.
     """
     files, begins = vector_files(embedded), [0]
     for file in files:

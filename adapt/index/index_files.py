@@ -1,7 +1,7 @@
-"""The files of an index, from a stream of vectors that no process ever holds."""
+"""The files of an index: what is known of it, and what finds candidates in its parts."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from adapt.index.index_kinds import (
     train_candidates,
     training_positions,
 )
-from adapt.index.parts import PART_VECTORS, VectorBatch, VectorPart, write_parts
+from adapt.index.parts import VectorPart, check_unique
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError
 
@@ -75,38 +75,6 @@ def one_after_another(function: Callable[[int], T], numbers: Sequence[int]) -> l
     return [function(number) for number in numbers]
 
 
-def index_vectors(
-    batches: Iterable[VectorBatch],
-    folder: Path,
-    embedder: str,
-    dimension: int,
-    memory_bytes: int = MEMORY_BYTES,
-    queries: int = 0,
-    kind: IndexKind | str = "auto",
-    part_vectors: int = PART_VECTORS,
-    spread: "Spread[None]" = one_after_another,
-) -> IndexFacts:
-    """Writes vectors as they come, and builds an index of them.
-
-    Args:
-        batches: int64 ids and vectors, as `adapt.index.parts.write_parts` takes them.
-        folder: for the files.
-        embedder: what made the vectors.
-        dimension: of the vectors.
-        memory_bytes: what a machine that holds all of the index may use for it.
-        queries: how many will be asked.
-        kind: of index; `auto` chooses (`adapt.index.index_kinds`).
-        part_vectors: most vectors of a part.
-        spread: who indexes the parts.
-
-    Raises:
-        DataError: there is no vector, one is not finite or of another dimension, or an id comes twice.
-        ConfigError: there is no such kind.
-    """
-    sizes = write_parts(batches, folder, dimension, part_vectors)
-    return index_parts(folder, sizes, embedder, dimension, memory_bytes, queries, kind, spread)
-
-
 def index_parts(
     folder: Path,
     sizes: Sequence[int],
@@ -117,7 +85,22 @@ def index_parts(
     kind: IndexKind | str = "auto",
     spread: "Spread[None]" = one_after_another,
 ) -> IndexFacts:
-    """Builds an index of the parts that were written to a folder; see `index_vectors`."""
+    """Builds an index of the parts that `adapt.index.parts.write_part` wrote to a folder.
+
+    Args:
+        folder: of the parts, and for the files.
+        sizes: vectors of each part.
+        embedder: what made the vectors.
+        dimension: of the vectors.
+        memory_bytes: what a machine that holds all of the index may use for it.
+        queries: how many will be asked.
+        kind: of index; `auto` chooses (`adapt.index.index_kinds`).
+        spread: who indexes the parts.
+
+    Raises:
+        DataError: there is no vector, or an id is in two parts.
+        ConfigError: there is no such kind.
+    """
     if not sum(sizes):
         raise DataError("there is no vector to be found", "check the texts that were embedded")
     _check_apart(folder, len(sizes))
@@ -159,7 +142,6 @@ def _rows(folder: Path, sizes: Sequence[int], positions: np.ndarray) -> np.ndarr
         first, last = np.searchsorted(positions, [end - size, end])
         part = VectorPart.open(folder, number)
         chosen.append(part.rows[positions[first:last] - (end - size)])
-        part.let_go()
     return np.concatenate(chosen)
 
 
@@ -169,9 +151,4 @@ def _check_apart(folder: Path, parts: int) -> None:
     ids = [each for each in ids if len(each)]
     if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):
         return
-    known, times = np.unique(np.concatenate(ids), return_counts=True)
-    if (times > 1).any():
-        raise DataError(
-            f"{(times > 1).sum()} ids come twice, the first is {known[times > 1][0]}",
-            "give every text an id of its own",
-        )
+    check_unique(np.concatenate(ids))

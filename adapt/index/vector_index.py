@@ -98,16 +98,15 @@ class VectorIndex:
         check_neighbours(k, self.facts.vectors if self.only is None else len(self.only))
         found = []
         for place, number in enumerate(self.numbers):
-            part, blocks = VectorPart.open(self.folder, number), []
-            among = None if self.only is None else part.positions_of(self.only)
+            blocks = []
             for start in range(0, max(len(rows), 1), QUERIES_AT_ONCE):
-                asked = rows[start : start + QUERIES_AT_ONCE]
+                part, asked = VectorPart.open(self.folder, number), rows[start : start + QUERIES_AT_ONCE]
+                among = None if self.only is None else part.positions_of(self.only)
                 if proposers:
                     wide = width or FIRST_WIDTH[self.facts.kind]
                     blocks.append(ranked(part, asked, proposers[place].candidates(asked, k, wide, among), k))
                 else:
                     blocks.append(nearest_of(part, asked, k, among))
-                part.let_go()
             found.append((np.concatenate([each[0] for each in blocks]), np.concatenate([each[1] for each in blocks])))
         return merge_nearest(found, k)
 
@@ -125,7 +124,6 @@ def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
         part = VectorPart.open(folder, number)
         positions = part.positions_of(ids)
         rows[np.searchsorted(ids, part.ids[positions])] = part.rows[positions]
-        part.let_go()
     return rows
 
 

@@ -167,7 +167,6 @@ class Assign:
         for start in range(0, len(places), ROWS_AT_ONCE):
             some = places[start : start + ROWS_AT_ONCE]
             labels[some] = (part.rows[some].astype(np.float64) @ centres).argmax(1)
-        part.let_go()
         return labels
 
 

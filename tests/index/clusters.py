@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from adapt.index.exact_search import Nearest
-from adapt.index.index_files import IndexFacts, index_vectors
-from adapt.index.parts import unit_rows
+from adapt.index.index_files import IndexFacts, index_parts
+from adapt.index.parts import unit_rows, write_part
 
 FIRST_ID = 2**24 - 100
 """So that ids pass the largest number up to which float32 holds all."""
@@ -32,7 +32,19 @@ def brute_force(vectors: np.ndarray, ids: np.ndarray, queries: np.ndarray, k: in
 
 
 def built(folder: Path, vectors: np.ndarray, kind: str = "flat", part: int = 300, batch: int = 70) -> IndexFacts:
-    folder.mkdir(exist_ok=True)
-    ids = ids_for(vectors)
-    batches = ((ids[start : start + batch], vectors[start : start + batch]) for start in range(0, len(ids), batch))
-    return index_vectors(batches, folder, "toy", vectors.shape[1], kind=kind, part_vectors=part)
+    return indexed(folder, ids_for(vectors), vectors, kind, part, batch)
+
+
+def indexed(
+    folder: Path, ids: np.ndarray, vectors: np.ndarray, kind: str = "flat", part: int = 10**6, batch: int = 10**6
+) -> IndexFacts:
+    """An index, as stages build it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = []
+    for number, first in enumerate(range(0, max(len(ids), 1), part)):
+        own = slice(first, min(first + part, len(ids)))
+        sizes.append(own.stop - first)
+        starts = range(0, sizes[-1], batch)
+        batches = [(ids[own][start : start + batch], vectors[own][start : start + batch]) for start in starts]
+        write_part(batches, folder, number, vectors.shape[1], sizes[-1])
+    return index_parts(folder, sizes, "toy", vectors.shape[1], kind=kind)

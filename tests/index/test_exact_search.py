@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adapt.index import exact_search
 from adapt.index.exact_search import NOBODY, merge_nearest, nearest_first, nearest_of
-from adapt.index.parts import VectorPart, unit_rows, write_parts
+from adapt.index.parts import VectorPart, unit_rows, write_part
 from tests.index.clusters import brute_force, clustered
 
 
@@ -17,7 +17,7 @@ def test_more_is_looked_at_while_ties_reach_beyond_what_was_found(tmp_path: Path
     """Of 300 copies the smallest ids are wanted, wherever they stand."""
     vectors = np.concatenate([np.tile([[1.0, 2.0, 3.0]], (300, 1)), clustered(200, 3)])
     ids = np.random.default_rng(0).permutation(500).astype(np.int64)
-    write_parts([(ids, vectors)], tmp_path, 3)
+    write_part([(ids, vectors)], tmp_path, 0, 3, 500)
     found = nearest_of(VectorPart.open(tmp_path, 0), unit_rows(vectors[:1]), 5)
     assert found[1].tolist() == [sorted(ids[:300].tolist())[:5]]
 
@@ -25,7 +25,7 @@ def test_more_is_looked_at_while_ties_reach_beyond_what_was_found(tmp_path: Path
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     vectors = clustered(40, 4)
-    write_parts([(np.arange(40), vectors)], tmp_path, 4)
+    write_part([(np.arange(40), vectors)], tmp_path, 0, 4, 40)
     monkeypatch.setattr(exact_search, "BLOCK_BYTES", rows * 16)
     found = nearest_of(VectorPart.open(tmp_path, 0), unit_rows(vectors[:5]), 6)
     truth = brute_force(vectors, np.arange(40), vectors[:5], 6)

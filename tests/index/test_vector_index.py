@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from adapt.index import vector_index
 from adapt.index.exact_search import NOBODY, merge_nearest
-from adapt.index.index_files import IndexFacts, index_vectors
+from adapt.index.index_files import IndexFacts
 from adapt.index.vector_index import ShardedIndex, VectorIndex, recall_of, width_for
 from adapt.support.errors import DataError
-from tests.index.clusters import FIRST_ID, brute_force, built, clustered, ids_for
+from tests.index.clusters import FIRST_ID, brute_force, built, clustered, ids_for, indexed
 
 VECTORS = clustered(1200)
 QUERIES = clustered(30, seed=1)
@@ -104,15 +104,14 @@ def test_a_folder_without_a_finished_index_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no finished index"):
         VectorIndex.open(tmp_path)
     with pytest.raises(DataError, match="there is no vector"):
-        index_vectors([], tmp_path, "toy", 4)
+        indexed(tmp_path, np.zeros(0, np.int64), np.zeros((0, 4)))
     with pytest.raises(DataError, match="holds no finished index"):
         VectorIndex.open(tmp_path)
 
 
 def test_an_id_in_two_parts_is_refused(tmp_path: Path) -> None:
-    batches = [(np.array([5, 9, 3, 9]), np.eye(4))]
     with pytest.raises(DataError, match="1 ids come twice, the first is 9"):
-        index_vectors(batches, tmp_path, "toy", 4, part_vectors=2)
+        indexed(tmp_path, np.array([5, 9, 3, 9]), np.eye(4), part=2)
 
 
 def test_what_is_known_of_an_index_is_read_back(tmp_path: Path) -> None:
@@ -130,7 +129,7 @@ def test_exact_search_is_brute_force_for_any_parts_and_order_also_with_ties(
     vectors, queries = draw.integers(-1, 2, (count, 3)), draw.integers(-1, 2, (4, 3))
     ids = draw.permutation(count).astype(np.int64) + 2**24
     folder = tmp_path_factory.mktemp("index")
-    index_vectors([(ids, vectors.astype(np.float32))], folder, "toy", 3, part_vectors=part)
+    indexed(folder, ids, vectors.astype(np.float32), part=part)
     found = VectorIndex.open(folder).search(queries.astype(np.float32), min(k, count))
     truth = brute_force(vectors.astype(float), ids, queries.astype(float), min(k, count))
     np.testing.assert_array_equal(found[0], truth[0])

@@ -8,10 +8,10 @@ import numpy as np
 
 from adapt.config import Config
 from adapt.embed.vector_files import chunk_file, write_vectors
-from adapt.index.index_files import index_vectors
 from adapt.select.highest import highest
 from adapt.select.pool import Document
 from adapt.select.selection import Given, Selection, Vectors
+from tests.index.clusters import indexed
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def embedded(folder: Path, pool: np.ndarray, ids: np.ndarray, target: np.ndarray
     """Vectors as stages leave them: an index of the pool's, and those of the target."""
     for name in ("pool", "target"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    index_vectors([(ids, pool)], folder / "pool", "toy", pool.shape[1], kind=kind, part_vectors=len(ids))
+    indexed(folder / "pool", ids, pool, kind)
     write_vectors(folder / "target" / chunk_file(0, 0), np.arange(len(target)), target.astype(np.float16), {})
     return Vectors(folder / "pool", folder / "target", "toy")
 

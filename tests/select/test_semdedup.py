@@ -8,7 +8,6 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from adapt.index.index_files import index_vectors
 from adapt.index.parts import unit_rows
 from adapt.select import semdedup
 from adapt.select.highest import highest
@@ -16,7 +15,7 @@ from adapt.select.selection import NEVER
 from adapt.select.semdedup import centres_of, copies_in, staying
 from adapt.select.table import selection_of
 from adapt.support.errors import DataError
-from tests.index.clusters import clustered
+from tests.index.clusters import clustered, indexed
 from tests.select.pools import embedded, given, numbered
 
 FIRST = 2**24 - 40
@@ -41,10 +40,8 @@ def by_hand(vectors: np.ndarray, most: float, labels: np.ndarray | None = None) 
     return stay
 
 
-def indexed(folder: Path, vectors: np.ndarray, part: int = 10**6) -> Path:
-    folder.mkdir(exist_ok=True)
-    ids = FIRST + np.arange(len(vectors), dtype=np.int64)
-    index_vectors([(ids, vectors)], folder, "toy", vectors.shape[1], kind="flat", part_vectors=part)
+def indexed_from_first(folder: Path, vectors: np.ndarray, part: int = 10**6) -> Path:
+    indexed(folder, FIRST + np.arange(len(vectors), dtype=np.int64), vectors, part=part)
     return folder
 
 
@@ -68,7 +65,7 @@ def test_a_chain_of_copies_loses_every_other_link() -> None:
 
 def test_copies_are_those_of_all_pairs_in_the_same_cluster(tmp_path: Path) -> None:
     vectors = with_copies(300)
-    folder = indexed(tmp_path, vectors)
+    folder = indexed_from_first(tmp_path, vectors)
     one = copies_in(folder, 1, 0.95) - FIRST
     assert sorted({*range(300)} - {*one.tolist()}) == by_hand(vectors, 0.95)
     assert len(one) >= 95
@@ -84,8 +81,8 @@ def test_copies_are_those_of_all_pairs_in_the_same_cluster(tmp_path: Path) -> No
 @pytest.mark.parametrize("part", [300, 77, 13])
 def test_parts_and_workers_change_nothing(tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = with_copies(300, seed=2)
-    whole = copies_in(indexed(tmp_path / "whole", vectors), 9, 0.9)
-    parted = indexed(tmp_path / "parts", vectors, part)
+    whole = copies_in(indexed_from_first(tmp_path / "whole", vectors), 9, 0.9)
+    parted = indexed_from_first(tmp_path / "parts", vectors, part)
     backwards = copies_in(
         parted, 9, 0.9, spread=lambda function, numbers: [function(n) for n in reversed(numbers)][::-1]
     )
@@ -96,7 +93,7 @@ def test_parts_and_workers_change_nothing(tmp_path: Path, part: int, monkeypatch
 def test_what_others_have_dropped_is_no_original(tmp_path: Path) -> None:
     vectors = with_copies(120)
     only = FIRST + np.arange(40, 120)
-    found = copies_in(indexed(tmp_path, vectors), 5, 0.95, only)
+    found = copies_in(indexed_from_first(tmp_path, vectors), 5, 0.95, only)
     assert np.isin(found, only).all()
     assert len(found) < 40 / 2 < len(copies_in(tmp_path, 5, 0.95))
 
