@@ -208,7 +208,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
         is_whole: whether `texts` are all of them.
     """
     from adapt.corpus.heldout import keys_of, share_of_keys
-    from adapt.evaluate.intervals import FEWEST
+    from adapt.evaluate.measurements import FEWEST
     from adapt.stage.training_plan import documents_to_measure
 
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)

@@ -9,14 +9,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from adapt.config import Config, CorpusConfig, section_of, what
+from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import read_losses
-from adapt.evaluate.measurements import NOT_MEASURED, Estimate, LossChange, Text
+from adapt.evaluate.measurements import NOT_MEASURED, Estimate, LossChange, Text, TextLoss
 from adapt.model.additions.table import stored_additions
 from adapt.model.model_card import front_matter, loading_code, settings, table
 from adapt.model.start import MODEL_FOLDER
@@ -48,24 +49,37 @@ def hand_over(handover: Handover, folder: Path) -> None:
     write_atomically(folder / "README.md", model_card(_facts(handover)))
 
 
-def loss_change(text: Text, before: Path, after: Path, samples: int) -> LossChange:
-    """Held-out loss of a text before and after, on the same documents and masks, with 95% intervals.
+Evaluation = tuple[Path, Mapping[str, TextLoss]]
+"""The folder of an evaluation, and what it measured on each text."""
+
+
+def loss_changes(before: Evaluation, after: Evaluation, samples: int) -> list[LossChange]:
+    """Changes of the held-out losses, on the texts with enough documents; each has a 95% interval.
 
     Args:
-        text: its name in the evaluations.
-        before: the folder of an evaluation.
-        after: that of another on the same text.
+        before: an evaluation of the model before its training.
+        after: one of the model after it, on the same texts and masks.
         samples: bootstrap resamples.
     """
-    old, counts = read_losses(before, text)
-    new, _ = read_losses(after, text)
-    return LossChange(
-        text=text,
-        predictions=int(counts.sum()),
-        before=mean_loss(old, counts, samples),
-        after=mean_loss(new, counts, samples),
-        change=change(old, new, counts, samples),
-    )
+    changes = []
+    for text in get_args(Text):
+        new = after[1].get(text)
+        if new is None or new.documents < FEWEST_DOCUMENTS:
+            continue
+        (old_losses, counts), (losses, _) = (read_losses(folder, text) for folder, _ in (before, after))
+        changes.append(
+            LossChange(
+                text=text,
+                predictions=int(counts.sum()),
+                before=mean_loss(old_losses, counts, samples),
+                after=mean_loss(losses, counts, samples),
+                change=change(old_losses, losses, counts, samples),
+                per_byte_before=before[1][text].loss_per_byte,
+                per_byte_after=new.loss_per_byte,
+                overlap=new.overlap,
+            )
+        )
+    return changes
 
 
 def _link(source: Path, folder: Path) -> None:

@@ -12,12 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
-from adapt.evaluate.measurements import Estimate
+from adapt.evaluate.measurements import FEWEST, Estimate
 from adapt.statistics.seeds import CONFIDENCE
-
-FEWEST = 6
-"""Documents that an interval needs: n of them all lie on one side of their median with probability 2^(1 - n)."""
-
 
 Statistic = Callable[..., np.ndarray]
 """What is estimated: a function of columns with a value a document, and of the `axis` along which they lie."""

@@ -12,6 +12,8 @@ Text = Literal["domain", "general"]
 """Text that an adapted model is measured on."""
 NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction; of TAPT, the text of dev)"
 """Why a loss on the domain is missing."""
+FEWEST = 6
+"""Documents that an interval needs: n of them all lie on one side of their median with probability 2^(1 - n)."""
 Rows = list[list[float]]
 Ends = list[list[float | None]]
 

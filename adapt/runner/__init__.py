@@ -16,7 +16,19 @@
 from adapt.runner.ensure import ensure, plan_stages
 from adapt.runner.parallel import ensure_all
 from adapt.runner.record import Record
-from adapt.runner.stage import Done, Finished, Outcome, Stage
+from adapt.runner.stage import NOTHING, ONE_CPU, Done, Finished, Outcome, Stage
 from adapt.runner.store import Store
 
-__all__ = ["Done", "Finished", "Outcome", "Record", "Stage", "Store", "ensure", "ensure_all", "plan_stages"]
+__all__ = [
+    "NOTHING",
+    "ONE_CPU",
+    "Done",
+    "Finished",
+    "Outcome",
+    "Record",
+    "Stage",
+    "Store",
+    "ensure",
+    "ensure_all",
+    "plan_stages",
+]

@@ -176,3 +176,11 @@ def cost_of(device_seconds: float, price_per_hour: float | None) -> dict[str, An
     hours = device_seconds / 3600
     cost = None if price_per_hour is None else hours * price_per_hour
     return {"device_seconds": device_seconds, "device_hours": hours, "cost": cost}
+
+
+class OneModel:
+    """The result of a stage that makes one model, in its folder."""
+
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that was made, under an empty name."""
+        return {"": record.path}

@@ -13,6 +13,8 @@ from adapt.runner.record import Record, check_record, read_result
 from adapt.support.errors import StageError
 
 R = TypeVar("R")
+NOTHING: Mapping[str, float] = {}
+ONE_CPU: Mapping[str, float] = {"CPU": 1}
 _WITHOUT = (str, bool, int, float, Path, Config)
 """What holds no stages, and so is not looked through: a large chain has thousands of configurations."""
 
@@ -41,6 +43,8 @@ class Stage(ABC, Generic[R]):
     """Raised by hand whenever the code of this kind begins to make other results from the same ingredients."""
     model_place: ClassVar[str] = "."
     """Where in its folder the model lies, if it makes one."""
+    takes: ClassVar[Mapping[str, float] | None] = None
+    """What it takes of the cluster while it runs, such as ONE_CPU; None for all. See `adapt.runner.parallel`."""
     name: str
     """A name for people. It is part of the folder's name, and does not enter the key."""
 
@@ -75,8 +79,8 @@ class Stage(ABC, Generic[R]):
         """Removes what a finished stage's folder need not hold, once its record is committed; a kill may prevent it."""
 
     def needs(self) -> Mapping[str, float] | None:
-        """What it takes of the cluster while it runs, as {"CPU": 1}; None for all. See `adapt.runner.parallel`."""
-        return None
+        """What it takes of the cluster while it runs: `takes`, unless that depends on its settings."""
+        return self.takes
 
     @cached_property
     def inputs(self) -> "Mapping[str, Stage[Any]]":

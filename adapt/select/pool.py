@@ -21,7 +21,7 @@ from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import ItemPlace, items_of, places_of
 from adapt.corpus.heldout import Measured
 from adapt.corpus.read_progress import Pace, Piece, reading
-from adapt.corpus.screening import OPEN, Sieve, Tally, id_at, item_texts, place_of
+from adapt.corpus.screening import OPEN, Sieve, Tally, check_few_bad, check_some_left, id_at, item_texts, place_of
 from adapt.select.selection import Inspection
 
 T = TypeVar("T")
@@ -124,6 +124,15 @@ class Pool:
         some = np.unique(ids)
         kept = some if self.ids is None else np.intersect1d(self.ids, some)
         return replace(self, ids=kept, tally=Tally())
+
+    def check_usable(self) -> None:
+        """Refuses a pool of whose records too many cannot be read, or none is left, by the counts of the last pass.
+
+        Raises:
+            DataError: says which.
+        """
+        check_few_bad(self.tally, self.corpus.max_bad_fraction, "records of the pool")
+        check_some_left(self.tally, self.manifest.files)
 
     def place(self, document: Document) -> dict[str, int]:
         """Where a document came from.

@@ -14,6 +14,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from sklearn.decomposition import TruncatedSVD
@@ -21,7 +22,12 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.manifold import TSNE
 from sklearn.metrics import roc_auc_score
 
+from adapt.config import Config
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
+from adapt.evaluate.domain_similarity import word_overlaps
+from adapt.model.locate import Pretrained
+from adapt.select.choose import CountTokens
+from adapt.select.document_losses import sample_losses
 from adapt.select.gram_regression import equal_text_weights, gram_matrix, regression, window_matrix
 from adapt.select.grams import gram_counts
 
@@ -46,6 +52,46 @@ class TakenExample:
     nearest: str
     cosine: float
     """How alike the hashed n-grams of both are."""
+
+
+def set_figures(
+    sets: Mapping[str, Sequence[str]],
+    mixed: Mapping[str, Sequence[str]],
+    vectors: Mapping[str, np.ndarray],
+    count: CountTokens,
+    config: Config,
+    pretrained: Pretrained | None,
+) -> dict[str, dict[str, Any]]:
+    """Figures of each set of texts, by the names of `adapt.stage.judge_selection.Nearness`.
+
+    The target is one of the sets. It is not compared with itself, so it only has figures of diversity and loss.
+
+    Args:
+        sets: texts by name, with `target`.
+        mixed: the same in random order.
+        vectors: of some of them.
+        count: the numbers of tokens of texts.
+        config: of the job.
+        pretrained: the model whose loss is measured; None for no model.
+    """
+    others = [name for name in sets if name != "target"]
+    shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
+    overlaps = dict(zip(others, shared, strict=True))
+    distinct = dict(zip(sets, distinct_shares(list(mixed.values())), strict=True))
+    losses = sample_losses(config, pretrained, mixed) if pretrained else {}
+    return {
+        name: {
+            "documents": len(texts),
+            "tokens": sum(count(texts)),
+            "kl": kl_divergence(sets["target"], texts) if name in overlaps else None,
+            "auc": separability(sets["target"], texts, config.seed) if name in overlaps else None,
+            "shared_words": overlaps.get(name),
+            "distinct": distinct[name],
+            "distance": mean_distance(vectors[name]) if name in vectors else None,
+            "loss": losses.get(name),
+        }
+        for name, texts in sets.items()
+    }
 
 
 def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:

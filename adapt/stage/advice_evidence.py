@@ -9,7 +9,7 @@ from adapt.advise.evidence import Evidence
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.finetuning import PrepareTask
 from adapt.stage.preflight import check_weights
@@ -22,6 +22,7 @@ class Look(Stage[Evidence]):
 
     kind = "evidence"
     version = 3  # samples leave out the texts of evaluation sets
+    takes = ONE_CPU
 
     name: str
     config: Config
@@ -44,10 +45,6 @@ class Look(Stage[Evidence]):
             "max_documents": config.advice.max_documents,
             "min_count": config.vocabulary.min_count,
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Evidence]:
         """Samples and measures, in this process.

@@ -15,7 +15,7 @@ from adapt.config import ModelConfig, ResourcesConfig
 from adapt.embed.embedder import EMBEDDERS, Embedder, embedder_of
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.key import canonical, deciding
 from adapt.select import TEXTS_FILE
 from adapt.select.selection import Vectors
@@ -136,6 +136,7 @@ class CountEnough(Stage[Counted]):
     """Reads a pool until it has seen enough documents, which takes a moment, or to its end, which refuses it."""
 
     kind = "enough"
+    takes = ONE_CPU
 
     name: str
     texts: PoolTexts
@@ -145,10 +146,6 @@ class CountEnough(Stage[Counted]):
     def what(self) -> Mapping[str, Any]:
         """How the pool is read, and how many documents are enough."""
         return {"texts": self.texts.what(), "wanted": self.wanted}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Counted]:
         """Reads.

@@ -7,7 +7,7 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.method.table import method_of
-from adapt.runner import Done, Finished, Outcome, Stage
+from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBlock
 from adapt.stage.finetuning import PrepareTask
@@ -103,6 +103,7 @@ class Sequence(Stage[SequenceResult]):
     """All models of a sequence, and all that is measured of them."""
 
     kind = "sequence"
+    takes = NOTHING
 
     name: str
     config: Config
@@ -130,10 +131,6 @@ class Sequence(Stage[SequenceResult]):
             "finetune_seeds": self.config.finetune.seeds,
             "tasks": dict(self.owners),
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
-        return {}
 
     @property
     def data(self) -> list[Stage[Any]]:

@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from adapt.config import Config
-from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.evaluate.measurements import NOT_MEASURED, LossChange, Text
-from adapt.runner import Done, Outcome, Stage
-from adapt.runner.record import Record
+from adapt.runner import NOTHING, Done, Outcome, Stage
+from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import TRANSDUCTIVE, Block, Cell, Figures, FindingBlock, Findings, Table, TextBlock, formatted
 from adapt.show.drawing import METRICS_LINES, loss_curve
 from adapt.stage.model_evaluation import Evaluate
@@ -20,7 +19,7 @@ from adapt.terminal.console import duration
 
 
 @dataclass(frozen=True)
-class Adapted(Trained):
+class Adapted(Trained, OneModel):
     """An adapted model: what its training took, and the loss on held-out text before and after it."""
 
     losses: dict[Text, LossChange] = field(default_factory=dict)
@@ -39,10 +38,6 @@ class Adapted(Trained):
             TextBlock(self._cost(record)),
             TextBlock(f"model: {record.path}"),
         ]
-
-    def models_made(self, record: Record) -> dict[str, Path]:
-        """The folder of the model that was made, under an empty name."""
-        return {"": record.path}
 
     def _losses(self, name: str) -> list[Block]:
         names = {"domain": "domain, held out", "general": "general"}
@@ -111,6 +106,7 @@ class Export(Stage[Adapted]):
 
     kind = "export"
     version = 2  # losses by text, each with its intervals
+    takes = NOTHING
 
     name: str
     config: Config
@@ -131,15 +127,13 @@ class Export(Stage[Adapted]):
         transductive = {"transductive": True} if self.is_transductive else {}
         return {"bootstrap_samples": self.config.evaluation.bootstrap_samples, **transductive}
 
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
-        return {}
-
     def run(self, folder: Path, done: Done) -> Outcome[Adapted]:
         """Links the model's files and writes the card."""
-        from adapt.evaluate.export_card import Handover, hand_over
+        from adapt.evaluate.export_card import Handover, hand_over, loss_changes
 
-        training, changes = done[self.training], self._changes(done)
+        training, before, after = done[self.training], done[self.before], done[self.after]
+        old, new = (before.path, before.result.texts), (after.path, after.result.texts)
+        changes = loss_changes(old, new, self.config.evaluation.bootstrap_samples)
         parts = (self.domain, self.general, self.text, self.training, self.before, self.after)
         handover = Handover(
             config=self.config,
@@ -158,20 +152,3 @@ class Export(Stage[Adapted]):
             text_faults=legibility.faults() if legibility else [],
         )
         return Outcome(result, training.record.cost, training.record.resources)
-
-    def _changes(self, done: Done) -> list[LossChange]:
-        """Changes of loss, on the texts with enough documents."""
-        from adapt.evaluate.export_card import loss_change
-
-        samples, before, after = self.config.evaluation.bootstrap_samples, done[self.before], done[self.after]
-        old, new = before.result.texts, after.result.texts
-        return [
-            replace(
-                loss_change(name, before.path, after.path, samples),
-                per_byte_before=old[name].loss_per_byte,
-                per_byte_after=new[name].loss_per_byte,
-                overlap=new[name].overlap,
-            )
-            for name in get_args(Text)
-            if name in new and new[name].documents >= FEWEST_DOCUMENTS
-        ]

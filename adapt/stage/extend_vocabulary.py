@@ -15,9 +15,9 @@ from adapt.config.vocabulary import tokens_wanted
 from adapt.model.size import ModelSize
 from adapt.model.start import Start
 from adapt.ray.runtime import connect, hide_unreserved_gpus
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
-from adapt.runner.record import Record, load_record, read_result
+from adapt.runner.record import OneModel, Record, load_record, read_result
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.preflight import check_weights
@@ -49,6 +49,7 @@ class ExtendVocabulary(Stage[Extended]):
     """A model that has words of a corpus as tokens."""
 
     kind = "extend"
+    takes = ONE_CPU
 
     name: str
     config: Config
@@ -95,10 +96,6 @@ class ExtendVocabulary(Stage[Extended]):
         tokens = 0 if asked.size == "elbow" or self.listed else tokens_wanted(asked.size, size.vocabulary)
         larger = size.with_tokens(tokens)
         return larger.with_layers_beside(asked.module_share) if asked.module else larger
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Extended]:
         """Chooses words, builds the tokenizer anew, and gives the model rows.
@@ -211,7 +208,7 @@ SETTINGS = ("snippets", "learning_rate", "max_megabytes", "warmup_steps")
 
 
 @dataclass(frozen=True)
-class Taught:
+class Taught(OneModel):
     """What new rows learnt. Model and tokenizer are in the stage's folder."""
 
     tokens: int
@@ -233,10 +230,6 @@ class Taught:
             f"{measure} {self.before:.4g} before, {self.after:.4g} after"
         )
         return [*before, TextBlock(learnt), TextBlock(f"model and tokenizer: {record.path}")]
-
-    def models_made(self, record: Record) -> dict[str, Path]:
-        """The folder of the model that was made, under an empty name."""
-        return {"": record.path}
 
 
 @dataclass(frozen=True, eq=False)

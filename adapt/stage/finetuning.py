@@ -13,7 +13,7 @@ from adapt.corpus.files.manifest import check_listed
 from adapt.model.additions.table import check_parts
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import NOTHING, ONE_CPU, Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.runner.record import Record, cost_of
 from adapt.show.blocks import TRANSDUCTIVE, Block, Table, TextBlock, in_points, interval
@@ -67,6 +67,7 @@ class PrepareTask(Stage[TaskPrepared]):
     """The examples of a task as tokens."""
 
     kind = "task"
+    takes = ONE_CPU
 
     name: str
     task: TaskConfig
@@ -77,10 +78,6 @@ class PrepareTask(Stage[TaskPrepared]):
         """How the files are read, their content, and the tokenizer."""
         digests = {split.split: split.listed.digest for split in self.splits}
         return {**what(self.task), "splits": digests, **self.tokens.tokenizer}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[TaskPrepared]:
         """Writes the splits.
@@ -280,6 +277,7 @@ class Scores(Stage[Scored]):
     """Mean, deviation and interval of the scores of several seeds."""
 
     kind = "scores"
+    takes = NOTHING
 
     name: str
     runs: Mapping[str, Finetune]
@@ -287,10 +285,6 @@ class Scores(Stage[Scored]):
 
     def what(self) -> Mapping[str, Any]:
         """Nothing but the runs determines the result."""
-        return {}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Scored]:

@@ -1,14 +1,14 @@
 """Stage `selection`: the selected documents, handed over with their metrics next to random documents."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapt.config import Config
 from adapt.model.start import Start
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.key import deciding
 from adapt.runner.record import Record
@@ -17,10 +17,8 @@ from adapt.select.markup import markup_warnings
 from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted
 from adapt.stage.context import Tokens
 from adapt.stage.select_documents import Select, Target, measuring_what
+from adapt.stage.text_sources import lines_of
 from adapt.support.better import More
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,6 @@ NEARNESS_NOTE = (
     "of different pairs of words, in equal amounts of text. Distance: mean of 1 - cosine over all pairs of 1,000 "
     "random texts (TF-IDF in 50 dimensions). Loss: of the model that the stage begins with, nats per predicted token."
 )
-EXAMPLES_FILE = "examples.json"
 SHOWN, WIDTH = 5, 100
 """Number of documents that are shown, and characters of each."""
 
@@ -141,6 +138,7 @@ class JudgeSelection(Stage[SelectionJudged]):
 
     kind = "selection"
     version = 5  # the AUC is that of windows; the map's sample of the pool leaves out the texts of evaluation sets
+    takes = ONE_CPU
 
     name: str
     config: Config
@@ -158,13 +156,11 @@ class JudgeSelection(Stage[SelectionJudged]):
         by_model = {"model": self.start.digest, **measuring_what(self.config)} if self.start else {}
         return {"seed": self.config.seed, **by_model, **deciding("scikit-learn")}
 
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
-
     def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
         """Links the texts and measures."""
-        from adapt.select.selection_metrics import examples, in_random_order, map_places
+        from adapt.advise.corpus_sample import sample_corpus
+        from adapt.select import selection_metrics as metrics
+        from adapt.select.choose import TokenCounter
 
         chosen, target = done[self.chosen], self.target.texts(done)
         link_or_copy(chosen.path / TEXTS_FILE, folder / TEXTS_FILE)
@@ -173,12 +169,18 @@ class JudgeSelection(Stage[SelectionJudged]):
         sets = {"selection": taken, "target": target}
         if self.control:
             sets["random"] = [line["text"] for line in lines_of(done[self.control].path)]
-        mixed = {name: in_random_order(texts, self.config.seed) for name, texts in sets.items()}
-        vectors = self._vectors(mixed)
-        figures = self._measured(sets, mixed, vectors, done)
-        places = {name: found.round(3).tolist() for name, found in map_places(vectors, self.config.seed).items()}
+        mixed = {name: metrics.in_random_order(texts, self.config.seed) for name, texts in sets.items()}
+        pool = sample_corpus(self.chosen.pool.manifest, self.chosen.pool.corpus, metrics.SAMPLE)
+        vectors = metrics.word_vectors({"pool": pool.texts, **mixed}, self.config.seed)
+        tokens, start = self.tokens.made(done), self.start.made(done) if self.start else None
+        count = TokenCounter(tokens.pretrained, tokens.form.ends)
+        measured = metrics.set_figures(sets, mixed, vectors, count, self.config, start)
+        figures = {name: Nearness(**known) for name, known in measured.items()}
+        places = {
+            name: found.round(3).tolist() for name, found in metrics.map_places(vectors, self.config.seed).items()
+        }
         write_atomically(folder / MAP_FILE, json.dumps(places))
-        found = examples(taken, scores, target, EXAMPLES)
+        found = metrics.examples(taken, scores, target, EXAMPLES)
         content = [{**asdict(example), "id": lines[example.rank - 1]["id"]} for example in found]
         write_atomically(folder / EXAMPLES_FILE, json.dumps(content, ensure_ascii=False, indent=1))
         random, selection = figures.get("random"), figures["selection"]
@@ -198,69 +200,9 @@ class JudgeSelection(Stage[SelectionJudged]):
             )
         )
 
-    def _vectors(self, mixed: Mapping[str, Sequence[str]]) -> "dict[str, np.ndarray]":
-        """Vectors of some texts of each set, and of some of the pool."""
-        from adapt.advise.corpus_sample import sample_corpus
-        from adapt.select.selection_metrics import SAMPLE, word_vectors
-
-        pool = sample_corpus(self.chosen.pool.manifest, self.chosen.pool.corpus, SAMPLE)
-        return word_vectors({"pool": pool.texts, **mixed}, self.config.seed)
-
-    def _measured(
-        self,
-        sets: Mapping[str, Sequence[str]],
-        mixed: Mapping[str, Sequence[str]],
-        vectors: "Mapping[str, np.ndarray]",
-        done: Done,
-    ) -> dict[str, Nearness]:
-        """Figures of each set of texts; the target is one of them, and compared with itself in diversity and loss.
-
-        Args:
-            sets: texts by name.
-            mixed: the same in random order.
-            vectors: of some of them.
-            done: has the model.
-        """
-        from adapt.evaluate.domain_similarity import word_overlaps
-        from adapt.select.choose import TokenCounter
-        from adapt.select.document_losses import sample_losses
-        from adapt.select.selection_metrics import (
-            distinct_shares,
-            kl_divergence,
-            mean_distance,
-            separability,
-        )
-
-        seed, target = self.config.seed, sets["target"]
-        others = [name for name in sets if name != "target"]
-        shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
-        overlaps = dict(zip(others, shared, strict=True))
-        distinct = dict(zip(sets, distinct_shares(list(mixed.values())), strict=True))
-        tokens = self.tokens.made(done)
-        count = TokenCounter(tokens.pretrained, tokens.form.ends)
-        losses = sample_losses(self.config, self.start.made(done), mixed) if self.start else {}
-        return {
-            name: Nearness(
-                documents=len(texts),
-                tokens=sum(count(texts)),
-                kl=kl_divergence(target, texts) if name in overlaps else None,
-                auc=separability(target, texts, seed) if name in overlaps else None,
-                shared_words=overlaps.get(name),
-                distinct=distinct[name],
-                distance=mean_distance(vectors[name]) if name in vectors else None,
-                loss=losses.get(name),
-            )
-            for name, texts in sets.items()
-        }
-
 
 def _reduction(random: Nearness | None, selection: Nearness) -> float | None:
     """How much nearer the selection is to the target than random text [nats a gram]."""
     if random is None or random.kl is None or selection.kl is None:
         return None
     return random.kl - selection.kl
-
-
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """What a selection has taken, in the pool's order."""
-    return [json.loads(line) for line in (folder / TEXTS_FILE).read_text(encoding="utf-8").split("\n") if line]

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
 from adapt.merge.companion_files import MergeFacts, dress
+from adapt.merge.compatibility import NewTokens, check_architectures, new_tokens
 from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Context, located
@@ -21,7 +22,6 @@ from adapt.support.redact import redact
 from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
 if TYPE_CHECKING:
-    from adapt.merge.compatibility import NewTokens
     from adapt.merge.tensor_files import Weights
 
 
@@ -64,6 +64,7 @@ class Merge(Stage[MadeOf]):
     """A model for each share of what is made of a base and some models."""
 
     kind = "merge"
+    takes = NOTHING
 
     name: str
     config: Config
@@ -98,10 +99,6 @@ class Merge(Stage[MadeOf]):
             **({"seed": merging.seed} if MERGERS.load(merging.kind).is_random else {}),
         }
 
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
-        return {}
-
     def run(self, folder: Path, done: Done) -> Outcome[MadeOf]:
         """Merges tensor by tensor.
 
@@ -109,6 +106,7 @@ class Merge(Stage[MadeOf]):
             ModelError: the models are not of one architecture and vocabulary; nothing was written then.
         """
         from adapt.merge.streamed_merge import merge_models
+        from adapt.merge.tensor_files import stored_weights
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
         tokens = check_alike(base, models)  # also those that this chain has made
@@ -116,7 +114,12 @@ class Merge(Stage[MadeOf]):
         for target in targets.values():
             target.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            weights = [(model.model, stack.enter_context(_opened(model.model))) for model in models]
+            weights = []
+            for source in (model.model for model in models):
+                opened: AbstractContextManager[Weights] = (
+                    checkpoint_weights(source) if is_checkpoint(source) else stored_weights(source)
+                )
+                weights.append((source, stack.enter_context(opened)))
             tensors = merge_models(self.merging, base.model, weights, targets, base.trust_remote_code, tokens)
         number = tokens.number if tokens else 0
         facts = {target: self._facts(share, base, models, number) for share, target in targets.items()}
@@ -169,7 +172,7 @@ def merged_from(context: Context, path: str) -> Start:
     return Start(Pretrained(folder.resolve(), context.start.pretrained.tokenizer), context.digests.of_all(files))
 
 
-def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> "NewTokens | None":
+def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
     """Refuses models that cannot be merged with a base, as far as settings and tokenizers tell.
 
     Returns:
@@ -178,19 +181,11 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> "NewTokens | 
     Raises:
         ModelError: says what differs.
     """
-    from adapt.merge.compatibility import check_architectures, new_tokens
-
     told = [base if is_checkpoint(model.model) else model for model in models]  # of a checkpoint, its tensors will tell
     for model in told:
         if model != base:
             check_architectures(base.model, model.model)
     return new_tokens(base, told)
-
-
-def _opened(folder: Path) -> "AbstractContextManager[Weights]":
-    from adapt.merge.tensor_files import stored_weights
-
-    return checkpoint_weights(folder) if is_checkpoint(folder) else stored_weights(folder)
 
 
 def _knows(model: Pretrained) -> bool:

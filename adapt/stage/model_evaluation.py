@@ -15,7 +15,7 @@ from adapt.evaluate.measurements import ModelsCompared, Similar, TaskNeighbours,
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
 from adapt.ray.runtime import connect
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.runner.record import load_record
 from adapt.stage.context import Context, Tokens
@@ -207,6 +207,7 @@ class Compare(Stage[ModelsCompared]):
     """Models by name, of which the first is what the others are compared to."""
 
     kind = "compare"
+    takes = NOTHING
 
     name: str
     models: Mapping[str, ModelMeasured]
@@ -228,10 +229,6 @@ class Compare(Stage[ModelsCompared]):
             "bootstrap_samples": self.bootstrap_samples,
             **({"unit": self.unit} if self.unit != "token" else {}),
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
-        return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[ModelsCompared]:
         """Writes the matrix and its picture.

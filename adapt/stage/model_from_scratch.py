@@ -8,8 +8,8 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.model.start import Start
-from adapt.runner import Done, Outcome, Stage
-from adapt.runner.record import Record
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
+from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.text_sources import Files
@@ -18,7 +18,7 @@ from adapt.support.better import Less
 
 
 @dataclass(frozen=True)
-class Begun:
+class Begun(OneModel):
     """A model that knows nothing. It is in the stage's folder, with its tokenizer."""
 
     vocabulary: int
@@ -31,16 +31,13 @@ class Begun:
         made = f"a tokenizer of {self.vocabulary:,} tokens, a model of {self.parameters:,} random parameters"
         return [TextBlock(made), TextBlock(f"model and tokenizer: {record.path}")]
 
-    def models_made(self, record: Record) -> dict[str, Path]:
-        """The folder of the model that was made, under an empty name."""
-        return {"": record.path}
-
 
 @dataclass(frozen=True, eq=False)
 class ScratchModel(Stage[Begun]):
     """A tokenizer that was trained on a corpus, and random weights."""
 
     kind = "scratch"
+    takes = ONE_CPU
 
     name: str
     config: Config
@@ -64,10 +61,6 @@ class ScratchModel(Stage[Begun]):
             "seed": self.config.seed,
             **self.screening.what(self.domains),
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Begun]:
         """Trains the tokenizer in this process, and draws the weights.

@@ -10,7 +10,7 @@ from adapt.corpus.corpora import FILES, GENERAL, check_heldout, reading_identity
 from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.legibility import Legibility
 from adapt.corpus.token_windows import Cut
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context, Tokens
@@ -225,6 +225,7 @@ class Gather(Stage[Prepared]):
 
     kind = "prepare"
     version = 2  # as `Prepare`
+    takes = NOTHING
 
     name: str
     sources: Mapping[str, Stage[Prepared]]
@@ -232,10 +233,6 @@ class Gather(Stage[Prepared]):
     def what(self) -> Mapping[str, Any]:
         """The names, in their order."""
         return {"sources": list(self.sources)}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
-        return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
         """Links the shards and sums what was counted."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapt.config import ResourcesConfig
+from adapt.ray.runtime import address_of, connect, totals
 from adapt.runner import Record, Stage, Store, ensure_all
 from adapt.runner.ensure import check_ahead, unfinished
 
@@ -31,8 +32,6 @@ def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] |
         resources: where the work runs.
         stages: that are to be finished.
     """
-    from adapt.ray.runtime import address_of, connect, totals
-
     connect(resources)
     joined = address_of(resources) is not None
     most = resources.stages_at_once or (ON_A_CLUSTER if joined else stages + ON_A_CLUSTER)

@@ -1,31 +1,28 @@
 """Stages `target` and `select`: text that documents should resemble, and the selected documents of a pool."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, CorpusConfig
+from adapt.config import Config
 from adapt.corpus.cluster_calls import Cluster
 from adapt.corpus.corpora import dedup_identity
 from adapt.corpus.files.manifest import check_listed
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
-from adapt.runner import Done, Outcome, Stage
-from adapt.select import TEXTS_FILE
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.select.markup import Mark, foreign_marks, markup_warnings, without_marks
 from adapt.select.selection import Given
 from adapt.select.table import steps_of, way_of
 from adapt.stage.context import Tokens
 from adapt.stage.document_vectors import VectorStages
 from adapt.stage.prepare_text import Prepare, Prepared
-from adapt.stage.text_sources import Files, TaskTexts, without, write_texts
+from adapt.stage.text_sources import Files, TaskTexts, lines_of, without, write_texts
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
 
 if TYPE_CHECKING:
-    from adapt.corpus.screening import Tally
     from adapt.select.choose import Budget, Choice
 
 
@@ -47,6 +44,7 @@ class Target(Stage[TargetWritten]):
     """Text of tasks, or of some files."""
 
     kind = "target"
+    takes = ONE_CPU
 
     name: str
     text: TaskTexts | Files
@@ -57,10 +55,6 @@ class Target(Stage[TargetWritten]):
         """How files are read. Their content, and the text of tasks, is among the inputs."""
         target = {"target": self.text.reading} if isinstance(self.text, Files) else {}
         return {**target, "pool": self.pool.reading}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[TargetWritten]:
         """Compares the texts with a sample of the pool, and writes them.
@@ -79,11 +73,11 @@ class Target(Stage[TargetWritten]):
 
     def texts(self, done: Done) -> list[str]:
         """All texts, in order, once the stage has run."""
-        return _lines(done[self].path)
+        return [line["text"] for line in lines_of(done[self].path)]
 
     def _read(self, done: Done) -> list[str]:
         if isinstance(self.text, TaskTexts):
-            return _lines(done[self.text].path)
+            return [line["text"] for line in lines_of(done[self.text].path)]
         from adapt.select.pool import Pool, guards
 
         corpus = self.text.corpus
@@ -95,11 +89,6 @@ class Target(Stage[TargetWritten]):
                 "check select.target_paths, select.target_text_field, corpus.cleaning and corpus.decontaminate",
             )
         return found
-
-
-def _lines(folder: Path) -> list[str]:
-    lines = (folder / TEXTS_FILE).read_text(encoding="utf-8").split("\n")
-    return [json.loads(line)["text"] for line in lines if line]
 
 
 @dataclass(frozen=True)
@@ -199,7 +188,7 @@ class Select(Stage[Selected]):
         )
         pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
         if next(iter(pool), None) is None:  # what learns from a pool would only say that it has no words
-            self._check_usable(pool.tally, corpus)
+            pool.check_usable()
         target = self.target.texts(done)
         budget = self._budget(done, len(target))
         starts = {**({"": self.start} if self.start else {}), **self.others}
@@ -207,7 +196,7 @@ class Select(Stage[Selected]):
         vectors = self.vectors.made(done) if self.vectors else None
         choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens.made(done), budget)
         tally = pool.tally
-        self._check_usable(tally, corpus)
+        pool.check_usable()
         _check_enough(choice, tally.kept, budget, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
         write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
@@ -224,13 +213,6 @@ class Select(Stage[Selected]):
                 figures=list(choice.figures),
             )
         )
-
-    def _check_usable(self, tally: "Tally", corpus: CorpusConfig) -> None:
-        """Refuses a pool of which too many records cannot be read, or none is left."""
-        from adapt.corpus.screening import check_few_bad, check_some_left
-
-        check_few_bad(tally, corpus.max_bad_fraction, "records of the pool")
-        check_some_left(tally, self.pool.manifest.files)
 
     def _budget(self, done: Done, texts: int) -> "Budget":
         from adapt.select.choose import Budget

@@ -16,7 +16,7 @@ from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.shingles import normalised
 from adapt.ray.runtime import address_of, await_resources, connect
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.runner.files import write_atomically
 from adapt.select import TEXTS_FILE
@@ -40,6 +40,7 @@ class Listing(Stage[Listed]):
     """The files of a corpus, written down. It ties all that reads them to their content."""
 
     kind = "manifest"
+    takes = NOTHING
 
     name: str
     manifest: Manifest
@@ -49,10 +50,6 @@ class Listing(Stage[Listed]):
     def what(self) -> Mapping[str, Any]:
         """The digest of all parts."""
         return {"digest": self.manifest.digest}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
-        return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Listed]:
         """Writes `manifest.json`."""
@@ -138,6 +135,7 @@ class TaskTexts(Stage[TextsWritten]):
     """The texts of some splits."""
 
     kind = "texts"
+    takes = NOTHING
 
     name: str
     wanted: tuple[TaskSplit, ...]
@@ -147,10 +145,6 @@ class TaskTexts(Stage[TextsWritten]):
     def what(self) -> Mapping[str, Any]:
         """How the splits are read, and their content."""
         return {"wanted": _identity(self.wanted), "unseen": _identity(self.unseen)}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
-        return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TextsWritten]:
         """Writes a line a text.
@@ -184,6 +178,11 @@ def write_texts(folder: Path, texts: Iterable[Mapping[str, Any]]) -> None:
     """Writes TEXTS_FILE, a line a text."""
     lines = (json.dumps(text, ensure_ascii=False) + "\n" for text in texts)
     write_atomically(folder / TEXTS_FILE, "".join(lines))
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of TEXTS_FILE; of a selection, what it has taken, in the pool's order."""
+    return [json.loads(line) for line in (folder / TEXTS_FILE).read_text(encoding="utf-8").split("\n") if line]
 
 
 @dataclass(frozen=True)

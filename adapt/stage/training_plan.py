@@ -12,6 +12,7 @@ from pathlib import Path
 from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
+from adapt.evaluate.measurements import FEWEST
 from adapt.method.table import method_of, past_fraction
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
@@ -209,8 +210,6 @@ def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: 
         corpora: the texts of the training, by source.
         done: the finished stages, with these texts.
     """
-    from adapt.evaluate.intervals import FEWEST
-
     shares = [_share(stage) for stage in corpora.values()]
     texts = [done[stage] for stage in corpora.values()]
     held_out = sum(text.result.heldout_documents for text in texts)

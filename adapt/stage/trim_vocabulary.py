@@ -12,8 +12,8 @@ from adapt.config import Config
 from adapt.model.additions.table import refuse_additions
 from adapt.model.start import Start
 from adapt.model.tokenize.ragged import IDS
-from adapt.runner import Done, Outcome, Stage
-from adapt.runner.record import Record
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
+from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.preflight import check_weights
@@ -28,7 +28,7 @@ TOGETHER = 256
 
 
 @dataclass(frozen=True)
-class TrimmedVocabulary:
+class TrimmedVocabulary(OneModel):
     """What is left. The model and the tokenizer are in the stage's folder."""
 
     before: int
@@ -52,16 +52,13 @@ class TrimmedVocabulary:
         lines = [kept, *compute_saved(self.compute_saved), f"model and tokenizer: {record.path}"]
         return [TextBlock(line) for line in lines]
 
-    def models_made(self, record: Record) -> dict[str, Path]:
-        """The folder of the model that was made, under an empty name."""
-        return {"": record.path}
-
 
 @dataclass(frozen=True, eq=False)
 class TrimVocabulary(Stage[TrimmedVocabulary]):
     """A model that has only the tokens which some texts use."""
 
     kind = "trim"
+    takes = ONE_CPU
 
     name: str
     config: Config
@@ -84,10 +81,6 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
             "keep": self.kept,
             "seed": self.config.seed,
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[TrimmedVocabulary]:
         """Tokenizes in this process, and writes what is left.

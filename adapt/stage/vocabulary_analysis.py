@@ -11,7 +11,7 @@ from typing import Any
 from adapt.config import Config
 from adapt.model.size import model_size
 from adapt.model.start import Start
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import duplicates_of
 from adapt.stage.text_sources import Dedup, Files
@@ -71,6 +71,7 @@ class AnalyzeVocabulary(Stage[Analyzed]):
     """The words of each domain, counted and looked at with a tokenizer."""
 
     kind = "vocabulary"
+    takes = ONE_CPU
 
     name: str
     config: Config
@@ -95,10 +96,6 @@ class AnalyzeVocabulary(Stage[Analyzed]):
             "sequence_length": config.training.sequence_length,
             **self.screening.what(self.domains),
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Analyzed]:
         """Counts in this process, and draws the curves.

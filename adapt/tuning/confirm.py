@@ -11,7 +11,7 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.evaluate.measurements import Estimate
-from adapt.runner import Done, Finished, Outcome, Stage
+from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.terminal.console import log
@@ -77,6 +77,7 @@ class Confirm(Stage[Confirmed]):
     """Fresh seeds of the best trial and of the configuration as it is."""
 
     kind = "confirm"
+    takes = NOTHING
 
     name: str
     search: Search
@@ -106,10 +107,6 @@ class Confirm(Stage[Confirmed]):
     def what(self) -> Mapping[str, Any]:
         """The values, which its record says."""
         return {"values": dict(self.values)}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
-        return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Confirmed]:
         """Compares, seed by seed."""

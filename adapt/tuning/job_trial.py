@@ -19,7 +19,7 @@ from adapt.evaluate.measurements import Estimate, LossChange
 from adapt.job.job_run import Job
 from adapt.parse.keys import nested
 from adapt.ray.runtime import address_of, await_resources
-from adapt.runner import Done, Outcome, Record, Stage, Store
+from adapt.runner import NOTHING, Done, Outcome, Record, Stage, Store
 from adapt.runner.key import canonical
 from adapt.runner.stage import everything
 from adapt.stage.context import Context
@@ -56,6 +56,7 @@ class Trial(Stage[TrialMeasured]):
     """A job, and fine-tuning runs of the model that it leaves."""
 
     kind = "trial"
+    takes = NOTHING
 
     name: str
     final: Stage[Any]
@@ -65,10 +66,6 @@ class Trial(Stage[TrialMeasured]):
 
     def what(self) -> Mapping[str, Any]:
         """Nothing but the stages that it reads determines the result."""
-        return {}
-
-    def needs(self) -> Mapping[str, float]:
-        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:

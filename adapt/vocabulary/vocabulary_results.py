@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapt.runner.record import Record
+from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted
 from adapt.show.drawing import canvas, color, style, svg
 from adapt.support.better import Less, More
@@ -177,7 +177,7 @@ def compute_saved(saved: float | None, added: int | None = None) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Extended:
+class Extended(OneModel):
     """What became of a vocabulary. The model and the tokenizer are in the stage's folder, all words in `words.json`."""
 
     words: int
@@ -218,10 +218,6 @@ class Extended:
         if self.left_out:
             lines.append(f"{self.left_out:,} words were left out: other texts would change, or no word contains them")
         return [TextBlock(line) for line in [*lines, f"model and tokenizer: {record.path}"]]
-
-    def models_made(self, record: Record) -> dict[str, Path]:
-        """The folder of the model that was made, under an empty name."""
-        return {"": record.path}
 
 
 def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:

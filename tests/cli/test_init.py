@@ -15,7 +15,7 @@ from adapt.cli.inspect_files import heldout_share, look_at_text
 from adapt.cli.main import run_command
 from adapt.config import Config
 from adapt.config.job_config import DAPT, Kind
-from adapt.evaluate.intervals import FEWEST
+from adapt.evaluate.measurements import FEWEST
 from adapt.job.registry import JOBS
 from adapt.parse import parse
 from adapt.support.errors import ConfigError, DataError, ModelError

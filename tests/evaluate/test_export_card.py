@@ -16,10 +16,10 @@ import yaml
 from huggingface_hub import ModelCard
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ModelConfig, TaptConfig, TaskConfig
-from adapt.evaluate.export_card import CardFacts, Handover, card_verdict, hand_over, loss_change, model_card
+from adapt.evaluate.export_card import CardFacts, Handover, card_verdict, hand_over, loss_changes, model_card
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
-from adapt.evaluate.measurements import Estimate, LossChange, Text
+from adapt.evaluate.measurements import Estimate, LossChange, Text, TextLoss
 from adapt.runner import Record
 
 CONFIG = Config(
@@ -86,7 +86,8 @@ def handed(tmp_path: Path) -> Callable[..., Handover]:
             evaluations.append(record(tmp_path / label, "evaluate", label * 10))
             measured = {name: losses(seed, mean, documents[name]) for name, mean in zip(documents, means, strict=False)}
             (tmp_path / label / LOSSES_FILE).write_text(json.dumps(measured))
-        changes = [loss_change(name, tmp_path / "before", tmp_path / "after", 200) for name in documents]
+        texts = {name: TextLoss(None, number, 0, None) for name, number in documents.items()}
+        changes = loss_changes((tmp_path / "before", texts), (tmp_path / "after", texts), 200)
         return Handover(CONFIG, training, text, False, False, changes, [text, training, *evaluations])
 
     return make
@@ -208,7 +209,8 @@ def test_a_loss_and_its_change(handed: Make, tmp_path: Path) -> None:
 
 def test_the_change_of_a_model_against_itself(handed: Make, tmp_path: Path) -> None:
     handed(domain=50)
-    found = loss_change("domain", tmp_path / "before", tmp_path / "before", 100)
+    alone = tmp_path / "before", {"domain": TextLoss(None, 50, 0, None)}
+    (found,) = loss_changes(alone, alone, 100)
     assert found.before == found.after
     assert found.change == Estimate(0, 0, 0)
     assert found.predictions == sum(losses(0, 2.0, 50)["counts"])

@@ -16,7 +16,8 @@ from adapt.show.blocks import Figures, Findings, Folded, Table
 from adapt.show.report.selections import selection_blocks
 from adapt.show.report.study import Entry
 from adapt.stage.context import Context
-from adapt.stage.judge_selection import SelectionJudged, lines_of
+from adapt.stage.judge_selection import SelectionJudged
+from adapt.stage.text_sources import lines_of
 from tests.samples import sentences, with_labels, write
 from tests.show.shown import show_result
 

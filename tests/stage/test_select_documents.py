@@ -15,10 +15,9 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, Outcome, Stage, ensure
 from adapt.select.selection import Selection
 from adapt.stage.context import Context
-from adapt.stage.judge_selection import lines_of
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.select_documents import Select, Selected
-from adapt.stage.text_sources import listed_files
+from adapt.stage.text_sources import lines_of, listed_files
 from adapt.support.errors import DataError
 from tests.corpus.test_heldout import shards
 from tests.samples import sentences, with_labels, write

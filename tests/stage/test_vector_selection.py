@@ -10,8 +10,8 @@ from adapt.config import Config, ModelConfig, SelectConfig, StorageConfig, TaskC
 from adapt.job.selection_job import select_documents
 from adapt.runner import ensure
 from adapt.stage.context import Context
-from adapt.stage.judge_selection import lines_of
 from adapt.stage.select_documents import Select
+from adapt.stage.text_sources import lines_of
 from adapt.support.errors import DataError
 from tests.embed.toys import topical
 from tests.samples import with_labels, write
