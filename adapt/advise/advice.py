@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from adapt.advise.evidence import Evidence, millions
 from adapt.advise.findings import Case
 from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, CostAhead, is_limited, propose
-from adapt.advise.rules import RULES, VOTES, Checked, Rule, Strength
+from adapt.advise.rules import RULES, VOTES, Checked, Strength
 from adapt.config.job_config import TAPT_LENGTH
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock
@@ -105,16 +105,15 @@ class Advice:
         return Table(header, rows, "Recipes", note)
 
 
-def recommend(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) -> Advice:
+def recommend(case: Case, arguments: Sequence[str]) -> Advice:
     """Orders the recipes by votes; where they are even, the cheaper goes first.
 
     Args:
         case: what is known.
         arguments: of the command line, which the commands to run take over.
-        rules: that are asked.
     """
     remarks = []
-    for rule in rules:
+    for rule in RULES:
         if finding := rule.judge(case):
             sides = finding.speaks_for, finding.speaks_against
             remarks.append(Remark(rule.name, rule.strength, *sides, finding.reason, rule.source, rule.checked))
@@ -126,12 +125,11 @@ def recommend(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULE
 
 
 def _votes(recipe: str, remarks: Sequence[Remark]) -> int:
-    valid = [remark for remark in remarks if remark.checked != "does not hold"]
-    return sum(VOTES[remark.strength] * _side(recipe, remark) for remark in valid)
-
-
-def _side(recipe: str, remark: Remark) -> int:
-    return int(recipe in remark.speaks_for) - int(recipe in remark.speaks_against)
+    return sum(
+        VOTES[remark.strength] * ((recipe in remark.speaks_for) - (recipe in remark.speaks_against))
+        for remark in remarks
+        if remark.checked != "does not hold"
+    )
 
 
 def _budget(case: Case, cost: CostAhead) -> str:

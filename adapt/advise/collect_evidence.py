@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -98,13 +97,15 @@ class _Observer:
         drawn = np.random.default_rng(SAMPLE_SEED).permutation(len(train))[: self.config.advice.max_documents]
         tokens = [train.tokens[number] for number in drawn]
         texts = self.tokenizer.batch_decode([ids.tolist() for ids in tokens], skip_special_tokens=True)
+        labels = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in train.labels])
+        counts = np.unique(labels[labels >= 0], return_counts=True)[1]  # of examples, or of words
         near = {name: word_overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
         return TaskEvidence(
             name=facts.name,
             examples=len(train),
             tokens=sum(map(len, train.tokens)),
             classes=len(facts.labels),
-            rarest=_rarest(train.labels),
+            rarest=int(counts.min()) if len(counts) else 0,
             test=len(test),
             leaked=sum(test.leaked),
             fertility=self.fertility(texts, tokens),
@@ -122,10 +123,3 @@ class _Observer:
         before = np.cumsum([0, *map(len, tokens)])[:-1]
         first = [ids for ids, so_far in zip(tokens, before, strict=True) if so_far < MEASURED_TOKENS and len(ids)]
         return loss_on(first, self.model, self.tokenizer, self.config, torch.device("cpu"))
-
-
-def _rarest(labels: Sequence[Any]) -> int:
-    """Number of examples, or words, of the rarest class that occurs."""
-    flat = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in labels])
-    counts = np.unique(flat[flat >= 0], return_counts=True)[1]
-    return int(counts.min()) if len(counts) else 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
+from adapt.advise.evidence import Evidence, TaskEvidence
 from adapt.config import Config, FinetuneConfig, TrainingConfig
 from adapt.config.job_config import TAPT_LENGTH
 from adapt.method.table import method_of
@@ -147,7 +147,10 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
         rate, rate_from, refusal = ahead.rate, ahead.rate_from, ahead.refusal
     price = config.resources.price_per_device_hour
     recipes = {name: _sum(parts, rate, price) for name, parts in made_of.items()}
-    whole = _sum([_one_pass(config, evidence.candidates, dimensions)], rate, price) if evidence.candidates else None
+    whole = None
+    if text := evidence.candidates:
+        length = text.tokens / text.documents if text.tokens and text.documents else None
+        whole = _sum([_training(config, text.tokens, length, dimensions)], rate, price)
     return Costs(recipes, rate_from, refusal, whole)
 
 
@@ -202,12 +205,6 @@ def _selected(
         return _training(config, None, None, dimensions)
     length = (tokens + proposed.tokens) / (examples + proposed.documents)
     return _training(config, proposed.passes * (tokens + proposed.tokens), length, dimensions)
-
-
-def _one_pass(config: Config, text: TextEvidence, dimensions: ModelSize | None) -> CostAhead:
-    return _training(
-        config, text.tokens, text.tokens / text.documents if text.tokens and text.documents else None, dimensions
-    )
 
 
 def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:

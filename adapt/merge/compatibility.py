@@ -10,11 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from adapt.model.additions.table import refuse_additions
 from adapt.model.locate import CONFIG, Pretrained, read_json
-from adapt.model.size import ALIASES
+from adapt.model.size import ALIASES, first_of
 from adapt.support.errors import ModelError
 
 FIX_TOKENS = (
@@ -56,7 +55,8 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
     first = max(ours.values()) + 1
     theirs = [ours if model == base else vocabulary_of(model) for model in models]
     for model, ids in zip(models, theirs, strict=True):
-        _check_old(base, model, ours, ids)
+        old = {token: number for token, number in ids.items() if token in ours or number < first}
+        _refuse_differing(base, model, ours, old)  # no other token may have an id of the base either
     extended = tuple(place for place, ids in enumerate(theirs) if len(ids) > len(ours))
     for place in extended:
         _refuse_differing(models[extended[0]], models[place], theirs[extended[0]], theirs[place])
@@ -68,13 +68,6 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
                 FIX_TOKENS,
             )
     return NewTokens(first, len(theirs[extended[0]]) - len(ours), extended) if extended else None
-
-
-def _check_old(base: Pretrained, model: Pretrained, ours: Mapping[str, int], theirs: Mapping[str, int]) -> None:
-    """Tokens of the base have their ids, and no other token has one of those."""
-    low = max(ours.values())
-    old = {token: number for token, number in theirs.items() if token in ours or number <= low}
-    _refuse_differing(base, model, ours, old)
 
 
 def _refuse_differing(base: Pretrained, model: Pretrained, ours: Mapping[str, int], theirs: Mapping[str, int]) -> None:
@@ -136,13 +129,9 @@ def check_architectures(base: Path, model: Path) -> None:
         refuse_additions(each, "merged")
     ours, theirs = read_json(base / CONFIG), read_json(model / CONFIG)
     for what, keys in DECIDING.items():
-        one, other = _first(ours, keys), _first(theirs, keys)
+        one, other = first_of(ours, keys), first_of(theirs, keys)
         if one is not None and other is not None and one != other:
             raise ModelError(
                 f"{model} cannot be merged with {base}: {what} is {other} in its config.json, and {one} in the base's",
                 FIX_ARCHITECTURE,
             )
-
-
-def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((config[key] for key in keys if config.get(key) is not None), None)

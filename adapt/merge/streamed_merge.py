@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,12 +67,13 @@ def merge_models(
         pairs = [same_tensors(shapes[0], own, names, model[0]) for own, model in zip(shapes[1:], models, strict=True)]
         folders = [str(folder) for folder in (base, *(folder for folder, _ in models))]
         sources = _Sources(stored, [weights for _, weights in models], pairs, rows, folders)
-        chosen = [name for name in _floats(stored) if all(name in pair for pair in pairs)]
+        forms = {name: form for header in stored.headers.values() for name, form in header.items()}
+        floats = (name for name, form in forms.items() if form["dtype"] in FLOATS)
+        chosen = [name for name in floats if all(name in pair for pair in pairs)]
         merger.look(lambda: (sources.read(name) for name in chosen))
         for file in stored.headers:
             _write_file(file, merger, sources, {*chosen}, targets, names, shapes[0])
         if (base / INDEX).is_file():
-            forms = {name: form for header in stored.headers.values() for name, form in header.items()}
             grown = sum(size_of(form, shapes[0][name]) - size_of(form, form["shape"]) for name, form in forms.items())
             for folder in targets.values():
                 write_index(base / INDEX, folder / INDEX, grown)
@@ -106,11 +107,6 @@ class _Sources:
                 check_finite(tensor, own, folder)
             self.checked.add(name)
         return self.rows.widen(name, base, models) if self.rows else (base, models)
-
-
-def _floats(stored: StoredWeights) -> Iterator[str]:
-    for header in stored.headers.values():
-        yield from (name for name, form in header.items() if form["dtype"] in FLOATS)
 
 
 def _write_file(

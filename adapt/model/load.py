@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from adapt.model.additions.domain_modules import choose_domain, without_sets
@@ -243,7 +242,11 @@ def read_with_additions(
     model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
     attach_additions(model, config)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    stored = _named_as(model, _stored(folder))
+    files = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
+    stored = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    if model.base_model is model:  # it has no head, and its names lack a prefix
+        prefix = f"{model.base_model_prefix}."
+        stored = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
     if unknown := sorted(stored.keys() - shapes.keys()):
         raise ModelError(
             f"{folder} has weights that belong to none of its additions: {unknown[0]}", "copy or make the model again"
@@ -258,17 +261,3 @@ def read_with_additions(
         model.load_state_dict(stored, strict=False)
         model.tie_weights()
     return model.eval(), report
-
-
-def _stored(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder."""
-    files = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
-
-
-def _named_as(model: PreTrainedModel, stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The names that a model without its head has for its weights, where it has none."""
-    prefix = f"{model.base_model_prefix}."
-    if model.base_model is not model:
-        return stored
-    return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}

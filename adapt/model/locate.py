@@ -206,10 +206,10 @@ def no_head(name: str, absent: Sequence[str]) -> ModelError:
     )
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """Some of the names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+def listed(names: Sequence[str]) -> str:
+    """Five of the names, and how many more there are."""
+    more = len(names) - 5
+    return ", ".join(names[:5]) + (f" and {more} more" if more > 0 else "")
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

@@ -47,7 +47,9 @@ def save_model(
         with torch.device("meta"):  # only its names, shapes and ties are wanted
             model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
             attach_additions(model, config)
-        weights = untied(model, {name: plain_state(tensor) for name, tensor in state_dict.items()})
+        plain = {name: tensor.detach().cpu() for name, tensor in state_dict.items()}
+        weights = {name: each.float() if each.is_floating_point() else each for name, each in plain.items()}
+        weights = untied(model, weights)
         check_nothing_lost(model, weights)
         for name, tensor in weights.items():
             check_finite(tensor, name, "the model to save", "lower training.learning_rate, and train again")
@@ -55,12 +57,6 @@ def save_model(
         tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):  # safetensors lets only the owner read them
         file.chmod((folder / "config.json").stat().st_mode)
-
-
-def plain_state(tensor: Tensor) -> Tensor:
-    """A tensor on the CPU, with floating-point numbers in fp32."""
-    tensor = tensor.detach().cpu()
-    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:

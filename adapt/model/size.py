@@ -112,7 +112,7 @@ def model_size(folder: Path) -> ModelSize | None:
         ModelError: a file is missing, or is not what its name says.
     """
     config = read_json(folder / CONFIG)
-    dimensions = {name: _first(config, keys) for name, keys in ALIASES.items()}
+    dimensions = {name: first_of(config, keys) for name, keys in ALIASES.items()}
     hidden, layers, heads = (dimensions[name] for name in ("hidden", "layers", "heads"))
     if not (hidden and layers and heads and "vocab_size" in config):
         return None
@@ -137,9 +137,14 @@ def model_size(folder: Path) -> ModelSize | None:
     inner, width = dimensions["inner"] or 4 * hidden, config.get("head_dim") or hidden // heads
     module = next((entry for entry in config.get("additions") or () if entry.get("kind") == EXBERT), None)
     further = (module["heads"], module["inner"]) if module else (0, 0)
+    # layers that have weights of their own: ALBERT runs one several times
+    distinct = len({match[0] for name in repeated if (match := re.match(r".*?\.\d+\.", "." + name))})
+    dropout = dimensions["attention_dropout"]
+    if dropout is None:
+        dropout = DEFAULTS.get(config.get("model_type", ""), 0.0)
     return ModelSize(
         parameters=sum(map(math.prod, shapes.values())) - copies,
-        layer_parameters=sum(repeated.values()) * layers // _distinct_layers(repeated) + projections,
+        layer_parameters=sum(repeated.values()) * layers // distinct + projections,
         head_parameters=transforms + math.prod(words),
         layers=layers,
         hidden=hidden,
@@ -150,14 +155,15 @@ def model_size(folder: Path) -> ModelSize | None:
         gated=_is_gated(repeated, shapes, hidden, inner),
         activation=dimensions["activation"] or "gelu",
         root_mean_square="rms_norm_eps" in config,
-        attention_dropout=_attention_dropout(config, dimensions["attention_dropout"]),
+        attention_dropout=float(dropout),
         embedding_parameters=math.prod(words),
         is_tied=_tied(config),
         beside=2 if module else 1,
     )
 
 
-def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
+def first_of(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    """The value of the first of some keys that a config.json has; None where it has none of them."""
     return next((config[key] for key in keys if config.get(key) is not None), None)
 
 
@@ -167,15 +173,6 @@ def _tied(config: dict[str, Any]) -> bool:
 
 UNTIED = {"llama", "mistral", "qwen2", "qwen3", "gpt_neox", "phi", "olmo"}
 """Model types whose head has weights of its own unless config.json says otherwise."""
-
-
-def _attention_dropout(config: dict[str, Any], given: float | None) -> float:
-    return float(DEFAULTS.get(config.get("model_type", ""), 0.0) if given is None else given)
-
-
-def _distinct_layers(matrices: dict[str, int]) -> int:
-    """Layers that have weights of their own (ALBERT runs one several times)."""
-    return len({match[0] for name in matrices if (match := re.match(r".*?\.\d+\.", "." + name))})
 
 
 def _is_gated(matrices: dict[str, int], shapes: Shapes, hidden: int, inner: int) -> bool:

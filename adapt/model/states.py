@@ -95,7 +95,7 @@ class _Piece(NamedTuple):
 
 
 def text_features(
-    model: torch.nn.Module,
+    model: Any,
     tokens: Sequence[np.ndarray],
     device: torch.device,
     length: int,
@@ -127,7 +127,10 @@ def text_features(
             if segments is not None:
                 parts = [segments[piece.text][piece.start : piece.stop] for piece in pieces]
                 second = sent(torch.from_numpy(np.concatenate(parts).astype(np.int64))[None], device)
-            states = _states(model, packed, second, layer)
+            if layer == -1:
+                states = last_hidden_state(model, packed, second)
+            else:
+                states = hidden_states(model, packed, second)[layer]
             lengths = np.array([piece.stop - piece.start for piece in pieces], np.float32)
             part = document_states(states, packed, pooling).float().cpu().numpy()
             if sums is None:
@@ -135,7 +138,7 @@ def text_features(
             weights = lengths if pooling == "mean" else np.ones_like(lengths)
             np.add.at(sums, [piece.text for piece in pieces], part * weights[:, None])
     if sums is None:
-        return np.zeros((len(tokens), _width(model)), np.float32)
+        return np.zeros((len(tokens), model.config.hidden_size), np.float32)
     if pooling == "mean":
         sums /= np.array([max(len(each), 1) for each in tokens], np.float32)[:, None]
     return sums
@@ -155,12 +158,6 @@ def check_layer(model: Any, layer: int, name: str) -> None:
         )
 
 
-def _states(model: torch.nn.Module, packed: Packed, segments: Tensor | None, layer: int) -> Tensor:
-    if layer == -1:
-        return last_hidden_state(model, packed, segments)
-    return hidden_states(model, packed, segments)[layer]
-
-
 def _passes(tokens: Sequence[np.ndarray], length: int, at_once: int, only_first: bool) -> Iterator[list[_Piece]]:
     pieces = [
         _Piece(text, start, min(start + length, len(ids)))
@@ -178,7 +175,3 @@ def _packed(texts: Sequence[np.ndarray]) -> Packed:
     ids = torch.from_numpy(np.concatenate(texts).astype(np.int64))
     documents = Documents(torch.from_numpy(ends.astype(np.int32)), int(lengths.max()))
     return Packed(ids[None], torch.from_numpy(places)[None], documents)
-
-
-def _width(model: Any) -> int:
-    return int(model.config.hidden_size)

@@ -43,8 +43,7 @@ class Digests:
             stamped = self._known.get(str(path))
             if stamped and stamped[0] == stamp:
                 return stamped[1]
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256_of(path)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}", "check the path and its permissions") from error
         _check_unchanged(path, digest)
@@ -129,11 +128,12 @@ def sha256_of_all(folder: Path, names: Iterable[str]) -> dict[str, str]:
         OSError: a file cannot be read.
     """
     names = list(names)
-    threads = max(1, min(len(names), len(os.sched_getaffinity(0))))
-    if threads == 1:
-        return {name: sha256_of(folder / name) for name in names}
-    with ThreadPoolExecutor(threads) as pool:
+    with _threads(len(names)) as pool:
         return dict(zip(names, pool.map(lambda name: sha256_of(folder / name), names), strict=True))
+
+
+def _threads(files: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, min(files, len(os.sched_getaffinity(0)))))
 
 
 def changed_files(folder: Path, digests: Mapping[str, str]) -> list[str]:
@@ -150,5 +150,15 @@ def changed_files(folder: Path, digests: Mapping[str, str]) -> list[str]:
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
 
-    with ThreadPoolExecutor(max(1, min(len(digests), len(os.sched_getaffinity(0))))) as pool:
+    with _threads(len(digests)) as pool:
         return [found for found in pool.map(fault, digests) if found]
+
+
+NAMED = 3
+"""The most files that a message names."""
+
+
+def named_faults(faults: list[str]) -> str:
+    """The first of some faults, and how many more there are."""
+    more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
+    return ", ".join(faults[:NAMED]) + more

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from adapt.runner.digest import changed_files, sha256_of_all, stamp_of
+from adapt.runner.digest import changed_files, named_faults, sha256_of_all, stamp_of
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.support.errors import StageError
 from adapt.terminal.console import log
@@ -24,8 +24,6 @@ SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "reje
 delete or edit them."""
 SAID_BYTES = 4 * 2**30
 """Checking the content of more than that is announced, since it takes seconds."""
-NAMED = 3
-"""The most files that a message names."""
 _checked: dict[str, str] = {}
 """Stamps of the files whose content this process has compared or written, by path."""
 _checking = threading.Lock()
@@ -55,7 +53,7 @@ def settle(folder: Path) -> dict[str, int]:
             sizes[str(file.relative_to(folder))] = known.st_size
         finally:
             os.close(descriptor)
-    for directory in {folder, *(folder / name for name in _folders(sizes))}:
+    for directory in {folder, *(folder / parent for name in sizes for parent in Path(name).parents)}:
         sync_folder(directory)
     return sizes
 
@@ -117,13 +115,11 @@ def _stamp(file: Path) -> str:
 
 def _refuse(record: Record, faults: list[str]) -> None:
     """Raises StageError if there are faults."""
-    if not faults:
-        return
-    more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
-    raise StageError(
-        f"{record.path} was finished, but its files have changed: {', '.join(faults[:NAMED])}{more}",
-        f"put them back; or delete {record.path / RECORD_FILE}, and the stage runs again",
-    )
+    if faults:
+        raise StageError(
+            f"{record.path} was finished, but its files have changed: {named_faults(faults)}",
+            f"put them back; or delete {record.path / RECORD_FILE}, and the stage runs again",
+        )
 
 
 def _fault(folder: Path, name: str, size: int) -> str | None:
@@ -146,11 +142,6 @@ def _handed_over(folder: Path) -> Iterator[Path]:
         is_hidden = any(part.startswith(".") for part in name.parts)
         if file.is_file() and not is_hidden and str(name) != RECORD_FILE and not str(name).startswith(SPARE):
             yield file
-
-
-def _folders(names: dict[str, int]) -> Iterator[Path]:
-    for name in names:
-        yield from Path(name).parents
 
 
 def _sync(descriptor: int) -> None:

@@ -119,18 +119,18 @@ def _fits(stages: Sequence[Stage[Any]], capacity: Capacity | None) -> bool:
 
 
 def _run(stage: Stage[Any], work: Work, store: Store) -> None:
+    ended: Record | BaseException
     try:
-        record = run(stage, inputs_done(stage, work.done), store)
+        ended = run(stage, inputs_done(stage, work.done), store)
     except BaseException as error:
-        with work.changed:
-            work.failed[stage.key] = error
-            if not work.is_given_up:
-                log(f"{stage.kind}: {stage.name} failed: {str(error).splitlines()[0] if str(error) else error!r}")
-            del work.running[stage.key]
-            work.changed.notify()
-        return
+        ended = error
     with work.changed:
-        work.done[stage.key] = record
+        if isinstance(ended, Record):
+            work.done[stage.key] = ended
+        else:
+            work.failed[stage.key] = ended
+            if not work.is_given_up:
+                log(f"{stage.kind}: {stage.name} failed: {str(ended).splitlines()[0] if str(ended) else ended!r}")
         del work.running[stage.key]
         work.changed.notify()
 

@@ -141,7 +141,7 @@ class Finished(Generic[R]):
     kind: type[R]
     """The class of the result."""
 
-    @cached_property  # pydantic, which checks it, takes a fifth of a job that has nothing to do to be loaded
+    @cached_property
     def result(self) -> R:
         """The result, read back from the record.
 

@@ -34,7 +34,7 @@ class Importances:
     nothing, and neither do the shares."""
 
 
-def importances(columns: Mapping[str, Sequence[Any]], outcome: Sequence[float], seed: int = 0) -> Importances | None:
+def importances(columns: Mapping[str, Sequence[Any]], outcome: Sequence[float]) -> Importances | None:
     """Permutation importance of a random forest (Breiman 2001), with intervals over trials drawn anew.
 
     A forest is fitted to trials drawn with replacement, and looked at on those that were not drawn. Permuting a field
@@ -44,28 +44,26 @@ def importances(columns: Mapping[str, Sequence[Any]], outcome: Sequence[float], 
     Args:
         columns: [trials] by field: numbers, words, or anything that can be told apart.
         outcome: [trials] what was measured.
-        seed: of what is drawn.
 
     Returns:
         None where there are too few trials, or all came to the same.
     """
-    from sklearn.ensemble import RandomForestRegressor
-    from sklearn.inspection import permutation_importance
+    from sklearn import ensemble, inspection
 
     varied = {name: coded for name, values in columns.items() if len(set(coded := coded_values(values))) > 1}
     measured, variance = np.asarray(outcome, float), float(np.var(outcome))
     if len(measured) < FEWEST_TRIALS or not varied or variance <= 1e-15 * max(1.0, float(np.abs(measured).max()) ** 2):
         return None
-    table, generator = np.array(list(varied.values())).T, np.random.default_rng(seed)
+    table, generator = np.array(list(varied.values())).T, np.random.default_rng(0)
     shares, explained = [], []
     for number in range(RESAMPLES):
         drawn = generator.integers(0, len(measured), len(measured))
         left = np.setdiff1d(np.arange(len(measured)), drawn)
         if len(left) < 2:
             continue
-        forest = RandomForestRegressor(TREES, random_state=number).fit(table[drawn], measured[drawn])
+        forest = ensemble.RandomForestRegressor(TREES, random_state=number).fit(table[drawn], measured[drawn])
         score = "neg_mean_squared_error"
-        permuted = permutation_importance(
+        permuted = inspection.permutation_importance(
             forest, table[left], measured[left], scoring=score, n_repeats=REPEATS, random_state=number
         )
         shares.append(permuted.importances_mean / (2 * variance))

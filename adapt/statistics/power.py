@@ -77,12 +77,12 @@ def doubt_of(variance: np.ndarray | float, seeds: int) -> np.ndarray | float:
     return (variance / seeds) ** 2 / (seeds - 1) if seeds > 1 else 0.0 * variance
 
 
-def detectable(tasks: Sequence[Chance], seed: int = 0) -> float | None:
+def detectable(tasks: Sequence[Chance]) -> float | None:
     """The smallest true difference, the same on all tasks, whose mean over them is found with probability `POWER`.
 
     Found is what has p below `LEVEL`, without correction. None where no difference is, however large.
     """
-    studies = _studies(tasks, np.random.default_rng(seed))
+    studies = _studies(tasks, np.random.default_rng(0))
     high = float(studies.difference.std())
     if high <= ROUNDING:
         return None

@@ -12,7 +12,7 @@
 - `schedule`: how long a run is, and the learning rate at each step.
 - `precision`: which arithmetic a machine can do, and all ranks together.
 - `model_options`: what is done to a model before it trains.
-- `worker_process`: the device and threads of a process, and how it ends.
+- `worker_process`: the threads of a process, and how it ends.
 - `capacity/`: what devices can hold and do, so how many sequences at once, and how long a run takes.
 - `checkpoints/`: what a run can be resumed from, also on other resources or for longer.
 - `meter`: loss, speed, and how long the devices waited.

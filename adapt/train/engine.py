@@ -131,7 +131,9 @@ class Engine:
         at_boundary = self._engine.is_gradient_accumulation_boundary()
         norm = self._clip() if at_boundary and self.zero_stage == 0 else 0.0
         self._engine.step()
-        self._forget_changes()
+        if self._has_changed and self.zero_stage > 0:  # DeepSpeed keeps gradients of parameters that had none
+            self._inside.drop_gradients()
+        self._has_changed = False
         if at_boundary and self.zero_stage > 0:
             norm = float(self._engine.get_global_grad_norm())  # inf where DeepSpeed refused the step
             self._judge(norm)
@@ -167,15 +169,11 @@ class Engine:
             elif self.zero_stage < 3:
                 if held := self._inside.weights(parameter):
                     yield ParameterPart(name, *held)
-            elif (part := self._third(name, parameter)) is not None:
-                yield part
-
-    def _third(self, name: str, parameter: Any) -> ParameterPart | None:
-        """The part at stage 3, where the last rank's part is padded to the size of the others."""
-        held = safe_get_local_fp32_param(parameter)
-        begin = dist.get_rank() * len(held)
-        count = min(len(held), self._sizes[name] - begin)
-        return ParameterPart(name, begin, held[:count].detach()) if count > 0 else None
+            else:  # the last rank's part is padded to the size of the others
+                held = safe_get_local_fp32_param(parameter)
+                begin = dist.get_rank() * len(held)
+                if (count := min(len(held), self._sizes[name] - begin)) > 0:
+                    yield ParameterPart(name, begin, held[:count].detach())
 
     def change_gradients(self, change: Callable[[ParameterPart, torch.Tensor], torch.Tensor]) -> None:
         """Puts other gradients in place of those that the passes of a step came to, before they are clipped.
@@ -204,12 +202,6 @@ class Engine:
         if self.zero_stage < 3:
             return self._inside.gradient(parameter)
         return cast(torch.Tensor, safe_get_local_grad(parameter))
-
-    def _forget_changes(self) -> None:
-        """DeepSpeed keeps the gradients of parameters that take no part in a step, which are 0 unless changed."""
-        if self._has_changed and self.zero_stage > 0:
-            self._inside.drop_gradients()
-        self._has_changed = False
 
     def report(self) -> dict[str, float]:
         """How fp16's loss scale fares; nothing in other precisions."""

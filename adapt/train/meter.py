@@ -76,17 +76,13 @@ class Meter:
             "eta_s": (self.steps - progress.step) * self._seconds / len(self._losses),
             "peak_memory_bytes": _peak_memory(),
         }
-        if (share := self._longest_core_wait()) >= 0:
-            values[CORE_WAIT] = share
+        share = self._cores.share()
+        longest = torch.tensor(-1.0 if share is None else share)  # negative where no rank knows
+        dist.all_reduce(longest, dist.ReduceOp.MAX, group=among_hosts())
+        if longest >= 0:
+            values[CORE_WAIT] = longest.item()
         self._clear()
         return values
-
-    def _longest_core_wait(self) -> float:
-        """Over all ranks; negative where none knows."""
-        share = self._cores.share()
-        longest = torch.tensor(-1.0 if share is None else share)
-        dist.all_reduce(longest, dist.ReduceOp.MAX, group=among_hosts())
-        return longest.item()
 
 
 def peak_memory(device: torch.device) -> int:

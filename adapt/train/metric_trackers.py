@@ -252,9 +252,9 @@ class RayMetrics:
     """
 
     def __init__(self, name: str, key: str) -> None:
-        import ray
+        import ray.util.metrics
 
-        self._works = ray.is_initialized()
+        self._works, self._new = ray.is_initialized(), ray.util.metrics.Gauge
         self._tags = dict(zip(TAGS, (name, key[:16]), strict=True))
         self._gauges: dict[str, Any] = {}
 
@@ -263,17 +263,12 @@ class RayMetrics:
         if self._works:
             for name, value in metrics.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    self._gauge(name).set(value, tags=self._tags)
+                    if name not in self._gauges:
+                        self._gauges[name] = self._new(gauge_name(name), f"{name} of a training", TAGS)
+                    self._gauges[name].set(value, tags=self._tags)
 
     def close(self, failed: bool) -> None:
         """Does nothing: Ray forgets the gauges of a process that has ended."""
-
-    def _gauge(self, name: str) -> Any:
-        from ray.util.metrics import Gauge
-
-        if name not in self._gauges:
-            self._gauges[name] = Gauge(gauge_name(name), f"{name} of a training", TAGS)
-        return self._gauges[name]
 
 
 def gauge_name(metric: str) -> str:

@@ -21,7 +21,8 @@ def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = 
         training: settings.
         sharded: whether ZeRO will replace each parameter by this rank's share of it.
     """
-    spared = set() if training.decay_embeddings else _embeddings(model)
+    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    spared = set() if training.decay_embeddings else embeddings
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     spared |= {parameter for parameter in trained if has_held_rows(parameter)}
     decays = [training.weight_decay if p.ndim >= 2 and p not in spared else 0.0 for p in trained]
@@ -39,10 +40,6 @@ def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = 
         by_decay.setdefault(decay, []).append(parameter)
     groups = [{"params": by_decay[decay], "weight_decay": decay} for decay in sorted(by_decay, reverse=True)]
     return torch.optim.AdamW(groups, **settings)
-
-
-def _embeddings(model: nn.Module) -> set[torch.Tensor]:
-    return {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
 
 
 class StableAdamW(torch.optim.AdamW):

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from adapt.corpus.shard_batches import Feed, streamed
-from adapt.corpus.streaming import Online, serve, served
+from adapt.corpus.streaming import serve, served
 from adapt.corpus.token_windows import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
@@ -42,9 +42,10 @@ from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
 from adapt.train.model_options import apply_options
 from adapt.train.precision import agreed_precision
+from adapt.train.ray_train import rank_device
 from adapt.train.schedule import worlds
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun
-from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, rank_device
+from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run
 
 
 def train_rank(job: TrainingRun, sealing: Sealing) -> None:
@@ -122,7 +123,9 @@ class RankParts:
         model.train().to(device)
         apply_options(model, training, device)
         number = job.number or 1
-        dimensions, document_length = model_size(start.model), _document_length(job)
+        records = [load_record(Path(folder)) for folder in job.corpora]
+        document_length = mean_length(summed_sizes(record.metrics for record in records if record))
+        dimensions = model_size(start.model)
         dimensions = dimensions and method.trained_size(dimensions, range(number, number + 1))
         place = RankPlace(device, precision, local_workers * trainings)
         folder = Path(job.folder)
@@ -133,6 +136,7 @@ class RankParts:
         may_grow = len(worlds(training, config.resources.workers)) > 1
         wishes = Wishes(context.get_world_rank() == 0, folder if may_grow else None, not is_own_ray())
         loop = Loop(engine, objective, method, training, size, job.steps, config.seed, wishes, job.branch_step)
+        on_gpu_name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         resources = {
             "workers": world,
             "zero_stage": zero_stage,
@@ -143,7 +147,7 @@ class RankParts:
             "micro_batch_asked": training.micro_batch,
             "gradient_checkpointing": training.gradient_checkpointing,
             "compile": training.compile,
-            "device": _device_name(device),
+            "device": on_gpu_name or f"CPU, {torch.get_num_threads()} threads",
             "parameters": parameters,
         }
         utilization = None
@@ -197,17 +201,14 @@ def _cut_short(method: Method, done: int, steps: int) -> str:
     return method.cut_short(done) if done < steps and method.depends_on_length else ""
 
 
-def _document_length(job: TrainingRun) -> float | None:
-    records = [load_record(Path(folder)) for folder in job.corpora]
-    return mean_length(summed_sizes([record.metrics for record in records if record]))
-
-
 def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
     """Opens this rank's shares of the global batches, from a step on."""
     training, context = job.config.training, ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     if job.online:
-        return served(_server(job.online, first_step, rank, world), rank, first_step, job.steps)
+        server = [serve(job.online, first_step, world) if rank == 0 else None]  # all ranks share that of rank 0
+        dist.broadcast_object_list(server)
+        return served(server[0], rank, first_step, job.steps)
     assert job.mixture
     feed = Feed(
         folders=job.corpora,
@@ -221,17 +222,6 @@ def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> Abstrac
         marks=objective.columns(),
     )
     return streamed(feed)
-
-
-def _server(online: Online, first_step: int, rank: int, world: int) -> Any:
-    """The server of a streamed corpus: rank 0 starts it, and all ranks share it."""
-    server = [serve(online, first_step, world) if rank == 0 else None]
-    dist.broadcast_object_list(server)
-    return server[0]
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
 
 
 def _carry(method: Method, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A training process on its machine: its device, its threads and how long they wait for a core, and its end.
+"""A training process on its machine: its threads, how long they wait for a core, and its end.
 
 Workers of a killed driver end with it, and workers of the run that resumes it wait until they are gone.
 """
@@ -11,13 +11,10 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapt.runner.lock import locked
 from adapt.train.training_run import tell
-
-if TYPE_CHECKING:
-    import torch
 
 
 def use_threads(count: float | None = None, shared_by: int = 1) -> None:
@@ -31,23 +28,6 @@ def use_threads(count: float | None = None, shared_by: int = 1) -> None:
 
     cores = len(os.sched_getaffinity(0)) if count is None else int(count)
     torch.set_num_threads(max(1, cores // shared_by))
-
-
-def rank_device(local_world: int, trainings: int = 1) -> torch.device:
-    """The GPU that Ray Train gives a rank; else the CPU, of which the ranks of a machine share the threads.
-
-    Args:
-        local_world: ranks of this training on this machine.
-        trainings: those that share the machine.
-    """
-    import torch
-    from ray.train.torch import get_device
-
-    if torch.cuda.is_available():
-        device: torch.device = get_device()
-        return device
-    use_threads(shared_by=local_world * trainings)
-    return torch.device("cpu")
 
 
 CORE_WAIT = "core_wait_share"

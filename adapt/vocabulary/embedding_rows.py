@@ -72,7 +72,7 @@ def add_rows(model: PreTrainedModel, pieces: Mapping[int, Sequence[int]], known:
     with quiet():
         model.resize_token_embeddings(size, mean_resizing=False)
     of_embeddings, of_head, of_biases = INITS[init]
-    embeddings, head = embedding_table(model), head_of(model)
+    embeddings, head = embedding_table(model), model.get_output_embeddings()
     draws = torch.Generator().manual_seed(seed)
     ids, old = list(pieces), list(pieces.values())
     with torch.no_grad():
@@ -97,9 +97,11 @@ def embedding_rows(model: PreTrainedModel) -> int:
     return len(embedding_table(model))
 
 
-def head_of(model: PreTrainedModel) -> Any:
-    """The layer that gives logits; its weight may be that of the embeddings."""
-    return model.get_output_embeddings()
+def token_tables(model: PreTrainedModel) -> list[nn.Parameter]:
+    """The tables with a row for each token: embeddings, head and its biases; tied ones once."""
+    head = model.get_output_embeddings()
+    tables = embedding_table(model), getattr(head, "weight", None), getattr(head, "bias", None)
+    return list({id(table): table for table in tables if isinstance(table, nn.Parameter)}.values())
 
 
 class OnlyRows:
@@ -116,15 +118,11 @@ class OnlyRows:
 
     def __init__(self, model: Any, ids: Sequence[int], learning_rate: float) -> None:
         model.requires_grad_(False)
-        tables: dict[int, nn.Parameter] = {}
-        head = head_of(model)
-        for table in (embedding_table(model), getattr(head, "weight", None), getattr(head, "bias", None)):
-            if isinstance(table, nn.Parameter):
-                tables[id(table)] = table
-        for table in tables.values():
+        tables = token_tables(model)
+        for table in tables:
             table.requires_grad_(True)
             table.register_hook(lambda gradient: _kept(gradient, ids))
-        self._optimizer = torch.optim.AdamW(tables.values(), lr=learning_rate, weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(tables, lr=learning_rate, weight_decay=0.0)
 
     def step(self, loss: Tensor) -> None:
         """One step down a loss."""
@@ -185,11 +183,7 @@ def transplant_rows(
         raise ModelError(f"{donor.model} has no token in common with the model", "choose another vocabulary.donor")
     pieces = [list(chain.from_iterable(map(other.pieces, other.words(surface)))) for surface in surfaces]
     targets = np.stack([given[each].mean(0) for each in pieces])
-    head = head_of(model)
-    tables = {
-        id(each): each for each in (embedding_table(model), getattr(head, "weight", None), getattr(head, "bias", None))
-    }
-    changed = [each for each in tables.values() if each is not None]
+    changed = token_tables(model)
     places = [ours[token] for token in both]
     rows = transplanted(
         targets, given[[theirs[token] for token in both]], [each.detach()[places].numpy() for each in changed]

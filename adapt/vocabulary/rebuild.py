@@ -44,16 +44,17 @@ def rebuild(backend: Tokenizer, pieces: Mapping[str, Sequence[str]]) -> Rebuilt:
     """
     whole = json.loads(backend.to_str())
     model = whole["model"]
-    family = FAMILY.get(_family(model))
+    kind = str(model.get("type"))
+    family = FAMILY.get(kind)
     if family is None:
         raise ModelError(
-            f"a tokenizer of type {_family(model)} cannot be extended",
+            f"a tokenizer of type {kind} cannot be extended",
             f"choose a model with one of {', '.join(FAMILY)}",
         )
     old: dict[str, int] = backend.get_vocab(with_added_tokens=True)
     new, left_out = family(model, pieces, old)
     added = {piece: number for number, piece in enumerate(new, start=max(old.values()) + 1)}
-    WRITE[_family(model)](model, {**old, **added})
+    (_by_place if kind == "Unigram" else _by_name)(model, {**old, **added})
     rebuilt = Tokenizer.from_str(json.dumps(whole))
     check_ids(old, added, rebuilt.get_vocab(with_added_tokens=True))
     return Rebuilt(rebuilt, added, frozenset(new) - pieces.keys(), left_out)
@@ -74,10 +75,6 @@ def check_ids(old: Mapping[str, int], added: Mapping[str, int], found: Mapping[s
         )
 
 
-def _family(model: Described) -> str:
-    return str(model.get("type"))
-
-
 def _wordpiece(
     model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
@@ -88,17 +85,13 @@ def _wordpiece(
 def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]) -> tuple[list[str], list[str]]:
     """Merges come after the old ones; tokens are those that were asked for, then those on their way."""
     merges, left_out = new_merges(pieces.values(), old)
-    model["merges"] += [list(merge) if _in_lists(model) else " ".join(merge) for merge in merges]
+    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # and not with a blank between
+    model["merges"] += [list(merge) if in_lists else " ".join(merge) for merge in merges]
     made = [left + right for left, right in merges]
     return [
         *(piece for piece in pieces if piece not in left_out),
         *(piece for piece in made if piece not in pieces),
     ], left_out
-
-
-def _in_lists(model: Described) -> bool:
-    """Whether merges are written as pairs, and not with a blank between."""
-    return not model["merges"] or isinstance(model["merges"][0], list)
 
 
 def _unigram(
@@ -129,12 +122,6 @@ def _by_place(model: Described, ids: Mapping[str, int]) -> None:
 Family = Callable[[Described, Mapping[str, Sequence[str]], Mapping[str, int]], tuple[list[str], list[str]]]
 FAMILY: dict[str, Family] = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}
 """For each type of model what makes new tokens of words, and which words are left out."""
-WRITE: dict[str, Callable[[Described, Mapping[str, int]], None]] = {
-    "WordPiece": _by_name,
-    "BPE": _by_name,
-    "Unigram": _by_place,
-}
-"""How each has its vocabulary."""
 
 
 def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[list[tuple[str, str]], list[str]]:

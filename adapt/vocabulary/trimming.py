@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from adapt.model.safeguards import quiet
 from adapt.support.errors import ModelError
-from adapt.vocabulary.embedding_rows import embedding_table, head_of
+from adapt.vocabulary.embedding_rows import token_tables
 from adapt.vocabulary.word_reader import WordReader
 
 SPECIAL_ID = "_token_id"
@@ -155,12 +155,9 @@ def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
         model: a language model.
         kept: for each new id the old one.
     """
-    table, head = embedding_table(model), head_of(model)
     with torch.no_grad():
-        tables = {id(each): each for each in (table, getattr(head, "weight", None), getattr(head, "bias", None))}
-        for each in tables.values():
-            if each is not None:
-                each[: len(kept)] = each[kept].clone()
+        for table in token_tables(model):
+            table[: len(kept)] = table[kept].clone()
     model.config.pad_token_id = None  # else a row would be made zeros while the table is cut
     with quiet():
         model.resize_token_embeddings(len(kept), mean_resizing=False)

@@ -166,7 +166,10 @@ def train_exbert_alone(model: Any) -> None:
     """
     entry = next((each for each in additions_of(model.config) if each["kind"] == EXBERT), None)
     if entry is None:
-        raise _no_module(type(model).__name__)
+        raise ModelError(
+            f"freeze.all_but_module trains exBERT's module alone, and {type(model).__name__} has none",
+            "begin with a model that dontstop vocabulary extend has made with vocabulary.module exbert",
+        )
     model.requires_grad_(False)
     for part in trained_parts(model):
         part.requires_grad_(True)
@@ -174,11 +177,3 @@ def train_exbert_alone(model: Any) -> None:
     tables = (model.get_input_embeddings().weight, head.weight, head.bias)  # tied ones are one
     for table in {id(table): table for table in tables if table is not None}.values():
         hold_rows(table, entry["first_new"])
-
-
-def _no_module(what: str) -> ModelError:
-    """The error for a model without exBERT's module."""
-    return ModelError(
-        f"freeze.all_but_module trains exBERT's module alone, and {what} has none",
-        "begin with a model that dontstop vocabulary extend has made with vocabulary.module exbert",
-    )

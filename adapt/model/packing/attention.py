@@ -64,7 +64,8 @@ def attention(
     Raises:
         NotImplementedError: the model asks for attention of another kind.
     """
-    prefix, causal = prefix_of(module), bool(getattr(module, "is_causal", False))
+    prefixes, causal = getattr(module, PREFIXES, None), bool(getattr(module, "is_causal", False))
+    prefix = None if prefixes is None else prefixes.used
     if documents is None:
         if prefix is not None:
             key, value, attention_mask = prolong_rows(prefix, query, key, value, attention_mask, causal, sliding_window)
@@ -237,12 +238,6 @@ AttentionMaskInterface.register(NAME, sdpa_mask)  # calls without documents get 
 
 PREFIXES = "prefixes"
 """What a module that calls attention calls the prefixes of its domains."""
-
-
-def prefix_of(module: nn.Module) -> Any:
-    """The prefix that a module uses (`adapt.model.additions.prefixes`); None for none."""
-    prefixes = getattr(module, PREFIXES, None)
-    return None if prefixes is None else prefixes.used
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -102,7 +102,7 @@ def probes(backend: Tokenizer) -> list[str]:
     Args:
         backend: whose vocabulary, added tokens and patterns are looked at.
     """
-    own = [*literals(backend), *_added(backend)]
+    own = [*literals(backend), *(token.content for token in backend.get_added_tokens_decoder().values())]
     atoms = [*WORDS, *SIGNS, *BLANKS, *own]
     return [
         "",
@@ -143,10 +143,6 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _strings(each)
-
-
-def _added(backend: Tokenizer) -> list[str]:
-    return [token.content for token in backend.get_added_tokens_decoder().values()]
 
 
 def _alone(atoms: Iterable[str]) -> list[str]:

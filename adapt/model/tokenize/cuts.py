@@ -102,7 +102,8 @@ def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarr
 def _kinds_in(data: bytes) -> np.ndarray:
     """The kind of the character that each byte of UTF-8 belongs to: uint8. No rule cuts within one that has several."""
     table = _kinds()
-    kinds = np.frombuffer(bytearray(data.translate(_byte_kinds())), np.uint8)
+    alone = table[:128].tobytes() + bytes([NEVER]) * 128  # of bytes that are characters by themselves
+    kinds = np.frombuffer(bytearray(data.translate(alone)), np.uint8)
     if data.isascii():
         return kinds
     joined = np.frombuffer(data, np.uint8)
@@ -115,12 +116,6 @@ def _kinds_in(data: bytes) -> np.ndarray:
         for place in range(size):
             kinds[leads + place] = found
     return kinds
-
-
-@cache
-def _byte_kinds() -> bytes:
-    """The kind of each byte that is a character by itself; NEVER of others."""
-    return _kinds()[:128].tobytes() + bytes([NEVER]) * 128
 
 
 @cache

@@ -106,14 +106,14 @@ class DirectWords:
 
     def __call__(self, pieces: Sequence[str]) -> Ragged:
         """The tokens of pieces."""
-        return of_ids([self._ids(piece) for piece in pieces])
-
-    def _ids(self, piece: str) -> list[int]:
-        word = self._plain.word_of(piece)
-        if word is None:
-            ids: list[int] = self._backend.encode(piece, add_special_tokens=False).ids
-            return ids
-        return [token.id for token in self._model.tokenize(word)]
+        return of_ids(
+            [
+                self._backend.encode(piece, add_special_tokens=False).ids
+                if (word := self._plain.word_of(piece)) is None
+                else [token.id for token in self._model.tokenize(word)]
+                for piece in pieces
+            ]
+        )
 
 
 def plain_of(backend: Tokenizer, pieces: Iterable[str]) -> Plain:

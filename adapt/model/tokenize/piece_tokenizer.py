@@ -129,7 +129,10 @@ class PieceTokenizer:
         if BEGINS in tokens.columns:
             places = np.zeros(len(framed), np.int64)
             places[_between(prefixes, suffixes, len(framed))] = found.places
-            _move(tokens, places)
+            shifts = np.repeat(places, np.diff(tokens.bounds))
+            shifts[tokens.columns[SPECIAL]] = 0
+            for name in (BEGINS, ENDS):
+                tokens.columns[name][:] += shifts
         ends = tokens.bounds[suffixes + 1]
         return Ragged(np.concatenate([np.zeros(1, np.int64), ends]), tokens.columns)
 
@@ -173,14 +176,6 @@ def _between(prefixes: np.ndarray, suffixes: np.ndarray, size: int) -> np.ndarra
     inner = np.ones(size, bool)
     inner[prefixes] = inner[suffixes] = False
     return inner
-
-
-def _move(tokens: Ragged, places: np.ndarray) -> None:
-    """Adds to the places of tokens in their pieces those of the pieces in their texts."""
-    shifts = np.repeat(places, np.diff(tokens.bounds))
-    shifts[tokens.columns[SPECIAL]] = 0
-    for name in (BEGINS, ENDS):
-        tokens.columns[name][:] += shifts
 
 
 _ANCHOR = "a"

@@ -13,13 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapt.runner.digest import changed_files, sha256_of_all
+from adapt.runner.digest import changed_files, named_faults, sha256_of_all
 from adapt.runner.files import write_atomically
 from adapt.runner.key import canonical
 from adapt.runner.secret import Secret
-
-NAMED = 3
-"""The most files that a message names."""
 
 
 def sealed_run(folder: Path, name: str) -> str:
@@ -161,6 +158,4 @@ def digests_of(checkpoint: Path) -> dict[str, str]:
 
 def content_fault(checkpoint: Path, digests: Mapping[str, str]) -> str | None:
     """Reads files of a checkpoint, and returns what has changed since they were sealed; None if nothing has."""
-    faults = changed_files(checkpoint, digests)
-    more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
-    return f"{', '.join(faults[:NAMED])}{more}" if faults else None
+    return named_faults(changed_files(checkpoint, digests)) or None
