@@ -32,6 +32,12 @@ class Layer:
         """The module of the layer that has this name."""
         return self.module.get_submodule(name)
 
+    def ends(self, block: str) -> tuple[Any, Any]:
+        """The first and the last linear layer of a block, `attention` or `feed_forward`."""
+        if block == "attention":
+            return self.part(self.pattern.query), self.part(self.pattern.attention_out)
+        return self.part(self.pattern.inner[0]), self.part(self.pattern.outer)
+
 
 def layers_of(model: Any) -> list[Layer]:
     """The layers of a model, in order.
@@ -61,7 +67,42 @@ def inputs(module: Any) -> int:
     return int(module.weight.shape[0 if is_transposed(module) else 1])
 
 
-__all__ = ["KINDS", "Gates", "Kind", "Values", "by_parameter", "is_transposed", "layers_of", "ones", "unit_counts"]
+class _Added:
+    """Hooks that add to what a block puts out. `maker` is an attribute, so that a copy of the model has its own."""
+
+    def __init__(self, maker: Any, scale: float) -> None:
+        self.maker, self.scale = maker, scale
+        self.made: Tensor | None = None
+
+    def enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+        self.made = self.maker.added(given[0])
+
+    def leave(self, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
+        made, self.made = self.made, None
+        return output if made is None else output + self.scale * made
+
+    def follow(self, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
+        made: Tensor | None = self.maker.added(output)
+        return output if made is None else output + made
+
+
+def add_to_block(layer: Layer, block: str, maker: Any, parallel: bool, scale: float = 1.0) -> None:
+    """Adds something to what a block of a layer puts out.
+
+    Args:
+        layer: of a model.
+        block: `attention` or `feed_forward`.
+        maker: a module whose method `added` gives what is added, or None for nothing.
+        parallel: made of what enters the block, and not of what it puts out.
+        scale: of what is added in parallel.
+    """
+    (first, last), hooks = layer.ends(block), _Added(maker, scale)
+    if parallel:
+        first.register_forward_pre_hook(hooks.enter)
+        last.register_forward_hook(hooks.leave)
+    else:
+        last.register_forward_hook(hooks.follow)
+
 
 Kind = Literal["head", "inner", "output"]
 KINDS: tuple[Kind, ...] = ("head", "inner", "output")

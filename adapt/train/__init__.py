@@ -7,7 +7,6 @@
 - `loop`: the steps of a rank.
 - `engine`: one optimizer step at any ZeRO stage.
 - `deepspeed_parts`: the undocumented names of DeepSpeed, each looked up before it is used.
-- `zero`: what DeepSpeed is told.
 - `optimizer`: AdamW, and what decays.
 - `schedule`: how long a run is, and the learning rate at each step.
 - `precision`: which arithmetic a machine can do, and all ranks together.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import deepspeed
 import torch
@@ -16,17 +16,18 @@ from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_grad, safe
 
 from adapt.config import TrainingConfig
 from adapt.support.errors import TrainingError
+from adapt.train.capacity.memory import BUCKET
 from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
 from adapt.train.checkpoints.retain import STATE_FILE
 from adapt.train.deepspeed_parts import EngineParts, compile_no_collective
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
-from adapt.train.zero import Offload, zero_config
 
 compile_no_collective()
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # several a step
 
 _REDUCED_ELEMENTS = 4_000_000
+Offload = Literal["none", "optimizer", "all"]
 
 
 @dataclass(frozen=True)
@@ -273,3 +274,29 @@ class Engine:
         parameters = list(module.parameters())
         with deepspeed.zero.GatheredParameters(parameters, enabled=self.zero_stage == 3):
             return {name: value.detach().cpu().clone() for name, value in module.state_dict().items()} if first else {}
+
+
+def zero_config(
+    max_norm: float, zero_stage: int, precision: Precision, micro_batch: int, accumulation: int, offload: Offload
+) -> dict[str, Any]:
+    """DeepSpeed's configuration; arguments as of `Engine`."""
+    left = {"none": (), "optimizer": ("offload_optimizer",), "all": ("offload_optimizer", "offload_param")}[offload]
+    return {
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": max_norm if zero_stage > 0 else 0.0,  # stage 0: see Engine._clip
+        "zero_optimization": {
+            "stage": zero_stage,
+            "reduce_bucket_size": BUCKET,
+            "allgather_bucket_size": BUCKET,
+            **{part: {"device": "cpu"} for part in left},
+        },
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own AdamW for CPUs is compiled on first use
+        "torch_autocast": {
+            "enabled": precision != "fp32",
+            "dtype": "float16" if precision == "fp16" else "bfloat16",
+            "lower_precision_safe_modules": [],  # gradients are summed, and parameters gathered, in fp32
+        },
+        "steps_per_print": None,
+    }

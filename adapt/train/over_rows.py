@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
+import ray
 
 from adapt.config import Config, most_of
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
@@ -46,8 +47,6 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
     Raises:
         DeviceMemoryError: a device, or its machine, ran out of memory.
     """
-    import ray
-
     resources = config.resources
     workers = min(most_of(resources.workers), len(batches))
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(on_device)

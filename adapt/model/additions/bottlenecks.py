@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from adapt.model.additions.domain_modules import DomainSets
-from adapt.model.architecture import Pattern
-from adapt.model.layers import layers_of, outputs
+from adapt.model.layers import add_to_block, layers_of, outputs
 
 ADAPTERS = "adapters"
 """The kind of the addition, and what a layer calls its adapters."""
@@ -50,33 +49,6 @@ class Bottleneck(nn.Module):
         return added
 
 
-class _Behind:
-    """Hook of a block's last layer: an adapter of its output."""
-
-    def __init__(self, sets: DomainSets) -> None:
-        self.sets = sets
-
-    def __call__(self, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        used = self.sets.used
-        return output if used is None else output + used(output)
-
-
-class _Beside:
-    """Hooks of a block's first and last layer: an adapter of its input."""
-
-    def __init__(self, sets: DomainSets, scale: float) -> None:
-        self.sets, self.scale = sets, scale
-        self.added: Tensor | None = None
-
-    def enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        used = self.sets.used
-        self.added = None if used is None else used(given[0])
-
-    def leave(self, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        added, self.added = self.added, None
-        return output if added is None else output + self.scale * added
-
-
 def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str, scale: float) -> None:
     """Gives each layer of a model its adapters, in place. The model computes what it did.
 
@@ -94,20 +66,7 @@ def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str
     for layer in layers_of(model):
         places = nn.ModuleDict()
         for place in PLACES[placement]:
-            first, last = (layer.part(name) for name in _ends(layer.pattern, place))
-            each = DomainSets(Bottleneck(outputs(last), width, last.weight.device) for _ in range(sets))
-            if form == "sequential":
-                last.register_forward_hook(_Behind(each))
-            else:
-                beside = _Beside(each, scale)
-                first.register_forward_pre_hook(beside.enter)
-                last.register_forward_hook(beside.leave)
-            places[place] = each
+            _, last = layer.ends(place)
+            places[place] = DomainSets(Bottleneck(outputs(last), width, last.weight.device) for _ in range(sets))
+            add_to_block(layer, place, places[place], form == "parallel", scale)
         layer.module.add_module(ADAPTERS, places)
-
-
-def _ends(pattern: Pattern, place: str) -> tuple[str, str]:
-    """The first and the last linear layer of a block."""
-    if place == "attention":
-        return pattern.query, pattern.attention_out
-    return pattern.inner[0], pattern.outer

@@ -44,6 +44,10 @@ class DomainSets(nn.ModuleList):
         """The set in use."""
         return None if self.chosen is None else self[self.chosen]
 
+    def added(self, states: Tensor) -> Tensor | None:
+        """What the set in use makes of states; None for no set."""
+        return None if (used := self.used) is None else used(states)
+
 
 class DomainPrototypes(nn.Module):
     """The names of a model's domains, and the mean state of each one's text.

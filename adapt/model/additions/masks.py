@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from adapt.model.additions.domain_modules import DomainSets
-from adapt.model.layers import inputs, layers_of, outputs
+from adapt.model.layers import add_to_block, inputs, layers_of, outputs
 
 UNITS, PLUGINS = "unit_masks", "plugins"
 """The kinds of the additions, and what a layer calls its part of them."""
@@ -104,43 +104,17 @@ class MaskedPlugin(nn.Module):
         self.inner = DomainSets(mask(width, device) for _ in range(sets))
         self.outer = DomainSets(mask(hidden, device) for _ in range(sets))
 
-    @property
-    def is_used(self) -> bool:
-        """Whether the masks of a domain are in use. Without any, nothing is added."""
-        return self.inner.used is not None
+    def added(self, states: Tensor) -> Tensor | None:
+        """What is added, to states or beside the block that reads them, [..., hidden]; None without a domain."""
+        return None if self.inner.used is None else self(states)
 
     def forward(self, states: Tensor) -> Tensor:
-        """What is added, to states or beside the block that reads them, [..., hidden]."""
+        """The function above, with the masks of the domain in use."""
         inner, outer = self.inner.used, self.outer.used
         assert inner is not None
         assert outer is not None
-        added: Tensor = outer(self.second(inner(relu(self.first(states)))))
-        return added
-
-
-class _Behind:
-    """Hook of a block's last layer: the plugin reads its output."""
-
-    def __init__(self, plugin: MaskedPlugin) -> None:
-        self.plugin = plugin
-
-    def __call__(self, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        return output + self.plugin(output) if self.plugin.is_used else output
-
-
-class _Beside:
-    """Hooks of a block's first and last layer: the plugin reads the block's input."""
-
-    def __init__(self, plugin: MaskedPlugin) -> None:
-        self.plugin = plugin
-        self.added: Tensor | None = None
-
-    def enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        self.added = self.plugin(given[0]) if self.plugin.is_used else None
-
-    def leave(self, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        added, self.added = self.added, None
-        return output if added is None else output + added
+        made: Tensor = outer(self.second(inner(relu(self.first(states)))))
+        return made
 
 
 class _Masked:
@@ -202,16 +176,9 @@ def attach_plugins(model: Any, sets: int, width: int, form: str, steepest: float
         return UnitMask(units, steepest, is_hard, False, device)
 
     for layer in layers_of(model):
-        pattern, plugins = layer.pattern, nn.ModuleDict()
-        ends = {"attention": (pattern.query, pattern.attention_out), "feed_forward": (pattern.inner[0], pattern.outer)}
-        for place, (begin, end) in ends.items():
-            first, last = layer.part(begin), layer.part(end)
-            plugin = MaskedPlugin(outputs(last), width, sets, mask, last.weight.device)
-            if form == "sequential":
-                last.register_forward_hook(_Behind(plugin))
-            else:
-                beside = _Beside(plugin)
-                first.register_forward_pre_hook(beside.enter)
-                last.register_forward_hook(beside.leave)
-            plugins[place] = plugin
+        plugins = nn.ModuleDict()
+        for place in ("attention", "feed_forward"):
+            _, last = layer.ends(place)
+            plugins[place] = MaskedPlugin(outputs(last), width, sets, mask, last.weight.device)
+            add_to_block(layer, place, plugins[place], form == "parallel")
         layer.module.add_module(PLUGINS, plugins)
