@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ray import cloudpickle
+
 from adapt.ray.runtime import causes, find_ours
 from adapt.runner.files import storage_error
 from adapt.support.errors import AdaptError, DeviceMemoryError, StorageError, TrainingError
@@ -30,8 +32,6 @@ def portable_errors() -> Iterator[None]:
 
 def _travels(error: Exception) -> bool:
     """Whether an error can be pickled and read again: one whose class wants other arguments than it keeps cannot."""
-    from ray import cloudpickle
-
     try:
         cloudpickle.loads(cloudpickle.dumps(error))
     except Exception:

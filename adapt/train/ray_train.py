@@ -13,9 +13,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-import torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, UserCallback
-from ray.train.torch import TorchTrainer, get_device
+from ray.train.torch import TorchTrainer
 
 from adapt.config import ResourcesConfig
 from adapt.ray.own import OWN_RAY
@@ -49,7 +48,6 @@ from adapt.train.training_run import (
     TrainingRun,
     tell,
 )
-from adapt.train.worker_process import use_threads
 
 PATIENCE = Patience()
 _WIDTH = 300
@@ -201,20 +199,6 @@ class EndAtOnce(UserCallback):
                 raise ours
         cause = shorten(first_of(worker_exceptions), _WIDTH)
         tell(self._folder, f"{cause}; all ranks begin again at the last checkpoint, if resources.max_failures allows")
-
-
-def rank_device(local_world: int, trainings: int = 1) -> torch.device:
-    """The GPU that Ray Train gives a rank; else the CPU, of which the ranks of a machine share the threads.
-
-    Args:
-        local_world: ranks of this training on this machine.
-        trainings: those that share the machine.
-    """
-    if torch.cuda.is_available():
-        device: torch.device = get_device()
-        return device
-    use_threads(shared_by=local_world * trainings)
-    return torch.device("cpu")
 
 
 def launch(job: TrainingRun) -> dict[str, Any]:

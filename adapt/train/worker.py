@@ -11,6 +11,7 @@ from typing import Any
 import ray.train
 import torch
 import torch.distributed as dist
+from ray.train.torch import get_device
 
 from adapt.corpus.shard_batches import Feed, streamed
 from adapt.corpus.streaming import serve, served
@@ -42,10 +43,9 @@ from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
 from adapt.train.model_options import apply_options
 from adapt.train.precision import agreed_precision
-from adapt.train.ray_train import rank_device
 from adapt.train.schedule import worlds
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun
-from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run
+from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, use_threads
 
 
 def train_rank(job: TrainingRun, sealing: Sealing) -> None:
@@ -170,6 +170,20 @@ class RankParts:
             speed = own / max(progress.seconds, 1e-9)
             figures |= {"flops": own * self.utilization.done, "mfu": self.utilization.mfu(speed)}
         return figures
+
+
+def rank_device(local_world: int, trainings: int = 1) -> torch.device:
+    """The GPU that Ray Train gives a rank; else the CPU, of which the ranks of a machine share the threads.
+
+    Args:
+        local_world: ranks of this training on this machine.
+        trainings: those that share the machine.
+    """
+    if torch.cuda.is_available():
+        device: torch.device = get_device()
+        return device
+    use_threads(shared_by=local_world * trainings)
+    return torch.device("cpu")
 
 
 def _setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:

@@ -14,8 +14,8 @@ import torch
 from adapt.runner.lock import locked
 from adapt.train import worker_process
 from adapt.train.progress_display import following
-from adapt.train.ray_train import rank_device
 from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
+from adapt.train.worker import rank_device
 from adapt.train.worker_process import (
     CORE_WAIT,
     CoreWait,

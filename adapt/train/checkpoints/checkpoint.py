@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ray.train
 import torch
@@ -21,6 +21,9 @@ from adapt.train.checkpoints.retain import folder_name, is_whole, newest_whole, 
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, write_seal
 from adapt.train.training_run import Progress
 
+if TYPE_CHECKING:
+    from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well
+
 METHOD_FILE = "method.pt"
 """State of the method, in a checkpoint."""
 _ARRIVAL_S = 300.0
@@ -29,35 +32,21 @@ _NO_SPACE = 2**20
 """A disk with less is full [bytes]: a file that did not fit leaves some."""
 
 
-class Resumable(Protocol):
-    """What a rank trains, as far as checkpoints go: `adapt.train.engine.Engine` is one."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where states are loaded to."""
-
-    def save(self, folder: Path, progress: dict[str, Any]) -> None:
-        """Writes this rank's share of the state, and `progress`, into a folder. All ranks call it."""
-
-    def load(self, folder: Path) -> dict[str, Any]:
-        """Restores what `save` wrote, and returns its `progress`. All ranks call it."""
-
-
 @dataclass(frozen=True)
 class Checkpoints:
     """The checkpoints of one run.
 
     Args:
         engine: whose state is saved.
-        method: whose state, if it has one, is saved too; None where there is no method.
+        method: whose state, if it has one, is saved too.
         run_folder: the Ray Train run's folder, where they are stored.
         sealing: signs them, and recognizes them before they are loaded.
         branches: folder on the same storage for the state after `branch_step`, which is kept.
         branch_step: see `adapt.train.checkpoints.branch`.
     """
 
-    engine: Resumable
-    method: Method | None
+    engine: "Engine"
+    method: Method
     run_folder: Path
     sealing: Sealing
     branches: Path | None = None
@@ -85,7 +74,7 @@ class Checkpoints:
         with _local_space():
             folder = Path(tempfile.mkdtemp(prefix=self._prefix))
             self.engine.save(folder, asdict(progress))
-            if dist.get_rank() == 0 and self.method and (state := self.method.state()):
+            if dist.get_rank() == 0 and (state := self.method.state()):
                 torch.save(state, folder / METHOD_FILE)
             write_seal(folder, dist.get_rank(), dist.get_world_size(), folder_name(progress.step), self.sealing)
         if self.branches and progress.step == self.branch_step:
@@ -119,7 +108,7 @@ class Checkpoints:
             return Progress()
         self._check(checkpoint, forgery, digests)
         progress = Progress(**self.engine.load(checkpoint))
-        if self.method and (file := checkpoint / METHOD_FILE).exists():
+        if (file := checkpoint / METHOD_FILE).exists():
             self.method.load_state(torch.load(file, map_location=self.engine.device, weights_only=True))
         return progress
 

@@ -15,8 +15,9 @@ from adapt.config import MixtureConfig, ObjectiveConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture, share_changes
 from adapt.method.base import Setting
 from adapt.method.table import METHODS
-from adapt.objective.masking import MASKING, make
+from adapt.objective.masking import make
 from adapt.objective.objective import Batch
+from adapt.objective.table import OBJECTIVES
 from adapt.support.errors import ConfigError
 from adapt.train.checkpoints.branch import depends_on_length
 from adapt.train.engine import Engine
@@ -135,7 +136,7 @@ def test_a_mixture_says_whether_its_rows_depend_on_the_length(name: str, recalle
     assert (not np.array_equal(short, long)) == share_changes(config)
 
 
-@pytest.mark.parametrize("kind", [*MASKING, "causal"])
+@pytest.mark.parametrize("kind", list(OBJECTIVES))
 def test_no_objective_is_told_the_length(kind: str) -> None:
     """What it draws depends on seed, epoch and row alone, whatever rows it has drawn before."""
     tokenizer: Any = Tokenizer()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import ResourcesConfig
+from adapt.method.base import Method
 from adapt.ray.runtime import connect, hide_unreserved_gpus
 from adapt.train.ray_train import RankedRun, on_all_ranks
 from adapt.train.training_run import CHECKPOINTS
@@ -64,7 +65,7 @@ def on_a_rank(config: dict[str, Any]) -> None:
         node = ray.get_runtime_context().get_node_id()
         rank, world = dist.get_rank(), dist.get_world_size()
         loop = replace(build(case), wishes=wish.Wishes(rank == 0, folder, nodes_may_go=True))
-        checkpoints = Checkpoints(loop.engine, None, folder / CHECKPOINTS / NAME, config["sealing"])
+        checkpoints = Checkpoints(loop.engine, Method(), folder / CHECKPOINTS / NAME, config["sealing"])
         progress = checkpoints.load()
 
         def report(metrics: dict[str, Any]) -> None:
