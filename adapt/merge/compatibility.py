@@ -13,7 +13,7 @@ from pathlib import Path
 
 from adapt.model.additions.table import refuse_additions
 from adapt.model.locate import CONFIG, Pretrained, read_json
-from adapt.model.size import ALIASES, first_of
+from adapt.model.size import ALIASES, first_setting
 from adapt.support.errors import ModelError
 
 FIX_TOKENS = (
@@ -129,7 +129,7 @@ def check_architectures(base: Path, model: Path) -> None:
         refuse_additions(each, "merged")
     ours, theirs = read_json(base / CONFIG), read_json(model / CONFIG)
     for what, keys in DECIDING.items():
-        one, other = first_of(ours, keys), first_of(theirs, keys)
+        one, other = first_setting(ours, keys), first_setting(theirs, keys)
         if one is not None and other is not None and one != other:
             raise ModelError(
                 f"{model} cannot be merged with {base}: {what} is {other} in its config.json, and {one} in the base's",

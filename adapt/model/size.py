@@ -112,7 +112,7 @@ def model_size(folder: Path) -> ModelSize | None:
         ModelError: a file is missing, or is not what its name says.
     """
     config = read_json(folder / CONFIG)
-    dimensions = {name: first_of(config, keys) for name, keys in ALIASES.items()}
+    dimensions = {name: first_setting(config, keys) for name, keys in ALIASES.items()}
     hidden, layers, heads = (dimensions[name] for name in ("hidden", "layers", "heads"))
     if not (hidden and layers and heads and "vocab_size" in config):
         return None
@@ -162,7 +162,7 @@ def model_size(folder: Path) -> ModelSize | None:
     )
 
 
-def first_of(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
+def first_setting(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
     """The value of the first of some keys that a config.json has; None where it has none of them."""
     return next((config[key] for key in keys if config.get(key) is not None), None)
 
