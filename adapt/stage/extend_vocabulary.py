@@ -4,11 +4,10 @@
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapt.config import Config
 from adapt.config.vocabulary import tokens_wanted
@@ -22,26 +21,15 @@ from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.preflight import check_weights
 from adapt.stage.text_sources import Files
-from adapt.stage.vocabulary_analysis import GENERAL, Screening, empty_corpus
+from adapt.stage.vocabulary_analysis import Screening, whole_text
 from adapt.support.better import Less
-from adapt.support.errors import DataError
 from adapt.support.redact import redact
-from adapt.terminal.console import log
 from adapt.train.capacity.device import task_needs
 from adapt.vocabulary.vocabulary_results import Extended
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from adapt.vocabulary.extension import Reached
-    from adapt.vocabulary.word_reader import CountedWord, WordReader
-
 
 WORDS_FILE = "words.json"
 WAYS = ("saved", "divergence", "trained")
 """Values of `vocabulary.candidates` that are no file."""
-SHOWN = 30
-"""New tokens that the record names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,104 +92,23 @@ class ExtendVocabulary(Stage[Extended]):
             DataError: the corpus has no words, or none that could become tokens; or the file of words cannot be used.
             ModelError: the tokenizer or the model cannot be extended.
         """
-        from adapt.model.tokenizer import load_text_tokenizer, load_tokenizer
-        from adapt.vocabulary.analysis import parameters_and_compute
-        from adapt.vocabulary.extension import build_reached, pieces_in, wanted, write_extended, write_extension_card
-        from adapt.vocabulary.word_reader import WordReader
+        from adapt.vocabulary.model_changes import ExtensionTask, extend_model
 
         config, start = self.config, self.start.made(done)
         check_weights(start.model)
-        reader = WordReader(load_text_tokenizer(start).backend_tokenizer)
-        tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        words = _words(reader, self._texts(done), self.domains)
-        candidates = self._candidates(words, reader, tokenizer, done)
-        number = len(candidates) if self.listed else wanted(config.vocabulary.size, candidates, len(tokenizer))
-        if number > len(candidates):
-            log(f"{number:,} words were to become tokens, and {len(candidates):,} can")
-        reached = build_reached(
-            tokenizer.backend_tokenizer, candidates[:number], [*words, *(candidates if self.listed else [])]
+        task = ExtensionTask(
+            name=self.name,
+            config=config,
+            start=start,
+            base=redact(config.model.path if self.start.training is None else str(start.model)),
+            donor=self.donor.made(done) if self.donor else None,
+            domains=list(self.domains),
+            is_listed=self.listed is not None,
         )
-        causal, donor = config.objective.kind == "causal", self.donor.made(done) if self.donor else None
-        asked = config.vocabulary
-        share = asked.module_share if asked.module else None
-        rows = write_extended(start, reached.rebuilt, asked.init, config.seed, causal, folder, donor, share)
-        count, before = sum(word.count for word in words), sum(word.count * len(word.pieces) for word in words)
-        after = pieces_in(words, WordReader(reached.rebuilt.backend))
-        parameters, compute = parameters_and_compute(start.model, folder, config, 1 - after / before)
-        extended = Extended(
-            words=len(reached.chosen) - len(reached.rebuilt.left_out),
-            steps=len(reached.rebuilt.steps),
-            vocabulary=len(tokenizer) + len(reached.rebuilt.added),
-            rows=rows,
-            candidates=len(candidates),
-            left_out=len(reached.rebuilt.left_out) + len(reached.unreached),
-            fertility_before=before / count,
-            fertility_after=after / count,
-            length_saved=1 - after / before,
-            init=config.vocabulary.init,
-            first=[word.surface for word in reached.chosen[:SHOWN]],
-            parameters_added=parameters,
-            compute_saved=compute,
-        )
-        described = list(_described(reached, tokenizer, reader))
-        write_atomically(folder / WORDS_FILE, json.dumps(described, ensure_ascii=False))
-        base = config.model.path if self.start.training is None else str(start.model)
-        write_extension_card(folder, self.name, redact(base), extended, causal)
+        general = whole_text(self.general, config) if self.general else None
+        extended, words = extend_model(task, lambda: self.screening.joined(self.domains, config, done), general, folder)
+        write_atomically(folder / WORDS_FILE, json.dumps(words, ensure_ascii=False))
         return Outcome(extended)
-
-    def _candidates(
-        self, words: "Sequence[CountedWord]", reader: "WordReader", tokenizer: "PreTrainedTokenizerFast", done: Done
-    ) -> "list[CountedWord]":
-        """What may become tokens, the best first."""
-        from adapt.vocabulary import candidates
-        from adapt.vocabulary.corpus_texts import corpus_texts
-
-        asked = self.config.vocabulary
-        if self.listed:
-            return candidates.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
-        if asked.candidates == "divergence":
-            assert self.general
-            texts = corpus_texts(self.general.manifest, self.general.corpus, asked.max_megabytes, self.config.seed)
-            general = _words(reader, texts, [GENERAL])
-            found = candidates.by_divergence(words, general, reader, asked.min_count)
-        elif asked.candidates == "trained":
-            trained = tokenizer.train_new_from_iterator(self._texts(done), len(tokenizer), show_progress=False)
-            found = candidates.by_training(words, trained.backend_tokenizer, reader, asked.min_count)
-        else:
-            found = candidates.by_saved(words, reader, asked.min_count)
-        if not found:
-            raise DataError(
-                f"no word that comes {asked.min_count} times would save pieces as a token",
-                "lower vocabulary.min_count, or take a larger corpus; it may be that the model knows these words",
-            )
-        return found
-
-    def _texts(self, done: Done) -> Iterator[str]:
-        """The documents of all domains."""
-        megabytes = self.config.vocabulary.max_megabytes / len(self.domains)
-        return chain.from_iterable(self.screening.texts(self.domains, megabytes, self.config.seed, done).values())
-
-
-def _words(reader: "WordReader", texts: Iterable[str], domains: Iterable[str]) -> "list[CountedWord]":
-    """The words of some texts, which are of these domains."""
-    from adapt.vocabulary.word_reader import count_chunks, count_words
-
-    words = count_words(count_chunks(texts)[0], reader)
-    if not words:
-        raise empty_corpus(", ".join(domains))
-    return words
-
-
-def _described(
-    reached: "Reached", tokenizer: "PreTrainedTokenizerFast", reader: "WordReader"
-) -> Iterator[dict[str, Any]]:
-    """Each new token with its id and its old pieces, and for words how often they come."""
-    words = {word.word: word for word in reached.chosen}
-    for token, number in reached.rebuilt.added.items():
-        word = words.get(token)
-        known = {"word": word.surface, "count": word.count} if word else {}
-        ids = list(reader.parts(token))
-        yield {"token": token, "id": number, **known, "ids": ids, "pieces": tokenizer.convert_ids_to_tokens(ids)}
 
 
 SETTINGS = ("snippets", "learning_rate", "max_megabytes", "warmup_steps")
@@ -294,8 +201,7 @@ def teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
     path = done[stage.beginning].path
     teacher = stage.start.made(done)
     extended = replace(teacher, model=path, tokenizer=path)
-    megabytes = stage.config.vocabulary.max_megabytes / len(stage.domains)
-    texts = chain.from_iterable(stage.screening.texts(stage.domains, megabytes, stage.config.seed, done).values())
+    texts = stage.screening.joined(stage.domains, stage.config, done)
     words = json.loads((done[stage.extended].path / WORDS_FILE).read_text(encoding="utf-8"))
     pieces = {int(word["id"]): word["ids"] for word in words}
     if stage.way == "distill":

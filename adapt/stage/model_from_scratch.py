@@ -1,6 +1,6 @@
 """Stage `scratch`: a tokenizer and a model from nothing, for a domain."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,8 +13,9 @@ from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.text_sources import Files
-from adapt.stage.vocabulary_analysis import Screening, empty_corpus
+from adapt.stage.vocabulary_analysis import Screening
 from adapt.support.better import Less
+from adapt.vocabulary.vocabulary_results import empty_corpus
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class ScratchModel(Stage[Begun]):
         from adapt.model.tokenizer import load_tokenizer
         from adapt.vocabulary.from_scratch import write_scratch
 
-        texts, asked = self._texts(done), self.config.vocabulary
+        texts, asked = self.screening.joined(self.domains, self.config, done), self.config.vocabulary
         first = next(texts, None)
         if first is None:
             raise empty_corpus(", ".join(self.domains))
@@ -80,8 +81,3 @@ class ScratchModel(Stage[Begun]):
         every = chain([first], texts)
         parameters = write_scratch(self.start.made(done), every, size, asked.dimensions, self.config.seed, folder)
         return Outcome(Begun(len(load_tokenizer(folder)), parameters))
-
-    def _texts(self, done: Done) -> Iterator[str]:
-        """The documents of all domains."""
-        megabytes = self.config.vocabulary.max_megabytes / len(self.domains)
-        return chain.from_iterable(self.screening.texts(self.domains, megabytes, self.config.seed, done).values())

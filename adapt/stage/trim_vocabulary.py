@@ -1,30 +1,24 @@
 """Stage `trim`: a model and a tokenizer without the tokens that a domain never uses."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from adapt.config import Config
 from adapt.model.additions.table import refuse_additions
 from adapt.model.start import Start
-from adapt.model.tokenize.ragged import IDS
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.preflight import check_weights
 from adapt.stage.text_sources import Files
-from adapt.stage.vocabulary_analysis import empty_corpus
+from adapt.stage.vocabulary_analysis import whole_text
 from adapt.support.better import More
 from adapt.support.errors import ConfigError
 from adapt.vocabulary.vocabulary_results import compute_saved
-
-TOGETHER = 256
-"""Documents that are tokenized together."""
 
 
 @dataclass(frozen=True)
@@ -90,52 +84,13 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
             DataError: there is no text.
             ModelError: the tokenizer or the model cannot be trimmed, or would lose a special token.
         """
-        from adapt.model.load import load_model
-        from adapt.model.tokenizer import load_tokenizer
-        from adapt.vocabulary.analysis import parameters_and_compute
-        from adapt.vocabulary.extension import write_trimmed
-        from adapt.vocabulary.trimming import trim_tokenizer
+        from adapt.vocabulary.model_changes import trim_model
 
-        start = self.start.made(done)
+        start, asked = self.start.made(done), self.config.vocabulary
         refuse_additions(start.model, "trimmed")  # one that the chain has made
         check_weights(start.model)
-        used = self._used(start)
-        if not used:
-            raise empty_corpus(", ".join(self.texts))
-        tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        size = len(tokenizer)
-        trimmed = trim_tokenizer(tokenizer.backend_tokenizer, used, tokenizer.all_special_ids)
-        causal = self.config.objective.kind == "causal"
-        write_trimmed(start, trimmed, causal, folder)
-        parameters = [
-            load_model(place, causal, start.trust_remote_code).num_parameters() for place in (start.model, folder)
-        ]
-        _, compute = parameters_and_compute(start.model, folder, self.config, 0.0)
-        saved = parameters[0] - parameters[1]
-        return Outcome(TrimmedVocabulary(size, len(trimmed.kept), len(used), saved, compute))
-
-    def _used(self, start: Any) -> set[int]:
-        """The ids that the texts have."""
-        from adapt.model.tokenize.text_tokenizer import QuickTokenizer
-        from adapt.model.tokenizer import load_text_tokenizer
-
-        quick = QuickTokenizer(load_text_tokenizer(start).backend_tokenizer)
-        found: set[int] = set()
-        for some in self._batches():
-            found.update(np.unique(np.concatenate(quick(some).lists(IDS))).tolist())
-        return found
-
-    def _batches(self) -> Iterator[list[str]]:
-        from adapt.vocabulary.corpus_texts import corpus_texts
-
-        asked = self.config.vocabulary
-        each = (
-            corpus_texts(files.manifest, files.corpus, asked.max_megabytes, self.config.seed)
-            for files in self.texts.values()
-        )
-        texts = chain(_lines(asked.keep), *each)
-        while some := list(islice(texts, TOGETHER)):
-            yield some
+        texts = chain(_lines(asked.keep), *(whole_text(files, self.config) for files in self.texts.values()))
+        return Outcome(TrimmedVocabulary(**trim_model(self.config, start, texts, list(self.texts), folder)))
 
 
 def _lines(file: str | None) -> list[str]:

@@ -5,19 +5,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.model.size import model_size
 from adapt.model.start import Start
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import duplicates_of
 from adapt.stage.text_sources import Dedup, Files
-from adapt.support.errors import DataError
-from adapt.train.capacity.flops import workload
-from adapt.vocabulary.vocabulary_results import Analyzed, DomainWords, draw_curves
+from adapt.vocabulary.vocabulary_results import Analyzed, draw_curves
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,18 @@ class Screening:
             for place, (name, files) in enumerate(domains.items())
         }
 
+    def joined(self, domains: Mapping[str, Files], config: Config, done: Done) -> Iterator[str]:
+        """Returns the documents of all domains, one domain after another, which share `vocabulary.max_megabytes`."""
+        megabytes = config.vocabulary.max_megabytes / len(domains)
+        return chain.from_iterable(self.texts(domains, megabytes, config.seed, done).values())
+
+
+def whole_text(files: Files, config: Config) -> Iterator[str]:
+    """Returns documents of some files of which nothing is screened, up to `vocabulary.max_megabytes`."""
+    from adapt.vocabulary.corpus_texts import corpus_texts
+
+    return corpus_texts(files.manifest, files.corpus, config.vocabulary.max_megabytes, config.seed)
+
 
 GENERAL = "(general)"
 """What general text is called among the domains."""
@@ -103,39 +113,14 @@ class AnalyzeVocabulary(Stage[Analyzed]):
         Raises:
             DataError: a domain has no words.
         """
-        from adapt.model.tokenizer import load_text_tokenizer
-        from adapt.vocabulary.analysis import analyze_words
-        from adapt.vocabulary.word_reader import WordReader
+        from adapt.vocabulary.analysis import analyze_domains
 
-        config, start = self.config, self.start.made(done)
-        tokenizer = load_text_tokenizer(start)
-        reader = WordReader(tokenizer.backend_tokenizer)
-        names = {number: reader.surface(piece) for piece, number in tokenizer.get_vocab().items()}
-        size = model_size(start.model)
-        found: dict[str, DomainWords] = {}
-        for name, texts in self._texts(done).items():
-            work = workload(config.objective, config.training.sequence_length)
-            words = analyze_words(texts, reader, names, config.vocabulary.min_count, size, work, found.get(GENERAL))
-            if words is None:
-                raise empty_corpus(name)
-            found[name] = words
+        tokens, found = analyze_domains(self.config, self.start.made(done), self._texts(done), GENERAL)
         draw_curves(found, folder / "vocabulary.png")
-        return Outcome(Analyzed(len(tokenizer), found))
+        return Outcome(Analyzed(tokens, found))
 
     def _texts(self, done: Done) -> dict[str, Iterator[str]]:
-        from adapt.vocabulary.corpus_texts import corpus_texts
-
-        megabytes, seed = self.config.vocabulary.max_megabytes, self.config.seed
         domains = {name: files for name, files in self.domains.items() if name != GENERAL}
-        texts = self.screening.texts(domains, megabytes, seed, done)
-        if general := self.domains.get(GENERAL):
-            return {GENERAL: corpus_texts(general.manifest, general.corpus, megabytes, seed), **texts}
-        return texts
-
-
-def empty_corpus(name: str) -> DataError:
-    """The error for a corpus without words."""
-    return DataError(
-        f"the text of {name} has no words after cleaning, beside what is held out",
-        "check corpus.paths, corpus.text_field and corpus.cleaning",
-    )
+        texts = self.screening.texts(domains, self.config.vocabulary.max_megabytes, self.config.seed, done)
+        general = self.domains.get(GENERAL)
+        return {**({GENERAL: whole_text(general, self.config)} if general else {}), **texts}

@@ -7,6 +7,7 @@
 - `rebuild`: a tokenizer with more tokens.
 - `embedding_rows`: a model with more rows, and their first values.
 - `extension`: a tokenizer and a model with more tokens, written with a card.
+- `model_changes`: extends and trims a model.
 - `teaching`: trains new rows before the rest of the model.
 - `trimming`: a tokenizer and a model without tokens that a domain never uses.
 - `from_scratch`: a tokenizer of a domain, and a model of random weights.

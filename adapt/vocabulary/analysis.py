@@ -8,13 +8,42 @@ from pathlib import Path
 import numpy as np
 
 from adapt.config import Config
+from adapt.model.locate import Pretrained
 from adapt.model.size import ModelSize, model_size
+from adapt.model.tokenizer import load_text_tokenizer
 from adapt.train.capacity.flops import Workload, forward_flops, workload
-from adapt.vocabulary.vocabulary_results import BrokenWord, DomainWords, Extension
+from adapt.vocabulary.vocabulary_results import BrokenWord, DomainWords, Extension, empty_corpus
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
 SHOWN = 30
 """Broken words that are named."""
+
+
+def analyze_domains(
+    config: Config, pretrained: Pretrained, texts: Mapping[str, Iterable[str]], general: str
+) -> tuple[int, dict[str, DomainWords]]:
+    """Returns the number of a tokenizer's tokens, and how it breaks the words of each domain.
+
+    Args:
+        config: `vocabulary`, `objective` and the length of sequences.
+        pretrained: the model, for its tokenizer and its dimensions.
+        texts: documents by domain.
+        general: the name among these of general text, which the others are compared with; it comes first.
+
+    Raises:
+        DataError: a domain has no words.
+    """
+    tokenizer = load_text_tokenizer(pretrained)
+    reader = WordReader(tokenizer.backend_tokenizer)
+    names = {number: reader.surface(piece) for piece, number in tokenizer.get_vocab().items()}
+    size, work = model_size(pretrained.model), workload(config.objective, config.training.sequence_length)
+    found: dict[str, DomainWords] = {}
+    for name, documents in texts.items():
+        words = analyze_words(documents, reader, names, config.vocabulary.min_count, size, work, found.get(general))
+        if words is None:
+            raise empty_corpus(name)
+        found[name] = words
+    return len(tokenizer), found
 
 
 def analyze_words(

@@ -8,6 +8,7 @@ from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted
 from adapt.show.drawing import canvas, color, style, svg
 from adapt.support.better import Less, More
+from adapt.support.errors import DataError
 
 SHOWN = 10
 """Number of words that are shown of each kind."""
@@ -218,6 +219,14 @@ class Extended(OneModel):
         if self.left_out:
             lines.append(f"{self.left_out:,} words were left out: other texts would change, or no word contains them")
         return [TextBlock(line) for line in [*lines, f"model and tokenizer: {record.path}"]]
+
+
+def empty_corpus(name: str) -> DataError:
+    """The error for a corpus without words."""
+    return DataError(
+        f"the text of {name} has no words after cleaning, beside what is held out",
+        "check corpus.paths, corpus.text_field and corpus.cleaning",
+    )
 
 
 def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:

@@ -1,0 +1,195 @@
+"""A model with more tokens, for words of domains, or without the tokens that its texts never use. It loads torch."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from adapt.config import Config
+from adapt.model.load import load_model
+from adapt.model.locate import Pretrained
+from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.text_tokenizer import QuickTokenizer
+from adapt.model.tokenizer import load_text_tokenizer, load_tokenizer
+from adapt.support.errors import DataError
+from adapt.terminal.console import log
+from adapt.vocabulary import candidates
+from adapt.vocabulary.analysis import parameters_and_compute
+from adapt.vocabulary.extension import (
+    Reached,
+    build_reached,
+    pieces_in,
+    wanted,
+    write_extended,
+    write_extension_card,
+    write_trimmed,
+)
+from adapt.vocabulary.trimming import trim_tokenizer
+from adapt.vocabulary.vocabulary_results import Extended, empty_corpus
+from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
+
+SHOWN = 30
+"""New tokens that the record names."""
+TOGETHER = 256
+"""Documents that are tokenized together."""
+
+
+@dataclass(frozen=True)
+class ExtensionTask:
+    """A model that is to have words of domains as tokens."""
+
+    name: str
+    config: Config
+    start: Pretrained
+    """The model."""
+    base: str
+    """What its card calls the model before."""
+    donor: Pretrained | None
+    """The model that knows the words, of `omp`."""
+    domains: Sequence[str]
+    """Names of the domains, for messages."""
+    is_listed: bool
+    """Whether `vocabulary.candidates` is a file of words."""
+
+
+def extend_model(
+    task: ExtensionTask, texts: Callable[[], Iterator[str]], general: Iterator[str] | None, folder: Path
+) -> tuple[Extended, list[dict[str, Any]]]:
+    """Chooses words, builds the tokenizer anew, gives the model rows, and writes it with its card.
+
+    Args:
+        task: the model, and how its words are chosen.
+        texts: gives the documents of the domains; they may be read twice.
+        general: general text, where `divergence` compares with it.
+        folder: gets the model.
+
+    Returns:
+        The result, and each new token with its id and its old pieces.
+
+    Raises:
+        DataError: the domains have no words, or none that could become tokens; or the file of words cannot be used.
+        ModelError: the tokenizer or the model cannot be extended.
+    """
+    config, start = task.config, task.start
+    reader = WordReader(load_text_tokenizer(start).backend_tokenizer)
+    tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
+    words = _words(reader, texts(), task.domains)
+    found = _candidates(task, words, reader, tokenizer, texts, general)
+    number = len(found) if task.is_listed else wanted(config.vocabulary.size, found, len(tokenizer))
+    if number > len(found):
+        log(f"{number:,} words were to become tokens, and {len(found):,} can")
+    known = [*words, *(found if task.is_listed else [])]
+    reached = build_reached(tokenizer.backend_tokenizer, found[:number], known)
+    causal, asked = config.objective.kind == "causal", config.vocabulary
+    share = asked.module_share if asked.module else None
+    rows = write_extended(start, reached.rebuilt, asked.init, config.seed, causal, folder, task.donor, share)
+    count, before = sum(word.count for word in words), sum(word.count * len(word.pieces) for word in words)
+    after = pieces_in(words, WordReader(reached.rebuilt.backend))
+    parameters, compute = parameters_and_compute(start.model, folder, config, 1 - after / before)
+    extended = Extended(
+        words=len(reached.chosen) - len(reached.rebuilt.left_out),
+        steps=len(reached.rebuilt.steps),
+        vocabulary=len(tokenizer) + len(reached.rebuilt.added),
+        rows=rows,
+        candidates=len(found),
+        left_out=len(reached.rebuilt.left_out) + len(reached.unreached),
+        fertility_before=before / count,
+        fertility_after=after / count,
+        length_saved=1 - after / before,
+        init=asked.init,
+        first=[word.surface for word in reached.chosen[:SHOWN]],
+        parameters_added=parameters,
+        compute_saved=compute,
+    )
+    write_extension_card(folder, task.name, task.base, extended, causal)
+    return extended, list(_described(reached, tokenizer, reader))
+
+
+def _candidates(
+    task: ExtensionTask,
+    words: Sequence[CountedWord],
+    reader: WordReader,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Callable[[], Iterator[str]],
+    general: Iterator[str] | None,
+) -> list[CountedWord]:
+    """What may become tokens, the best first."""
+    asked = task.config.vocabulary
+    if task.is_listed:
+        return candidates.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
+    if asked.candidates == "divergence":
+        assert general
+        found = candidates.by_divergence(words, _words(reader, general, ["(general)"]), reader, asked.min_count)
+    elif asked.candidates == "trained":
+        trained = tokenizer.train_new_from_iterator(texts(), len(tokenizer), show_progress=False)
+        found = candidates.by_training(words, trained.backend_tokenizer, reader, asked.min_count)
+    else:
+        found = candidates.by_saved(words, reader, asked.min_count)
+    if not found:
+        raise DataError(
+            f"no word that comes {asked.min_count} times would save pieces as a token",
+            "lower vocabulary.min_count, or take a larger corpus; it may be that the model knows these words",
+        )
+    return found
+
+
+def _words(reader: WordReader, texts: Iterable[str], domains: Iterable[str]) -> list[CountedWord]:
+    """The words of some texts, which are of these domains."""
+    words = count_words(count_chunks(texts)[0], reader)
+    if not words:
+        raise empty_corpus(", ".join(domains))
+    return words
+
+
+def _described(reached: Reached, tokenizer: PreTrainedTokenizerFast, reader: WordReader) -> Iterator[dict[str, Any]]:
+    """Each new token with its id and its old pieces, and for words how often they come."""
+    words = {word.word: word for word in reached.chosen}
+    for token, number in reached.rebuilt.added.items():
+        word = words.get(token)
+        known = {"word": word.surface, "count": word.count} if word else {}
+        ids = list(reader.parts(token))
+        yield {"token": token, "id": number, **known, "ids": ids, "pieces": tokenizer.convert_ids_to_tokens(ids)}
+
+
+def trim_model(
+    config: Config, start: Pretrained, texts: Iterator[str], domains: Sequence[str], folder: Path
+) -> dict[str, Any]:
+    """Writes a model without the tokens that some texts never use.
+
+    Args:
+        config: of the job.
+        start: the model.
+        texts: whose tokens stay.
+        domains: their names, for messages.
+        folder: gets the model.
+
+    Returns:
+        The fields of `adapt.stage.trim_vocabulary.TrimmedVocabulary`.
+
+    Raises:
+        DataError: there is no text.
+        ModelError: the tokenizer or the model cannot be trimmed, or would lose a special token.
+    """
+    quick, used = QuickTokenizer(load_text_tokenizer(start).backend_tokenizer), set[int]()
+    while some := list(islice(texts, TOGETHER)):
+        used.update(np.unique(np.concatenate(quick(some).lists(IDS))).tolist())
+    if not used:
+        raise empty_corpus(", ".join(domains))
+    tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
+    trimmed = trim_tokenizer(tokenizer.backend_tokenizer, used, tokenizer.all_special_ids)
+    causal = config.objective.kind == "causal"
+    write_trimmed(start, trimmed, causal, folder)
+    before, after = (
+        load_model(place, causal, start.trust_remote_code).num_parameters() for place in (start.model, folder)
+    )
+    return {
+        "before": len(tokenizer),
+        "vocabulary": len(trimmed.kept),
+        "used": len(used),
+        "parameters_saved": before - after,
+        "compute_saved": parameters_and_compute(start.model, folder, config, 0.0)[1],
+    }
