@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
+import ray
+
 from adapt.config import ResourcesConfig
 from adapt.ray.runtime import connect, gpus_per_worker, user_errors
 
@@ -42,8 +44,6 @@ class Cluster:
         Raises:
             AdaptError: as the function.
         """
-        import ray
-
         connect(self._resources)
         given = ray.put(function)
         call, processes = self._on_devices(given) if on_device else _on_cores(given)
@@ -61,8 +61,6 @@ class Cluster:
 
     def _on_devices(self, given: Any) -> tuple[Callable[[Any], Any], int]:
         """What makes a call, and the number of processes. They take turns, since calls are of much the same size."""
-        import ray
-
         if not self._devices:
             gpus = min(1.0, gpus_per_worker(self._resources))
             machines = sum(node["Alive"] for node in ray.nodes())
@@ -81,15 +79,11 @@ class Cluster:
 
 def _on_cores(given: Any) -> tuple[Callable[[Any], Any], int]:
     """As `Cluster._on_devices`, on tasks."""
-    import ray
-
     task: Any = ray.remote(num_cpus=1, num_returns="streaming", max_retries=TRIES)(_call)
     return partial(task.remote, given), max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def _yielded(references: Iterator[Any]) -> Iterator[Any]:
-    import ray
-
     with user_errors():
         for reference in references:
             yield ray.get(reference)
@@ -108,8 +102,6 @@ class _Device:
 
     def call(self, given: list[Any], argument: Any) -> Iterator[Any]:
         """Calls a function, which is given as a reference in a list, so that Ray does not fetch it each time."""
-        import ray
-
         if given[0] != self._given:
             self._given, self._function = given[0], ray.get(given[0])
         yield from self._function(argument)

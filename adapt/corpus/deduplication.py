@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import ray
+from ray.data import TaskPoolStrategy
 from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
@@ -154,9 +156,6 @@ def deduplicate(
     Raises:
         DataError: a file is broken.
     """
-    import ray
-    from ray.data import TaskPoolStrategy
-
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     work = folder / "work"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import ray
 from tokenizers import Encoding, Tokenizer
 
 from adapt.corpus.corpora import PLAIN, Form
@@ -145,16 +146,12 @@ def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
     Returns:
         for `Encode.shared`.
     """
-    import ray
-
     return _shared(pretrained, marks, find_out, ray.get_runtime_context().get_job_id())
 
 
 @lru_cache(maxsize=1)
 def _shared(pretrained: Pretrained, marks: bool, find_out: bool, job: str) -> Any:
     """Kept from stage to stage, as long as this process is connected to Ray as the same job."""
-    import ray
-
     return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)  # who waits for it may hold all cores
 
 
@@ -190,8 +187,6 @@ def _fetched(source: _Source) -> _Written | None:
     """The tokenizer that another process has written down."""
     if source.shared is None:
         return None
-    import ray
-
     written: _Written | None = ray.get(source.shared)
     return written
 

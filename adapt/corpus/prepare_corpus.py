@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import ray
+from ray.data import TaskPoolStrategy
 
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import PLAIN, Form
@@ -78,9 +80,6 @@ def prepare(
     screen = screen_of(corpus, folder, duplicates, measured)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
     tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # all wait for it: it begins first
-    import ray
-    from ray.data import TaskPoolStrategy
-
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     items = numbered_items(manifest, corpus)
     # every chunk its own block, so that the chunks of one file are tokenized in parallel

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import ray.data
 
 from adapt.corpus.sample_order import Mixture, samples
 from adapt.corpus.token_shards import TokenStream
@@ -87,8 +88,6 @@ class Fetch:
 @contextmanager
 def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
     """The feed's batches, read ahead of training by Ray Data tasks anywhere on the cluster."""
-    import ray.data
-
     if feed.first_step >= feed.last_step:
         yield iter(())
         return

@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import ray.data
+from ray.data import TaskPoolStrategy
 
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import Form
@@ -201,9 +203,6 @@ class Online:
                 yield tokenize(chunk)
 
     def _chunks(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
-        import ray.data
-        from ray.data import TaskPoolStrategy
-
         if not items:
             return
         tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)  # on no CPU: training may hold them all
@@ -366,8 +365,6 @@ class Server:
 
 def serve(online: Online, first_step: int, world: int) -> Any:
     """Starts the actor, which lives as long as the process that starts it."""
-    import ray
-
     return ray.remote(num_cpus=0)(Server).remote(online, first_step, world)
 
 
@@ -384,8 +381,6 @@ def served(server: Any, rank: int, first_step: int, last_step: int) -> Iterator[
 
 
 def _shares(server: Any, rank: int, first_step: int, last_step: int) -> Iterator[Columns]:
-    import ray
-
     asked: deque[Any] = deque()
     steps = iter(range(first_step, last_step))
     while True:

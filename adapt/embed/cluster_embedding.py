@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import ray
+from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
 from adapt.config import ResourcesConfig
 from adapt.corpus.prepare_corpus import MAX_UNKNOWN_FRACTION, WAITING_BYTES
@@ -107,9 +109,6 @@ def embed_texts(
             little of the texts.
         ModelError: the model cannot be used.
     """
-    import ray
-    from ray.data import ActorPoolStrategy, TaskPoolStrategy
-
     remove_asides(folder)
     if not vector_files(folder):
         look_first(source, embedder, learnt, folder, resources)
@@ -175,8 +174,6 @@ def look_first(
         DataError: the embedder knows too little.
         ModelError: the model cannot be used.
     """
-    import ray
-
     if sum(source.pace().sizes) < LARGE_BYTES:
         return
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_unknown_share)

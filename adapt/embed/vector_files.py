@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import ray
 
 from adapt.index.index_files import CENTRE_FILE, IndexFacts, index_parts
 from adapt.index.parts import PART_VECTORS, VectorBatch, centred, scaled, write_part
@@ -142,8 +143,6 @@ class SumUp:
 
 def over_tasks(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
     """Calls a function with each number, in tasks of the cluster."""
-    import ray
-
     task: Any = ray.remote(num_cpus=1)(_call)
     with user_errors():
         given = ray.put(function)

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from adapt.config import CorpusConfig
-from adapt.corpus.cluster_calls import Cluster
 from adapt.corpus.decontamination import evaluation_index
 from adapt.corpus.files.formats import MIB
 from adapt.corpus.files.manifest import Manifest
@@ -23,6 +22,9 @@ from adapt.corpus.heldout import Measured
 from adapt.corpus.read_progress import Pace, Piece, reading
 from adapt.corpus.screening import OPEN, Sieve, Tally, check_few_bad, check_some_left, id_at, item_texts, place_of
 from adapt.select.selection import Inspection
+
+if TYPE_CHECKING:
+    from adapt.corpus.cluster_calls import Cluster
 
 T = TypeVar("T")
 SMALL_BYTES = 16 * MIB
@@ -65,7 +67,7 @@ class Pool:
     sieve: Sieve = OPEN
     ids: np.ndarray | None = None
     """The documents that it has, int64, sorted; None for all. Only items with one of them are read."""
-    cluster: Cluster | None = None
+    cluster: "Cluster | None" = None
     """What reads it, unless it is small; None for this process."""
     tally: Tally = field(default_factory=Tally)
     """Counts of the last pass."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.corpus.cluster_calls import Cluster
 from adapt.corpus.corpora import dedup_identity
 from adapt.corpus.files.manifest import check_listed
 from adapt.model.start import Start
@@ -177,6 +176,7 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
+        from adapt.corpus.cluster_calls import Cluster
         from adapt.select.pool import MeasuredText, Pool, guards
 
         corpus = without(self.pool.corpus, self.unseen, done)
