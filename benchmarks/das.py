@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from adapt.config import Config, MethodConfig, TrainingConfig
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from benchmarks.texts import Case, build_model, tokenizer_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
     if config.method.kind == "ewc":
         from safetensors.torch import save_file
 
-        from adapt.method.ewc.method import FISHER_FILE
+        from adapt.method.ewc import FISHER_FILE
 
         weights = {name: each.detach().square() for name, each in model.named_parameters()}
         save_file(weights, folder / FISHER_FILE, {"domains": "1"})
@@ -130,7 +130,8 @@ def importance_batches(case: Case, most: int) -> dict[str, Work]:
 def _batch(case: Case, gates: Any, model: Any, about: Literal["general", "domain"], most: int) -> Work:
     from adapt.method.das.contrast import Disagreement
     from adapt.method.das.criteria import gate_sizes
-    from adapt.method.das.stage import Measuring, measure_settings
+    from adapt.method.das.stage import Measuring
+    from adapt.method.das.unit_sizes import measure_settings
     from adapt.model.locate import Pretrained
     from adapt.objective.masking import make
     from adapt.objective.objective import Batch

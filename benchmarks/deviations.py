@@ -27,7 +27,7 @@ from adapt.method.das.importance import (
     random_sizes,
     save_importance,
 )
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.method.table import method_of
 from adapt.model.layers import Gates, Kind, ones
 from adapt.objective.objective import Batch, Objective

@@ -1,35 +1,34 @@
-"""What stages that measure a model on a text share: sampled rows, the model on a device, and sums over rows.
+"""What stages that measure a model on a text share: its rows, and the stage that adds something up over them.
 
-Sums are added up on all devices, and joined with the sums of the domains before.
+Loads no torch: a Ray task must hide the GPUs that are not its own before it does. `row_sums` has the rest.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
 
 from adapt.config import Config
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
-from adapt.runner.files import file_aside
-from adapt.support.errors import ConfigError, DataError, ModelError, StageError, TrainingError
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import cost_of
+from adapt.support.errors import ConfigError, DataError
 from adapt.support.schema import SHARD_GLOB
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import Tensor
-    from transformers import PreTrainedModel
 
     from adapt.corpus.token_shards import TokenStream
     from adapt.objective.objective import Batch
     from adapt.train.over_rows import Share
-
 
 EPOCH = 2**32
 """Stands for the epoch wherever random numbers are drawn by epoch, so that rows and masks are not those of training."""
@@ -74,8 +73,6 @@ def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: 
     Raises:
         DataError: there is no text.
     """
-    import numpy as np
-
     from adapt.corpus.sample_order import permute
 
     rows = text_of(corpora).rows(length)
@@ -85,37 +82,6 @@ def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: 
             "give this domain more text, or loosen corpus.cleaning",
         )
     return permute(np.arange(min(wanted, rows)), rows, seed, EPOCH)
-
-
-def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[str]) -> Iterator[tuple[int, Batch]]:
-    """Batches of rows by number, with the columns `marks` that an objective needs beside the tokens."""
-    import numpy as np
-
-    from adapt.objective.objective import Batch
-
-    for number, rows in share:
-        columns: dict[str, Any] = stream.take(rows.tolist(), length, tuple(marks))
-        yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows})
-
-
-def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> PreTrainedModel:
-    """The model, in evaluation mode, on a device, as trainings load it."""
-    import torch
-
-    from adapt.model.load import load_model
-    from adapt.model.packing.dropout import use_quick_dropout
-
-    causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
-    model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
-    if device.type == "cpu":
-        use_quick_dropout(model)
-    torch.nn.Module.to(model, device)
-    model.eval()  # also the dropout that has just been put in
-    return model
-
-
-ROWS = 16
-"""Rows that a task takes at once."""
 
 
 @dataclass(frozen=True)
@@ -165,133 +131,62 @@ class Summed:
     device_seconds: float
 
 
-def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
-    """What determines sums beside the text: the sample, what the model sees of it, and the model."""
-    return {
-        "sequences": wanted,
-        "sequence_length": config.training.sequence_length,
-        "attention_dropout": config.model.attention_dropout,
-        "objective": objective_what(config),
-        "model": start.digest,
-        "seed": config.seed,
-    }
+@dataclass(frozen=True, eq=False)
+class MeasureSums(Stage[Summed]):
+    """The mean of something over rows of a text, joined with that of the domains before."""
 
+    measured: ClassVar[str]
+    """What it is, for messages."""
+    file: ClassVar[str]
+    """Name of the file with the means, in safetensors."""
 
-def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
-    """Adds up on the cluster, and writes means as a file in safetensors.
+    name: str
+    config: Config
+    sequences: int
+    """Rows that are passed through the model."""
+    start: Start
+    """The model that is measured."""
+    texts: tuple[Stage[Any], ...]
+    """The prepared texts that it is measured on."""
+    previous: Stage[Summed] | None
+    """The stage of the domains before."""
 
-    Args:
-        summing: what.
-        name: of the file.
-        previous: folder with the same of the domains before, which the new one joins.
+    @staticmethod
+    @abstractmethod
+    def added_up(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
+        """As `Adding` says."""
 
-    Raises:
-        DataError: there is no text.
-        TrainingError: what is added up is not finite.
-    """
-    from adapt.ray.runtime import await_resources, connect
-    from adapt.train.over_rows import batches_of, over_rows
+    def what(self) -> Mapping[str, Any]:
+        """The sample, what the model sees of it, and the model."""
+        return {
+            "sequences": self.sequences,
+            "sequence_length": self.config.training.sequence_length,
+            "attention_dropout": self.config.model.attention_dropout,
+            "objective": objective_what(self.config),
+            "model": self.start.digest,
+            "seed": self.config.seed,
+        }
 
-    config, folder = summing.config, Path(summing.folder)
-    connect(config.resources)
-    await_resources(config.resources)
-    rows = sampled_rows(summing.corpora, config.training.sequence_length, summing.wanted, config.seed, summing.measured)
-    shares, seconds = over_rows(partial(share_of_sums, summing), batches_of(rows, ROWS), config)
-    files, counts, tokens, finite = zip(*shares, strict=True)
-    if not all(finite):
-        raise TrainingError(
-            f"numbers are not finite, so the {summing.measured} cannot be measured",
-            "check the loss of the training before; a smaller training.learning_rate may help",
-        )
-    parts = [folder / file for file in files]
-    domains = join_sums(parts, sum(counts), previous / name if previous else None, folder / name)
-    for part in folder.glob("part-*.safetensors"):
-        part.unlink()
-    return Summed(len(rows), sum(tokens), domains, seconds)
+    def needs(self) -> Mapping[str, float]:
+        """It computes on all workers, as a training does."""
+        from adapt.train.capacity.device import training_needs
+
+        return training_needs(self.config.resources)
+
+    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
+        """Measures on the cluster's devices."""
+        from adapt.method.row_sums import sum_up
+
+        config, texts = self.config, tuple(str(done[text].path) for text in self.texts)
+        before = done[self.previous].path if self.previous else None
+        wanted, start = self.sequences, self.start.made(done)
+        summing = Summing(config, start, texts, str(folder), wanted, self.measured, self.added_up)
+        result = sum_up(summing, self.file, before)
+        return Outcome(result, cost_of(result.device_seconds, config.resources.price_per_device_hour))
 
 
 def share_of_sums(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
     """One device's share of the rows: the file that its sums are in, count, tokens, and whether all is finite."""
-    import torch
+    from adapt.method.row_sums import add_up
 
-    from adapt.model.tokenizer import load_tokenizer
-    from adapt.objective.masking import make
-
-    config, pretrained = summing.config, summing.pretrained
-    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    objective = make(config.objective, tokenizer, config.seed)
-    batches = batches_at(text_of(summing.corpora), share, config.training.sequence_length, objective.columns())
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    added = summing.adding(model_on(device, config, pretrained), objective, batches, dtype)
-    file = f"part-{share[0][0]:06d}.safetensors"
-    save_sums(added.sums, Path(summing.folder) / file)
-    return file, added.count, added.tokens, all(bool(sums.isfinite().all()) for sums in added.sums.values())
-
-
-def save_sums(sums: Mapping[str, Tensor], file: Path) -> None:
-    """Writes one device's sums."""
-    from safetensors.torch import save_file
-
-    with file_aside(file) as aside:
-        save_file({name: each.cpu().contiguous() for name, each in sums.items()}, aside)
-
-
-def join_sums(parts: Sequence[Path], count: int, previous: Path | None, file: Path) -> int:
-    """Makes means of sums, and the mean over all domains so far, each counting once.
-
-    Args:
-        parts: files of `save_sums`.
-        count: of all parts.
-        previous: the means of the domains before.
-        file: where it is written, aside and renamed.
-
-    Returns:
-        How many domains it is the mean of.
-    """
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    domains, merged = 1, {}
-    with ExitStack() as files:
-        first, *others = (files.enter_context(safe_open(part, framework="pt")) for part in parts)
-        for name in first.keys():  # noqa: SIM118
-            total = first.get_tensor(name).double()
-            for other in others:
-                total += other.get_tensor(name)
-            merged[name] = (total / max(count, 1)).float()
-    if previous:
-        with safe_open(previous, framework="pt") as before:
-            domains += int(before.metadata()["domains"])
-            for name, mean in merged.items():
-                mean.lerp_(before.get_tensor(name), (domains - 1) / domains)
-    with file_aside(file) as aside:
-        save_file(merged, aside, {"domains": str(domains)})
-    return domains
-
-
-def check_sums(file: Path, ours: Mapping[str, Sequence[int]], measured: str) -> None:
-    """Refuses means that are not of this model.
-
-    Args:
-        file: of `join_sums`.
-        ours: the shapes that they must have, by name.
-        measured: what they are, for messages.
-
-    Raises:
-        StageError: the file is missing or broken.
-        ModelError: they are of another model.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt") as opened:
-            theirs = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise StageError(f"{file} cannot be read: {error}", f"delete {file.parent} to measure it again") from error
-    ours = {name: list(shape) for name, shape in ours.items()}
-    if names := sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)):
-        example = f"{names[0]} is {theirs.get(names[0], 'not')} there and {ours.get(names[0], 'not')} here"
-        raise ModelError(
-            f"{file} holds the {measured} of another model: {example}",
-            "keep to one model in a sequence of domains, or measure again on this one",
-        )
+    return add_up(summing, device, precision, share)

@@ -17,7 +17,7 @@ METHODS: Kinds[type[Method]] = Kinds(
         "plain": "adapt.method.base:Method",
         "das": "adapt.method.das.method:Das",
         "l2sp": "adapt.method.l2sp:L2sp",
-        "ewc": "adapt.method.ewc.method:Ewc",
+        "ewc": "adapt.method.ewc:Ewc",
         "distill": "adapt.method.distill:Distill",
         "derpp": "adapt.method.derpp.method:Derpp",
         "replay": "adapt.method.replay:Replay",

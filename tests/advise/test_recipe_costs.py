@@ -17,7 +17,7 @@ from adapt.config import (
     SelectConfig,
     TrainingConfig,
 )
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Store
 from adapt.train.capacity import forecast

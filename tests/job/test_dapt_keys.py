@@ -13,7 +13,7 @@ import pytest
 from adapt.config import Config, EvaluationSet, flat
 from adapt.config.job_config import DAPT
 from adapt.job.training_jobs import dapt_stages
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context
 from adapt.stage.prepare_text import Prepare

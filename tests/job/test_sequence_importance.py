@@ -10,7 +10,7 @@ import pytest
 from adapt.config import Config, CorpusConfig, MethodConfig
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages, tapt_stages
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.method.das.stage import MeasureImportance
 from adapt.runner import Stage
 from adapt.stage.context import Context

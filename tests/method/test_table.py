@@ -10,8 +10,7 @@ import pytest
 
 from adapt.config import Config, MethodConfig, ResourcesConfig, flat, section_of
 from adapt.method.base import Method
-from adapt.method.das.method import Das
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import Das, DasOptions
 from adapt.method.table import METHODS, check_method, method_of, option_sections
 from adapt.support.errors import ConfigError
 

@@ -7,7 +7,7 @@ import pytest
 
 from adapt.config import flat
 from adapt.job.registry import JOBS
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.method.replay import ReplayOptions
 from adapt.parse import parse, parse_values
 from tests.parse.calls import DOMAINS, PATHS, parsed, refused

@@ -8,7 +8,7 @@ import pytest
 
 from adapt.config import Config, MethodConfig, TaskConfig
 from adapt.evaluate.measurements import LossChange
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.runner import Finished, Record
 from adapt.runner.record import plain_values
 from adapt.show.blocks import NONE

@@ -18,12 +18,11 @@ from adapt.config import ObjectiveConfig
 from adapt.method.base import Method, Setting
 from adapt.method.das.contrast import Disagreement
 from adapt.method.das.criteria import MeasureSettings, gate_sizes
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.method.demix import DemixOptions
 from adapt.method.derpp.options import DerppOptions
 from adapt.method.distill import DistillOptions
-from adapt.method.ewc.method import FISHER_FILE
-from adapt.method.ewc.options import EwcOptions
+from adapt.method.ewc import FISHER_FILE, EwcOptions
 from adapt.method.l2sp import L2spOptions
 from adapt.method.prompt_tuning import PrefixOptions, PromptOptions
 from adapt.method.table import METHODS as ALL_METHODS

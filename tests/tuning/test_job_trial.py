@@ -17,8 +17,9 @@ from adapt.config import Config, MethodConfig, ModelConfig, ResourcesConfig, Tra
 from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import Job
 from adapt.job.registry import JOBS
-from adapt.method.das.options import DasOptions
-from adapt.method.das.stage import Measuring, gradients_on_cluster, measure_settings
+from adapt.method.das.method import DasOptions
+from adapt.method.das.stage import Measuring
+from adapt.method.das.unit_sizes import gradients_on_cluster, measure_settings
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
 from adapt.ray import runtime

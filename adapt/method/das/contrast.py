@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from adapt.method.collectives import counted, gathered
-from adapt.method.das.options import DasOptions
+from adapt.method.collectives import counted, gathered, summed
+from adapt.method.das.method import DasOptions
 from adapt.model.layers import Gates, Kind, Values, layers_of
 from adapt.model.packing.dropout import QuickDropout, draw_again, random_state
 from adapt.model.packing.packed import Packed, sent
@@ -105,6 +105,17 @@ class Contrast:
             return
         share = self._config.contrast_weight / documents
         yield from self._in_one_pass(model, texts[0], share) if len(texts) == 1 else self._twice(model, texts, share)
+
+    def mean_of_all(self, own: Tensor | None, documents: int) -> float:
+        """The mean contrast [nats] over the documents of all ranks, which all call it; 0 if there are none.
+
+        Args:
+            own: sum over this rank's documents, None where it has none.
+            documents: how many these are.
+        """
+        own = torch.zeros((), dtype=torch.float64) if own is None else own
+        total, compared = summed(torch.stack((own, own.new_tensor(documents)))).tolist()
+        return float(total / max(compared, 1))
 
     def _plainly(self, model: nn.Module, texts: Sequence[Text]) -> Iterator[tuple[Tensor, None, Tensor]]:
         for text in texts:

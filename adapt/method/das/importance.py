@@ -169,6 +169,11 @@ def plasticity(importance: Values) -> dict[Kind, list[float]]:
     return {kind: (1 - importance[kind].double()).mean(1).tolist() for kind in KINDS}
 
 
+def mean_plasticity(importance: Values) -> float:
+    """The mean of 1 - I over all units."""
+    return 1 - torch.cat([layers.flatten() for layers in importance.values()]).mean().item()
+
+
 def with_floor(importance: Values, floor: float) -> dict[Kind, Tensor]:
     """Importances of a layer, all made smaller by a factor where its plasticity would be less than `floor`."""
     means = {kind: importance[kind].mean(1, keepdim=True) for kind in KINDS}

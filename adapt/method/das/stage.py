@@ -6,35 +6,29 @@ Ray tasks measure batches of rows on the cluster's devices, and the stage adds u
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial, reduce
 from itertools import islice
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from adapt.config import Config
-from adapt.method.das.options import DasOptions
-from adapt.method.measurement import batches_at, model_on, sampled_rows, text_of
+from adapt.method.measurement import sampled_rows, text_of
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import cost_of
-from adapt.support.errors import TrainingError
 from adapt.terminal.console import log
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from torch import Tensor
-    from transformers import PreTrainedModel
 
     from adapt.corpus.token_shards import TokenStream
-    from adapt.method.das.criteria import Judged, MeasureSettings, Sums
-    from adapt.model.layers import Kind
+    from adapt.method.das.criteria import Sums
+    from adapt.method.das.method import DasOptions
     from adapt.train.over_rows import Share
 
 
@@ -119,6 +113,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
 
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
         """Measures on the cluster's devices."""
+        from adapt.method.das.unit_sizes import measure_importance
         from adapt.ray.runtime import await_resources, connect
 
         config, das = self.config, self.options
@@ -165,8 +160,6 @@ class Measuring:
         Raises:
             DataError: there is no text.
         """
-        import numpy as np
-
         is_random = self.about == "general" and self.options.general_importance == "random"
         if is_random or self.options.importance == "magnitude":
             return np.zeros(0, np.int64)
@@ -174,83 +167,11 @@ class Measuring:
         return sampled_rows(self.corpora, length, wanted, self.config.seed, "importance")
 
 
-def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
-    """Measures on the cluster this process is connected to, and writes `importance.safetensors` into `folder`.
+def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
+    """One device's share of the batches. A Ray task imports this module before it hides GPUs, so without torch."""
+    from adapt.method.das.unit_sizes import sizes_of_share
 
-    `das.plasticity_floor` is applied where importance is used, so that no domain's is made smaller again and again.
-
-    Returns:
-        See `ImportanceMeasured`.
-
-    Raises:
-        DataError: the corpus is empty.
-        ModelError: the units of the model are not known, the importance so far is another model's, or there is no
-            dropout to measure with.
-        TrainingError: gradients are not finite.
-    """
-    import torch
-
-    from adapt.method.das.importance import (
-        Importance,
-        accumulate,
-        joined_importance,
-        load_importance,
-        normalize,
-        normalize_tokens,
-        plasticity,
-        save_importance,
-    )
-
-    das, rows, model = measuring.options, measuring.rows(), _skeleton(measuring.pretrained)
-    previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
-    units, tokens, figures = _measured(measuring, rows) if len(rows) else _without_text(measuring, model)
-    own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
-    known, known_tokens = (previous.units, previous.embedding) if previous else (None, None)
-    together = accumulate(known, own) if known else own
-    save_importance(
-        Importance(together, joined_importance(known_tokens, own_tokens), torch.from_numpy(rows)), model, folder
-    )
-    left = plasticity(together)
-    return {
-        "rows": len(rows),
-        **figures,
-        "plasticity": left,
-        "plasticity_own": plasticity(own),
-        "least_plasticity": min(min(layers) for layers in left.values()),
-    }
-
-
-def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
-    """The model's shape, without its weights."""
-    import torch
-
-    from adapt.model.load import model_class
-    from adapt.model.safeguards import quiet
-    from adapt.model.tokenizer import load_config
-
-    config = load_config(pretrained.model, pretrained.trust_remote_code)
-    with quiet(), torch.device("meta"):
-        model: PreTrainedModel = model_class(config).from_config(config, trust_remote_code=pretrained.trust_remote_code)
-    return model
-
-
-def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Sizes of units that mean nothing, or those of their weights."""
-    from adapt.method.das.criteria import magnitudes
-    from adapt.method.das.importance import random_sizes
-    from adapt.model.load import load_model
-
-    figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
-    if measuring.about == "general" and measuring.options.general_importance == "random":
-        return random_sizes(model, measuring.config.seed), None, figures
-    pretrained, causal = measuring.pretrained, measuring.config.objective.kind == "causal"
-    return magnitudes(load_model(pretrained.model, causal, pretrained.trust_remote_code)), None, figures
-
-
-def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Sizes of units and tokens over the rows."""
-    sums, seconds = gradients_on_cluster(measuring, rows)
-    return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
+    return sizes_of_share(measuring, device, precision, share)
 
 
 def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
@@ -277,85 +198,3 @@ def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
         return []
     text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"
     return [f"{text}: try frequency"] if embeddings_share > FREE_SHARE else []
-
-
-PASS_TOKENS = 4_096
-"""Text in one pass where `training.micro_batch` does not say [tokens]: enough to keep a device busy."""
-
-
-def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
-    """Batches of at most `das.importance_batch` rows, all of about one size, since small batches have large gradients.
-
-    Returns:
-        The sums over all batches, and the seconds that devices were held.
-
-    Raises:
-        ModelError: there is no dropout to measure with.
-        TrainingError: gradients are not finite.
-    """
-    from adapt.train.over_rows import batches_of, over_rows
-
-    batches = batches_of(rows, measuring.options.importance_batch)
-    sequences = sequences_in_a_pass(measuring.config)
-    parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config, sequences)
-    sums: Sums = reduce(add, parts)
-    if not all(sizes.isfinite().all() for sizes in sums.units.values()):
-        raise TrainingError(
-            "gradients are not finite, so importance cannot be measured",
-            "check the loss of the training before; a smaller training.learning_rate may help",
-        )
-    return sums, seconds
-
-
-def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
-    """One device's share of the batches."""
-    from adapt.method.das.contrast import injected
-    from adapt.method.das.criteria import gate_sizes, weight_sizes
-    from adapt.model.layers import Gates
-
-    model = model_on(device, measuring.config, measuring.pretrained)
-    gates, (loss, marks) = Gates(model), _loss(measuring)
-    views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
-    settings = measure_settings(measuring, precision)
-    batches = batches_at(measuring.text, share, measuring.config.training.sequence_length, marks)
-    with views.on() if views else nullcontext():
-        if measuring.options.importance == "gate":
-            return gate_sizes(model, gates, loss, batches, settings)
-        return weight_sizes(model, loss, batches, settings, measuring.options.importance)
-
-
-def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
-    """What units are judged by, and the columns that it needs beside the tokens."""
-    from adapt.method.das.contrast import Disagreement
-    from adapt.model.tokenizer import load_tokenizer
-    from adapt.objective.masking import make
-
-    config, pretrained = measuring.config, measuring.pretrained
-    if measuring.about == "general":
-        return Disagreement(), ()
-    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    objective = make(config.objective, tokenizer, config.seed)
-    return objective, objective.columns()
-
-
-def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
-    """How gradients are taken in a precision that the device has."""
-    import torch
-
-    from adapt.method.das.criteria import MeasureSettings
-
-    config, das, is_general = measuring.config, measuring.options, measuring.about == "general"
-    views = 2 if is_general else 1
-    return MeasureSettings(
-        granularity=das.granularity,
-        dropout_seed=config.seed if is_general else None,
-        embeddings="free" if is_general else das.embeddings,  # which tokens general knowledge needs is not known
-        rows=max(1, sequences_in_a_pass(config) // views),
-        dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
-    )
-
-
-def sequences_in_a_pass(config: Config) -> int:
-    """How many sequences pass a device at once: `training.micro_batch`, or enough to keep a device busy."""
-    training = config.training
-    return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

@@ -1,6 +1,6 @@
 """LoRA and its variants.
 
-- `method`: the plug-in and its options.
+- `method`: the plug-in, its options, and the stage that measures what enters linear layers.
 - `variants`: what each variant asks of peft, and what is read from singular values.
-- `stage`, `moments`: measure second moments of inputs, which say where additions change least.
+- `moments`: second moments of what enters a layer, and where additions change least by them.
 """

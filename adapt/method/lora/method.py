@@ -8,37 +8,36 @@ embeddings and LM head would be made and silently not trained by some libraries,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
 from adapt.method.base import AddedMemory, Domain, Method, Setting
-from adapt.method.lora.stage import MOMENTS_FILE, MeasureMoments
-from adapt.method.lora.variants import (
-    ADDED,
-    BASE,
-    UNTRANSPOSED,
-    WHOLE_BASES,
-    WHOLE_WEIGHTS,
-    best_conditioned,
-    check_rank,
-    merged_weight,
-    peft_config,
-)
-from adapt.method.measurement import check_prepared
+from adapt.method.measurement import AddedUp, MeasureSums, check_prepared
 from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Stage
 from adapt.runner.key import deciding
-from adapt.support.errors import ConfigError, ModelError
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
-MOMENTS = "moments"
-"""What the method calls its stage."""
+    from adapt.objective.objective import Batch
+
+MOMENTS, MOMENTS_FILE = "moments", "moments.safetensors"
+"""What the method calls its stage, and the stage its file."""
+
+
+BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
+"""Kinds that begin with singular directions of W, of which there are as many as its smaller side."""
+WHOLE_WEIGHTS = ("dora", "osf")
+"""Kinds whose passes read parameters of other modules, which ZeRO 3 has not gathered then."""
+WHOLE_BASES = ("lora", "dora", "mica")
+"""Kinds under which peft's layer keeps W as it was."""
 
 
 @dataclass(frozen=True)
@@ -128,42 +127,18 @@ class Lora(Method):
         Raises:
             ConfigError, ModelError: this kind cannot train it.
         """
-        import torch
-        from peft import inject_adapter_in_model
+        from adapt.method.lora.variants import add_low_rank
 
-        from adapt.model.layers import is_transposed, layers_of
-
-        layers = layers_of(model)
-        parts = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
-        weights: dict[str, Any] = {name: model.get_submodule(name).weight for name in parts}
-        names = best_conditioned(weights, self.options.layers)
-        smallest = {name: min(weights[name].shape) for name in names}
-        check_rank(self.options, min(smallest.values()))
-        self._transposed = is_transposed(layers[0].part(layers[0].pattern.outer))
-        if self._transposed and self.options.kind in UNTRANSPOSED:
-            raise ModelError(
-                f"lora.kind {self.options.kind} does not train {model.config.model_type} models, whose weights are"
-                " transposed",
-                "set lora.kind to lora, dora, pissa or mica",
-            )
-        model.requires_grad_(False)
-        if self.options.kind == "corda":
-            from adapt.method.lora.moments import note_directions
-
-            note_directions(model, names, setting.past[MOMENTS] / MOMENTS_FILE, self.options.rank, self._transposed)
-        with torch.random.fork_rng([]):
-            torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
-            inject_adapter_in_model(peft_config(self.options, names, smallest, self._transposed), model)
+        number = setting.seed + (setting.number or 0)
+        moments = setting.past[MOMENTS] / MOMENTS_FILE if self.options.kind == "corda" else None
+        self._transposed = add_low_rank(model, self.options, number % 2**63, moments)
         return model
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
         """W with its additions in place of W."""
-        scale, transposed, kept = self.options.scale, self._transposed, self.options.intruders
-        return {
-            name.replace(BASE, "."): merged_weight(state, name, scale, transposed, kept) if BASE in name else weight
-            for name, weight in state.items()
-            if not any(part in name for part in ADDED)
-        }
+        from adapt.method.lora.variants import merged_state
+
+        return merged_state(state, self.options.scale, self._transposed, self.options.intruders)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """A token passes the additions beside each part."""
@@ -183,7 +158,34 @@ class Lora(Method):
         return float(self.options.layers * self.options.rank * size.layers * width)
 
 
-def parts_with_units(pattern: Any) -> list[str]:
-    """The names of a layer's linear parts, each once."""
-    parts = (pattern.query, pattern.key, pattern.value, pattern.attention_out, *pattern.inner, pattern.outer)
-    return list(dict.fromkeys(parts))
+class MeasureMoments(MeasureSums):
+    """Second moments of what enters linear layers (arXiv 2406.05223)."""
+
+    kind = "moments"
+    measured, file = "second moments", MOMENTS_FILE
+
+    @staticmethod
+    def added_up(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
+        """The sums of x x^T."""
+        from adapt.method.lora.moments import second_moments
+
+        return second_moments(model, objective, batches, dtype)
+
+
+def check_rank(options: LoraOptions, smallest: int) -> None:
+    """Refuses a rank that a weight does not have.
+
+    Args:
+        options: of the method.
+        smallest: the smallest side of the weights.
+
+    Raises:
+        ConfigError: says which ranks there are.
+    """
+    most = smallest - (options.kind == "osf")  # something must be left to be preserved
+    if options.kind in BOUNDED and options.rank > most:
+        raise ConfigError(
+            f"lora.rank is {options.rank}, but lora.kind {options.kind} begins with singular directions of weights, of"
+            f" which the smallest has {smallest}",
+            f"set lora.rank to {most} or less",
+        )

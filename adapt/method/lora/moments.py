@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft.tuners.lora.corda import CordaEigens
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from adapt.method.measurement import AddedUp, check_sums
+from adapt.method.measurement import AddedUp
+from adapt.method.row_sums import check_sums
 from adapt.model.layers import Layer, inputs, layers_of
 from adapt.objective.objective import Batch, Objective
 
@@ -100,8 +102,6 @@ def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, tra
         StageError: the file is missing or broken.
         ModelError: it is of another model.
     """
-    from peft.tuners.lora.corda import CordaEigens
-
     firsts = shared_inputs(model)
     check_sums(file, _shapes(model, firsts), "second moments")
     with safe_open(file, framework="pt") as moments:

@@ -13,30 +13,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from adapt.support.errors import ConfigError
+import torch
+from peft import LoraConfig, OSFConfig, inject_adapter_in_model
+from peft.tuners.lora.config import CordaConfig
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from adapt.method.lora.method import LoraOptions
-
+from adapt.method.lora.method import LoraOptions, check_rank
+from adapt.method.lora.moments import note_directions
+from adapt.model.layers import is_transposed, layers_of
+from adapt.support.errors import ModelError
 
 BEGINNINGS: dict[str, Any] = {
     **dict.fromkeys(("lora", "dora"), True),
     **{kind: kind for kind in ("pissa", "olora", "mica", "corda")},
 }
 """How A and B begin, as peft calls it."""
-BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
-"""Kinds that begin with singular directions of W, of which there are as many as its smaller side."""
 UNTRANSPOSED = ("olora", "osf")
 """Kinds whose beginning peft does not know for weights that are [inputs, outputs]."""
-WHOLE_WEIGHTS = ("dora", "osf")
-"""Kinds whose passes read parameters of other modules, which ZeRO 3 has not gathered then."""
-WHOLE_BASES = ("lora", "dora", "mica")
-"""Kinds under which peft's layer keeps W as it was."""
-
 BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 """What peft puts into the names of a layer's parameters."""
 LENGTHS = ".lora_magnitude_vector.default."
@@ -44,6 +40,48 @@ LENGTHS = ".lora_magnitude_vector.default."
 DIRECTIONS = ".osf_svd_params.default."
 """OSF's trained directions."""
 ADDED = (DOWN, UP, LENGTHS, DIRECTIONS)
+
+
+def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | None) -> bool:
+    """Freezes a model and adds matrices to its linear layers.
+
+    Args:
+        model: changed in place; what it computes stays.
+        options: of the method.
+        seed: by which A is drawn.
+        moments: for `corda`, the file of stage `moments`.
+
+    Returns:
+        Whether its weights are [inputs, outputs].
+
+    Raises:
+        ConfigError, ModelError: this kind cannot train it.
+    """
+    layers = layers_of(model)
+    parts = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
+    weights: dict[str, Any] = {name: model.get_submodule(name).weight for name in parts}
+    names = best_conditioned(weights, options.layers)
+    smallest = {name: min(weights[name].shape) for name in names}
+    check_rank(options, min(smallest.values()))
+    transposed = is_transposed(layers[0].part(layers[0].pattern.outer))
+    if transposed and options.kind in UNTRANSPOSED:
+        raise ModelError(
+            f"lora.kind {options.kind} does not train {model.config.model_type} models, whose weights are transposed",
+            "set lora.kind to lora, dora, pissa or mica",
+        )
+    model.requires_grad_(False)
+    if moments:
+        note_directions(model, names, moments, options.rank, transposed)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(peft_config(options, names, smallest, transposed), model)
+    return transposed
+
+
+def parts_with_units(pattern: Any) -> list[str]:
+    """The names of a layer's linear parts, each once."""
+    parts = (pattern.query, pattern.key, pattern.value, pattern.attention_out, *pattern.inner, pattern.outer)
+    return list(dict.fromkeys(parts))
 
 
 def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[str, int], transposed: bool) -> Any:
@@ -55,9 +93,6 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
         smallest: the smaller side of each one's weight.
         transposed: whether weights are [inputs, outputs].
     """
-    from peft import LoraConfig, OSFConfig
-    from peft.tuners.lora.config import CordaConfig
-
     if options.kind == "osf":
         kept: dict[str, int | float] = {
             f"(^|\\.){re.escape(name)}$": side - options.rank for name, side in smallest.items()
@@ -75,23 +110,13 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
     )
 
 
-def check_rank(options: LoraOptions, smallest: int) -> None:
-    """Refuses a rank that a weight does not have.
-
-    Args:
-        options: of the method.
-        smallest: the smallest side of the weights.
-
-    Raises:
-        ConfigError: says which ranks there are.
-    """
-    most = smallest - (options.kind == "osf")  # something must be left to be preserved
-    if options.kind in BOUNDED and options.rank > most:
-        raise ConfigError(
-            f"lora.rank is {options.rank}, but lora.kind {options.kind} begins with singular directions of weights, of"
-            f" which the smallest has {smallest}",
-            f"set lora.rank to {most} or less",
-        )
+def merged_state(state: Mapping[str, Tensor], scale: float, transposed: bool, intruders: float) -> dict[str, Tensor]:
+    """The weights of an ordinary model. Arguments as of `merged_weight`."""
+    return {
+        name.replace(BASE, "."): merged_weight(state, name, scale, transposed, intruders) if BASE in name else weight
+        for name, weight in state.items()
+        if not any(part in name for part in ADDED)
+    }
 
 
 def merged_weight(
@@ -125,8 +150,6 @@ def merged_weight(
 
 def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor) -> Tensor:
     """A weight with other directions in place of its smallest ones, which peft keeps out of the state."""
-    import torch
-
     first, size, last = torch.linalg.svd(weight, full_matrices=False)
     place = len(size) - len(sizes)
     smallest: Tensor = (first[:, place:] * size[place:]) @ last[place:]
@@ -147,8 +170,6 @@ def best_conditioned(weights: Mapping[str, Tensor], share: float) -> list[str]:
         weights: two dimensions each.
         share: above 0, at most 1.
     """
-    import torch
-
     if share == 1:
         return list(weights)
     sizes = {name: torch.linalg.svdvals(weight.detach().float()) for name, weight in weights.items()}
@@ -167,8 +188,6 @@ def with_fewer_intruders(before: Tensor, after: Tensor, kept: float) -> Tensor:
         after: the same once it has been trained.
         kept: 1 changes nothing, 0 takes them away.
     """
-    import torch
-
     first, _, _ = torch.linalg.svd(before.float(), full_matrices=False)
     left, sizes, right = torch.linalg.svd(after.float(), full_matrices=False)
     alike = (left[:, :LARGEST].T @ first).abs().amax(1)

@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity
 
 from adapt.method.das import contrast as module
 from adapt.method.das.contrast import Contrast, info_nce, injected
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.model.layers import Gates, Kind, ones
 from adapt.model.packing.packed import Packed
 from adapt.model.sparse_prediction import loss_at

@@ -12,8 +12,7 @@ from adapt.config import Config, MixtureConfig
 from adapt.method.base import Setting
 from adapt.method.das import contrast as module
 from adapt.method.das.contrast import Contrast
-from adapt.method.das.method import Das
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import Das, DasOptions
 from adapt.model.layers import Gates
 from adapt.model.sparse_prediction import loss_at
 from adapt.objective.objective import CausalLanguageModelling, Corrupted

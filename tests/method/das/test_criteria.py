@@ -16,8 +16,7 @@ from adapt.config import Config, MethodConfig, ObjectiveConfig
 from adapt.method.das import contrast, importance
 from adapt.method.das.contrast import Disagreement
 from adapt.method.das.criteria import Judged, MeasureSettings, Sums, gate_sizes, magnitudes, over_units, weight_sizes
-from adapt.method.das.method import Das
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import Das, DasOptions
 from adapt.model.layers import KINDS, Gates, Kind, by_parameter, is_transposed, layers_of, ones, unit_counts
 from adapt.objective.masking import MaskedLanguageModelling
 from adapt.objective.objective import Batch, CausalLanguageModelling, Objective

@@ -10,8 +10,7 @@ from torch import Tensor
 from adapt.config import Config, MethodConfig
 from adapt.method.base import Method, Setting
 from adapt.method.das.importance import Importance, save_importance
-from adapt.method.das.method import Das
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import Das, DasOptions
 from adapt.method.table import method_of
 from adapt.model.layers import by_parameter
 from adapt.model.load import load_model

@@ -23,15 +23,14 @@ from adapt.method.das.importance import (
     normalize_tokens,
     random_sizes,
 )
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.method.das.stage import (
     Measuring,
-    gradients_on_cluster,
-    measure_importance,
     measure_share,
     plasticity_under,
     saturated,
 )
+from adapt.method.das.unit_sizes import gradients_on_cluster, measure_importance
 from adapt.method.measurement import EPOCH
 from adapt.model.layers import KINDS, Gates
 from adapt.model.load import load_model

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from adapt.method.base import Method, Setting
 from adapt.method.das.contrast import info_nce
 from adapt.method.das.importance import Importance, save_importance
-from adapt.method.das.method import Das
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import Das, DasOptions
 from adapt.model.layers import ones
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop

@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from adapt.config import Config, CorpusConfig, MethodConfig
 from adapt.method.base import Domain, Setting
-from adapt.method.lora.method import Lora, LoraOptions
+from adapt.method.lora.method import MOMENTS_FILE, Lora, LoraOptions
 from adapt.method.lora.moments import DAMPING, least_directions, second_moments, shared_inputs
-from adapt.method.lora.stage import MOMENTS_FILE
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.objective.objective import Batch

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig, Workers
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import DasOptions
 from adapt.parse import parse
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import Device

@@ -12,8 +12,7 @@ from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.collectives import without_others
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.importance import SoftMask
-from adapt.method.das.method import Das
-from adapt.method.das.options import DasOptions
+from adapt.method.das.method import Das, DasOptions
 from adapt.model.additions.exbert import add_exbert
 from adapt.model.layers import Gates, ones
 from adapt.model.packing.isolation import keep_documents_apart

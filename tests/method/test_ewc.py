@@ -14,10 +14,10 @@ from torch import Tensor
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.corpus.token_shards import write_shard
 from adapt.method.base import AddedMemory, Setting
-from adapt.method.ewc.method import FISHER_FILE, MEASURED, Ewc, squares
-from adapt.method.ewc.options import EwcOptions
-from adapt.method.measurement import EPOCH, Summing, sampled_rows, share_of_sums, sum_up, text_of
+from adapt.method.ewc import FISHER_FILE, MEASURED, Ewc, EwcOptions, MeasureFisher
+from adapt.method.measurement import EPOCH, Summing, sampled_rows, share_of_sums, text_of
 from adapt.method.quadratic_penalty import squared_gradients
+from adapt.method.row_sums import sum_up
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -42,7 +42,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def summing(model: Path, corpus: Path, folder: Path, workers: int = 1) -> Summing:
     training = TrainingConfig(precision="fp32", sequence_length=LENGTH)
     config = Config(seed=3, method=MethodConfig("ewc"), training=training, resources=ResourcesConfig(workers=workers))
-    return Summing(config, Pretrained(model, model), (str(corpus),), str(folder), 20, MEASURED, squares)
+    return Summing(config, Pretrained(model, model), (str(corpus),), str(folder), 20, MEASURED, MeasureFisher.added_up)
 
 
 def by_hand(model: Any, batch: Batch, objective: Any) -> Iterator[dict[str, Tensor]]:

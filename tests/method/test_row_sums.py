@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapt.method.measurement import join_sums
+from adapt.method.row_sums import join_sums
 
 
 def test_domains_count_alike_and_parts_by_their_examples(tmp_path: Path) -> None:

@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from adapt.config import Config
+from adapt.config import Config, NonNegativeFloat, PositiveInt
 from adapt.method.base import AddedMemory, Domain, Method, Setting, TrainingEngine
-from adapt.method.ewc.options import EwcOptions
-from adapt.method.measurement import AddedUp, Summed, Summing, check_prepared, check_sums, sum_up, what_of_sums
-from adapt.model.start import Start
-from adapt.runner import Done, Outcome, Stage
-from adapt.runner.record import cost_of
+from adapt.method.measurement import AddedUp, MeasureSums, check_prepared
 
 if TYPE_CHECKING:
     import torch
@@ -27,10 +23,26 @@ if TYPE_CHECKING:
     from adapt.method.quadratic_penalty import Pulls
     from adapt.model.size import ModelSize
     from adapt.objective.objective import Batch
+    from adapt.runner import Stage
 
 
-FISHER = "fisher"
-"""What the method calls its stage."""
+FISHER, FISHER_FILE = "fisher", "fisher.safetensors"
+"""What the method calls its stage, and the stage its file."""
+MEASURED = "Fisher information"
+
+
+@dataclass(frozen=True)
+class EwcOptions:
+    """EWC: a penalty on moving the weights that past text depends on (arXiv 1612.00796)."""
+
+    strength: NonNegativeFloat = 5000.0
+    """Lambda: the penalty is half of this times the sum over all weights of their Fisher information times the square
+    of their distance from where the domain started. The published range is 500 to 50,000: tune it."""
+    fisher_sequences: PositiveInt = 1_000
+    """Rows of a domain, drawn at random, on which the Fisher information is measured, each with a pass of its own."""
+    general: Literal["domain", "none"] = "domain"
+    """What holds the weights while the first domain is learnt: `domain` the Fisher information of the model to begin
+    with, on the text of that domain; `none`, as published, nothing."""
 
 
 class Ewc(Method):
@@ -67,7 +79,9 @@ class Ewc(Method):
         return {FISHER: self._measured(learnt, learnt.past.get(FISHER))}
 
     def _measured(self, domain: Domain, previous: Stage[Any] | None) -> Stage[Any]:
-        return MeasureFisher(domain.config.name, domain.config, self.options, domain.start, domain.texts, previous)
+        return MeasureFisher(
+            domain.config.name, domain.config, self.options.fisher_sequences, domain.start, domain.texts, previous
+        )
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Looks whether the information is this model's.
@@ -76,6 +90,8 @@ class Ewc(Method):
             ModelError: it is another model's.
         """
         self._setting = setting
+        from adapt.method.row_sums import check_sums
+
         if FISHER in setting.past:
             ours = {name: weight.shape for name, weight in model.named_parameters()}
             check_sums(setting.past[FISHER] / FISHER_FILE, ours, MEASURED)
@@ -111,46 +127,15 @@ class Ewc(Method):
         return AddedMemory(held=8.0 * size.parameters / shared_by)
 
 
-MEASURED, FISHER_FILE = "Fisher information", "fisher.safetensors"
-
-
-@dataclass(frozen=True, eq=False)
-class MeasureFisher(Stage[Summed]):
+class MeasureFisher(MeasureSums):
     """How much the text that a model knows depends on each weight (arXiv 1612.00796, equation 3)."""
 
     kind = "fisher"
+    measured, file = MEASURED, FISHER_FILE
 
-    name: str
-    config: Config
-    options: EwcOptions
-    start: Start
-    """The model that is measured."""
-    texts: tuple[Stage[Any], ...]
-    """The prepared texts that it is measured on."""
-    previous: Stage[Summed] | None
-    """The information of the domains before, which the new one joins."""
+    @staticmethod
+    def added_up(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
+        """Squared gradients, row by row."""
+        from adapt.method.quadratic_penalty import squared_gradients
 
-    def what(self) -> Mapping[str, Any]:
-        """The sample, what the model sees of it, and the model."""
-        return what_of_sums(self.config, self.start, self.options.fisher_sequences)
-
-    def needs(self) -> Mapping[str, float]:
-        """It computes on all workers, as a training does."""
-        from adapt.train.capacity.device import training_needs
-
-        return training_needs(self.config.resources)
-
-    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
-        """Measures on the cluster's devices."""
-        texts = tuple(str(done[text].path) for text in self.texts)
-        before = done[self.previous].path if self.previous else None
-        start, wanted = self.start.made(done), self.options.fisher_sequences
-        result = sum_up(Summing(self.config, start, texts, str(folder), wanted, MEASURED, squares), FISHER_FILE, before)
-        return Outcome(result, cost_of(result.device_seconds, self.config.resources.price_per_device_hour))
-
-
-def squares(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
-    """Squared gradients, row by row."""
-    from adapt.method.quadratic_penalty import squared_gradients
-
-    return squared_gradients(model, objective, batches, dtype)
+        return squared_gradients(model, objective, batches, dtype)

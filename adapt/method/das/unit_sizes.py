@@ -1,0 +1,166 @@
+"""Measures importance of units: sizes of gradients over rows, added up on the devices of a cluster."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial, reduce
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from adapt.config import Config
+from adapt.method.das.contrast import Disagreement, injected
+from adapt.method.das.criteria import Judged, MeasureSettings, Sums, gate_sizes, magnitudes, weight_sizes
+from adapt.method.das.importance import (
+    Importance,
+    accumulate,
+    joined_importance,
+    load_importance,
+    normalize,
+    normalize_tokens,
+    plasticity,
+    random_sizes,
+    save_importance,
+)
+from adapt.method.das.stage import Measuring, measure_share
+from adapt.method.row_sums import batches_at, model_on
+from adapt.model.layers import Gates, Kind
+from adapt.model.load import load_model, model_class
+from adapt.model.locate import Pretrained
+from adapt.model.safeguards import quiet
+from adapt.model.tokenizer import load_config, load_tokenizer
+from adapt.objective.masking import make
+from adapt.support.errors import TrainingError
+
+if TYPE_CHECKING:
+    from adapt.train.over_rows import Share
+
+PASS_TOKENS = 4_096
+"""Text in one pass where `training.micro_batch` does not say [tokens]: enough to keep a device busy."""
+
+
+def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
+    """Measures on the cluster this process is connected to, and writes `importance.safetensors` into `folder`.
+
+    `das.plasticity_floor` is applied where importance is used, so that no domain's is made smaller again and again.
+
+    Returns:
+        See `ImportanceMeasured`.
+
+    Raises:
+        DataError: the corpus is empty.
+        ModelError: the units of the model are not known, the importance so far is another model's, or there is no
+            dropout to measure with.
+        TrainingError: gradients are not finite.
+    """
+    das, rows, model = measuring.options, measuring.rows(), _skeleton(measuring.pretrained)
+    previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
+    units, tokens, figures = _measured(measuring, rows) if len(rows) else _without_text(measuring, model)
+    own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
+    known, known_tokens = (previous.units, previous.embedding) if previous else (None, None)
+    together = accumulate(known, own) if known else own
+    save_importance(
+        Importance(together, joined_importance(known_tokens, own_tokens), torch.from_numpy(rows)), model, folder
+    )
+    left = plasticity(together)
+    return {
+        "rows": len(rows),
+        **figures,
+        "plasticity": left,
+        "plasticity_own": plasticity(own),
+        "least_plasticity": min(min(layers) for layers in left.values()),
+    }
+
+
+def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
+    """The model's shape, without its weights."""
+    config = load_config(pretrained.model, pretrained.trust_remote_code)
+    with quiet(), torch.device("meta"):
+        model: PreTrainedModel = model_class(config).from_config(config, trust_remote_code=pretrained.trust_remote_code)
+    return model
+
+
+def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
+    """Sizes of units that mean nothing, or those of their weights."""
+    figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
+    if measuring.about == "general" and measuring.options.general_importance == "random":
+        return random_sizes(model, measuring.config.seed), None, figures
+    pretrained, causal = measuring.pretrained, measuring.config.objective.kind == "causal"
+    return magnitudes(load_model(pretrained.model, causal, pretrained.trust_remote_code)), None, figures
+
+
+def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
+    """Sizes of units and tokens over the rows."""
+    sums, seconds = gradients_on_cluster(measuring, rows)
+    return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
+
+
+def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
+    """Batches of at most `das.importance_batch` rows, all of about one size, since small batches have large gradients.
+
+    Returns:
+        The sums over all batches, and the seconds that devices were held.
+
+    Raises:
+        ModelError: there is no dropout to measure with.
+        TrainingError: gradients are not finite.
+    """
+    from adapt.train.over_rows import batches_of, over_rows
+
+    batches = batches_of(rows, measuring.options.importance_batch)
+    sequences = sequences_in_a_pass(measuring.config)
+    parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config, sequences)
+    sums: Sums = reduce(add, parts)
+    if not all(sizes.isfinite().all() for sizes in sums.units.values()):
+        raise TrainingError(
+            "gradients are not finite, so importance cannot be measured",
+            "check the loss of the training before; a smaller training.learning_rate may help",
+        )
+    return sums, seconds
+
+
+def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
+    """See `adapt.method.das.stage.measure_share`, which Ray tasks call."""
+    model = model_on(device, measuring.config, measuring.pretrained)
+    gates, (loss, marks) = Gates(model), _loss(measuring)
+    views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
+    settings = measure_settings(measuring, precision)
+    batches = batches_at(measuring.text, share, measuring.config.training.sequence_length, marks)
+    with views.on() if views else nullcontext():
+        if measuring.options.importance == "gate":
+            return gate_sizes(model, gates, loss, batches, settings)
+        return weight_sizes(model, loss, batches, settings, measuring.options.importance)
+
+
+def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
+    """What units are judged by, and the columns that it needs beside the tokens."""
+    config, pretrained = measuring.config, measuring.pretrained
+    if measuring.about == "general":
+        return Disagreement(), ()
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    objective = make(config.objective, tokenizer, config.seed)
+    return objective, objective.columns()
+
+
+def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
+    """How gradients are taken in a precision that the device has."""
+    config, das, is_general = measuring.config, measuring.options, measuring.about == "general"
+    views = 2 if is_general else 1
+    return MeasureSettings(
+        granularity=das.granularity,
+        dropout_seed=config.seed if is_general else None,
+        embeddings="free" if is_general else das.embeddings,  # which tokens general knowledge needs is not known
+        rows=max(1, sequences_in_a_pass(config) // views),
+        dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+    )
+
+
+def sequences_in_a_pass(config: Config) -> int:
+    """How many sequences pass a device at once: `training.micro_batch`, or enough to keep a device busy."""
+    training = config.training
+    return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

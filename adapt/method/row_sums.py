@@ -1,0 +1,160 @@
+"""Sums over rows of a text: on the devices of a cluster, and their means in files, joined from domain to domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from adapt.config import Config
+from adapt.method.measurement import EPOCH, Summed, Summing, sampled_rows, share_of_sums, text_of
+from adapt.model.load import load_model
+from adapt.model.locate import Pretrained
+from adapt.model.packing.dropout import use_quick_dropout
+from adapt.model.tokenizer import load_tokenizer
+from adapt.objective.masking import make
+from adapt.objective.objective import Batch
+from adapt.runner.files import file_aside
+from adapt.support.errors import ModelError, StageError, TrainingError
+
+if TYPE_CHECKING:
+    from adapt.corpus.token_shards import TokenStream
+    from adapt.train.over_rows import Share
+
+ROWS = 16
+"""Rows that a task takes at once."""
+
+
+def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[str]) -> Iterator[tuple[int, Batch]]:
+    """Batches of rows by number, with the columns `marks` that an objective needs beside the tokens."""
+    for number, rows in share:
+        columns: dict[str, Any] = stream.take(rows.tolist(), length, tuple(marks))
+        yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows})
+
+
+def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> PreTrainedModel:
+    """The model, in evaluation mode, on a device, as trainings load it."""
+    causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
+    model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
+    if device.type == "cpu":
+        use_quick_dropout(model)
+    torch.nn.Module.to(model, device)
+    model.eval()  # also the dropout that has just been put in
+    return model
+
+
+def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
+    """Adds up on the cluster, and writes means as a file in safetensors.
+
+    Args:
+        summing: what.
+        name: of the file.
+        previous: folder with the same of the domains before, which the new one joins.
+
+    Raises:
+        DataError: there is no text.
+        TrainingError: what is added up is not finite.
+    """
+    from adapt.ray.runtime import await_resources, connect
+    from adapt.train.over_rows import batches_of, over_rows
+
+    config, folder = summing.config, Path(summing.folder)
+    connect(config.resources)
+    await_resources(config.resources)
+    rows = sampled_rows(summing.corpora, config.training.sequence_length, summing.wanted, config.seed, summing.measured)
+    shares, seconds = over_rows(partial(share_of_sums, summing), batches_of(rows, ROWS), config)
+    files, counts, tokens, finite = zip(*shares, strict=True)
+    if not all(finite):
+        raise TrainingError(
+            f"numbers are not finite, so the {summing.measured} cannot be measured",
+            "check the loss of the training before; a smaller training.learning_rate may help",
+        )
+    parts = [folder / file for file in files]
+    domains = join_sums(parts, sum(counts), previous / name if previous else None, folder / name)
+    for part in folder.glob("part-*.safetensors"):
+        part.unlink()
+    return Summed(len(rows), sum(tokens), domains, seconds)
+
+
+def add_up(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
+    """See `adapt.method.measurement.share_of_sums`, which Ray tasks call."""
+    config, pretrained = summing.config, summing.pretrained
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    objective = make(config.objective, tokenizer, config.seed)
+    batches = batches_at(text_of(summing.corpora), share, config.training.sequence_length, objective.columns())
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    added = summing.adding(model_on(device, config, pretrained), objective, batches, dtype)
+    file = f"part-{share[0][0]:06d}.safetensors"
+    save_sums(added.sums, Path(summing.folder) / file)
+    return file, added.count, added.tokens, all(bool(sums.isfinite().all()) for sums in added.sums.values())
+
+
+def save_sums(sums: Mapping[str, Tensor], file: Path) -> None:
+    """Writes one device's sums."""
+    with file_aside(file) as aside:
+        save_file({name: each.cpu().contiguous() for name, each in sums.items()}, aside)
+
+
+def join_sums(parts: Sequence[Path], count: int, previous: Path | None, file: Path) -> int:
+    """Makes means of sums, and the mean over all domains so far, each counting once.
+
+    Args:
+        parts: files of `save_sums`.
+        count: of all parts.
+        previous: the means of the domains before.
+        file: where it is written, aside and renamed.
+
+    Returns:
+        How many domains it is the mean of.
+    """
+    domains, merged = 1, {}
+    with ExitStack() as files:
+        first, *others = (files.enter_context(safe_open(part, framework="pt")) for part in parts)
+        for name in first.keys():  # noqa: SIM118
+            total = first.get_tensor(name).double()
+            for other in others:
+                total += other.get_tensor(name)
+            merged[name] = (total / max(count, 1)).float()
+    if previous:
+        with safe_open(previous, framework="pt") as before:
+            domains += int(before.metadata()["domains"])
+            for name, mean in merged.items():
+                mean.lerp_(before.get_tensor(name), (domains - 1) / domains)
+    with file_aside(file) as aside:
+        save_file(merged, aside, {"domains": str(domains)})
+    return domains
+
+
+def check_sums(file: Path, ours: Mapping[str, Sequence[int]], measured: str) -> None:
+    """Refuses means that are not of this model.
+
+    Args:
+        file: of `join_sums`.
+        ours: the shapes that they must have, by name.
+        measured: what they are, for messages.
+
+    Raises:
+        StageError: the file is missing or broken.
+        ModelError: they are of another model.
+    """
+    try:
+        with safe_open(file, framework="pt") as opened:
+            theirs = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise StageError(f"{file} cannot be read: {error}", f"delete {file.parent} to measure it again") from error
+    ours = {name: list(shape) for name, shape in ours.items()}
+    if names := sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)):
+        example = f"{names[0]} is {theirs.get(names[0], 'not')} there and {ours.get(names[0], 'not')} here"
+        raise ModelError(
+            f"{file} holds the {measured} of another model: {example}",
+            "keep to one model in a sequence of domains, or measure again on this one",
+        )
