@@ -57,8 +57,7 @@ def measure(options: Options) -> Result:
 def _grown(domains: Any, steps: int) -> tuple[float, float, Any]:
     """The loss before, the loss of the grown model, and its configuration."""
     from adapt.method.base import Setting
-    from adapt.method.elle.method import Elle
-    from adapt.method.elle.options import ElleOptions
+    from adapt.method.elle.method import Elle, ElleOptions
 
     small = domains.model()
     before = domains.loss(small, TEXT)

@@ -40,10 +40,7 @@ class Expand(Method):
 
     Options = ExpandOptions
     kind: ClassVar[str] = "expand"
-
-    def __init__(self, options: ExpandOptions) -> None:
-        super().__init__(options)
-        self.options: ExpandOptions = options
+    options: ExpandOptions
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models in which a layer that adds nothing is not the identity.

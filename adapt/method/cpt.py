@@ -7,15 +7,14 @@ domain trains on: what CPT forgets, it forgets there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
-from adapt.method.base import AddedMemory, Method, Setting, TrainingEngine
+from adapt.method.base import AddedMemory, Setting
 from adapt.method.domain_parameters import check_domain_sets, enter_sets, take_set
-from adapt.method.hat.method import plugin_elements, plugins_memory
+from adapt.method.hat.method import LearnsMasks, plugin_elements, plugins_memory
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -40,22 +39,12 @@ class CptOptions:
     """How steep the masks are at the end of a training, before they are rounded."""
 
 
-class Cpt(Method):
+class Cpt(LearnsMasks):
     """Trains plugins, their masks and norms."""
 
     Options = CptOptions
     kind: ClassVar[str] = "cpt"
-    goes_alone: ClassVar[bool] = True
-    by_domain = True
-    depends_on_length = True
-
-    def __init__(self, options: CptOptions) -> None:
-        super().__init__(options)
-        self.options: CptOptions = options
-        self._names: list[str] = []
-        self._learning: Any = (
-            None  # MaskLearning: parsing runs what stands under TYPE_CHECKING, and must not load torch
-        )
+    options: CptOptions
 
     @property
     def _made(self) -> dict[str, Any]:
@@ -78,42 +67,12 @@ class Cpt(Method):
         from adapt.model.layers import layers_of
 
         self._names = take_set(model, setting, True, lambda: attach_plugins(model, 1, **self._made))
-        self._learning = MaskLearning(model, used_in_plugins, setting.steps, self.options.steepest, sparsity=0.0)
+        self.learning = MaskLearning(model, used_in_plugins, setting.steps, self.options.steepest, sparsity=0.0)
         for layer in layers_of(model) if self.options.train_norms else ():
             for module in layer.module.modules():
                 if "Norm" in type(module).__name__:
                     module.requires_grad_(True)
         return model
-
-    def begin(self, engine: TrainingEngine) -> None:
-        """Looks at what this rank holds."""
-        self._learning.begin(engine)
-
-    def losses(
-        self, model: Any, parts: Sequence[Any], objective: Any, step: int, predictions: int
-    ) -> Iterator[tuple[Any, Any]]:
-        """Plain losses, with masks as steep as they are at the step."""
-        self._learning.anneal(step)
-        return super().losses(model, parts, objective, step, predictions)
-
-    def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Compensates the gradients of embeddings."""
-        self._learning.change_gradients(engine)
-
-    def report(self) -> dict[str, float]:
-        """How much is left to learn with."""
-        found: dict[str, float] = self._learning.report()
-        return found
-
-    def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What the other domains use is as it was."""
-        merged: dict[str, Any] = self._learning.merge(state)
-        return merged
-
-    def cut_short(self, done: int) -> str:
-        """Says how steep the masks became."""
-        said: str = self._learning.cut_short(done)
-        return said
 
     def resize(self, config: Any) -> None:
         """Says which plugins and masks there are."""

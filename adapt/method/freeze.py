@@ -38,10 +38,7 @@ class Freeze(Method):
 
     Options = FreezeOptions
     kind: ClassVar[str] = "freeze"
-
-    def __init__(self, options: FreezeOptions) -> None:
-        super().__init__(options)
-        self.options: FreezeOptions = options
+    options: FreezeOptions
 
     def settings(self) -> dict[str, Any]:
         """The parts that are frozen; what older keys do not know is in keys where it is used."""

@@ -20,7 +20,7 @@ from adapt.method.das.contrast import Disagreement
 from adapt.method.das.criteria import MeasureSettings, gate_sizes
 from adapt.method.das.method import DasOptions
 from adapt.method.demix import DemixOptions
-from adapt.method.derpp.options import DerppOptions
+from adapt.method.derpp.method import DerppOptions
 from adapt.method.distill import DistillOptions
 from adapt.method.ewc import FISHER_FILE, EwcOptions
 from adapt.method.l2sp import L2spOptions

@@ -1,5 +1,1 @@
-"""DER++: rows of the past come again, with what the model made of them.
-
-- `options`, `method`: the plug-in, which replays.
-- `reservoir`: keeps a sample of the rows.
-"""
+"""DER++: `method` is the plug-in and its options, `reservoir` keeps a sample of the rows and lets them come again."""

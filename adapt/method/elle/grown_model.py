@@ -15,12 +15,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from adapt.method.elle.growth import Growth, grow_prompts
+from adapt.method.base import Setting
+from adapt.method.domain_parameters import learn_prototype, sample_of, take_set, words_of
+from adapt.method.elle.growth import Growth
+from adapt.model.additions.domain_modules import attach_domains, domains_of, own_parameters, sets_of
+from adapt.model.additions.soft_prompts import attach_prompts, begin_prompt
 from adapt.model.layers import Layer, inputs, is_transposed, layers_of, outputs
 
 BEFORE_HEAD = {
@@ -207,3 +212,60 @@ def _silence(layer: Layer, below: Layer, norms: tuple[str, str] | None) -> None:
         for norm in (layer.part(first), below.part(last)):
             nn.init.ones_(norm.weight)
             nn.init.zeros_(norm.bias)
+
+
+def take_prompt(
+    model: Any, setting: Setting, length: int, past: Mapping[str, Path]
+) -> tuple[list[str], dict[str, int]]:
+    """Gives the model the prompt of the domain to be learnt, and puts it into use. The model trains with it.
+
+    Args:
+        model: in evaluation mode, with the prompts of the domains before.
+        setting: of the training.
+        length: of a prompt [vectors].
+        past: folders of the text of the domains before, in the order learnt, by the method's names.
+
+    Returns:
+        The names of all domains that have a prompt, and the numbers of those of past text.
+    """
+    known = domains_of(model)
+    before = list(known.names) if known else []
+    # the model may know more domains, from an earlier sequence
+    last = list(zip(reversed([*past]), reversed(before), strict=False))
+    for text, name in last:
+        learn_prototype(model, name, sample_of([past[text]], setting.seed))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    names = take_set(
+        model,
+        setting,
+        True,
+        lambda: attach_prompts(model, 1, length),
+        lambda number: begin_prompt(model, number, words_of(model, setting, length)),
+    )
+    for parameter in trained:
+        parameter.requires_grad_(True)
+    for number, name in enumerate(names):
+        if name != setting.domain:
+            for parameter in own_parameters(model, number):
+                parameter.requires_grad_(False)
+    return names, {text: names.index(name) for text, name in last}
+
+
+def grow_prompts(model: Any, larger: Any, sources: Tensor) -> None:
+    """Gives a larger model the prompts and prototypes of a smaller one.
+
+    Args:
+        model: the smaller one.
+        larger: without any.
+        sources: int64 [after], for each of its states the one that it copies.
+    """
+    known, sets = domains_of(model), sets_of(model)
+    if known is None or not sets:
+        return
+    attach_domains(larger, known.names)
+    prompts: Any = sets[0]
+    attach_prompts(larger, len(prompts), prompts[0].length)
+    for old, new in zip((known, *prompts), (domains_of(larger), *sets_of(larger)[0]), strict=True):
+        vectors: Any = old.vectors
+        grown: Any = new
+        grown.vectors.copy_(vectors if vectors.shape == grown.vectors.shape else vectors.index_select(1, sources))

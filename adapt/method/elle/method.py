@@ -8,15 +8,16 @@ domain, so a training is as long as with any method. A prompt before each docume
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from adapt.config import Config
+import numpy as np
+
+from adapt.config import Config, Fraction, NonNegativeFloat, NonNegativeInt
 from adapt.method.base import Added, Domain, Method, Setting, TrainingEngine
 from adapt.method.domain_parameters import enter_sets
-from adapt.method.elle.growth import Growth, check_growths, check_prompts, idle_loss, take_prompt
-from adapt.method.elle.options import ElleOptions
+from adapt.method.elle.growth import Growth, check_growths, check_prompts
 from adapt.model.architecture import PROMPTS, check_units
 from adapt.model.size import ModelSize
 from adapt.support.errors import DataError
@@ -35,6 +36,34 @@ REPLAYS = 0x0E11E
 """Tells the draw of what is replayed from all else that is drawn by (seed, step)."""
 
 
+@dataclass(frozen=True)
+class ElleOptions:
+    """ELLE: the model grows before each domain, recovers on past text, and replays it (arXiv 2203.06311)."""
+
+    layers: list[int] = field(default_factory=lambda: [2, 2, 1, 1])
+    """How many layers are added before the first domain, the second, and so on; none after the list's end. At most as
+    many as the model has."""
+    heads: list[int] = field(default_factory=lambda: [2, 2, 1, 1])
+    """How many attention heads each layer gets before the first domain, the second, and so on; none after the list's
+    end. The width of states and of feed-forward layers grows in proportion. The model computes the same where the width
+    is a whole multiple of what it was."""
+    new_layers: Literal["silent", "copies"] = "silent"
+    """What a new layer starts as. `silent`: a copy of the one below it, its output projections 0 so that the model
+    computes the same. `copies`: the copy as it is, as published; the model then computes something else."""
+    noise: NonNegativeFloat = 0.01
+    """Standard deviation of what is added to the weights that make copied units of the layers: equal units would learn
+    alike. With 0, dropout alone tells them apart."""
+    recovery_fraction: Fraction = 0.08
+    """Share of the steps of a training, its first, that see text of the domains before alone, to recover what growth
+    has lost: 5,000 beside 62,500, as published. Without a domain before there are none."""
+    replay_fraction: Fraction = 0.1
+    """Share of the other steps whose rows are all of one of the domains before. The more its loss has fallen of late,
+    the more often a domain is drawn."""
+    prompt_length: NonNegativeInt = 1
+    """Vectors before each document of a domain, which are given again when the model is fine-tuned: a token that says
+    the domain, as published. They take positions, so that the model takes so many tokens less. 0 for none."""
+
+
 class Elle(Method):
     """Grows the model, and replays past text."""
 
@@ -47,11 +76,8 @@ class Elle(Method):
         self.by_domain = bool(options.prompt_length)
         self.depends_on_length = bool(options.recovery_fraction)
         self._names: list[str] = []
-        self._prompts: dict[str, int] = {}  # of past text
         self._setting = Setting()
         self._past: PastText | None = None
-        self._replayed: tuple[str, Tensor, int] | None = None  # of this step: domain, this rank's loss, predictions
-        self._steps = 0  # that replayed, since the last report
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models that cannot grow so.
@@ -85,19 +111,21 @@ class Elle(Method):
         Raises:
             DataError: a domain before has no text.
         """
-        from adapt.method.elle.grown_model import grown
+        from adapt.method.elle.grown_model import grown, take_prompt
         from adapt.method.elle.past_text import PastText
 
         self._setting, options = setting, self.options
         if folders := {name: folder for name, folder in setting.past.items() if name.startswith(TEXT)}:
-            self._past = PastText(folders)
+            self._past = PastText(folders, setting.seed)
             if empty := self._past.without_text():
                 raise DataError(f"{empty} has no text to replay", "give that domain more text, or use another method")
         growth, seed = self._growth(setting.number), setting.seed + (setting.number or 1)
         if growth != Growth():
             model = grown(model, growth, options.new_layers == "silent", options.noise, seed)
         if options.prompt_length:
-            self._names, self._prompts = take_prompt(model, setting, options.prompt_length, folders)
+            self._names, prompts = take_prompt(model, setting, options.prompt_length, folders)
+            if self._past:
+                self._past.use_prompts(self._names.index(setting.domain), prompts)
         return model
 
     def resize(self, config: Any) -> None:
@@ -112,7 +140,8 @@ class Elle(Method):
 
     def begin(self, engine: TrainingEngine) -> None:
         """Forgets what a trial of the memory has replayed."""
-        self._replayed, self._steps = None, 0
+        if self._past:
+            self._past.forget_steps()
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
@@ -120,50 +149,11 @@ class Elle(Method):
         """Those of the domain's rows, or of as many rows of a domain before."""
         if not (self._past and self._replays(step)):
             yield from super().losses(model, parts, objective, step, predictions)
-            return
-        from adapt.method.collectives import counted
-
-        rows, length = sum(len(part.input_ids) for part in parts), parts[0].input_ids.shape[1]
-        counts, rank = counted(rows)
-        share, address = slice(rank, None, len(counts)), (self._setting.seed ^ REPLAYS, step)
-        name, batch = self._past.rows(sum(counts), share, length, objective.columns(), address)
-        corrupted = objective.corrupt(batch).bound_for(parts[0].device)
-        asked = max(sum(counted(len(corrupted.targets))[0]), 1)
-        total: Any = 0.0
-        with self._prompt_of(model, name):
-            for part in corrupted.split(len(parts[0].input_ids)):
-                loss = objective.loss(model, part)
-                total = total + loss.detach()
-                self._replayed = name, total, asked
-                # the caller divides by the predictions of the domain's rows
-                yield loss * (predictions / asked), self._idle(model)
-
-    @contextmanager
-    def _prompt_of(self, model: nn.Module, name: str) -> Iterator[None]:
-        """Inside the block documents have the prompt of past text, if it has one."""
-        if not self._names:
-            yield
-            return
-        from adapt.model.additions.domain_modules import choose_set
-
-        choose_set(model, self._prompts.get(name))
-        try:
-            yield
-        finally:
-            choose_set(model, self._own)
-
-    def _idle(self, model: nn.Module) -> Tensor | None:
-        """What keeps the domain's own prompt a part of a step that does not see it."""
-        return idle_loss(model, self._own) if self._names else None
-
-    @property
-    def _own(self) -> int:
-        return self._names.index(self._setting.domain)
+        else:
+            yield from self._past.passes(model, parts, objective, step, predictions)
 
     def _replays(self, step: int) -> bool:
         """Whether a step sees past text."""
-        import numpy as np
-
         recovery = self.options.recovery_fraction
         if recovery and step < round(recovery * self._setting.steps):
             return True
@@ -172,18 +162,12 @@ class Elle(Method):
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
         """Notes the loss on what was replayed, where the device has been waited for already."""
-        if self._past and self._replayed:
-            from adapt.method.collectives import summed
-
-            name, total, asked = self._replayed
-            self._past.note(name, summed(total).item() / asked)
-            self._steps += 1
-        self._replayed = None
+        if self._past:
+            self._past.note_step()
 
     def report(self) -> dict[str, float]:
         """How many steps have replayed past text since the last report."""
-        steps, self._steps = self._steps, 0
-        return {"replayed_steps": float(steps)}
+        return {"replayed_steps": float(self._past.steps_since() if self._past else 0)}
 
     def state(self) -> dict[str, Any]:
         """The losses by which domains are drawn."""

@@ -1,5 +1,5 @@
 """Hard attention to the task (HAT): masks of units for each domain, and what a domain uses stays as it is.
 
-- `options`, `method`: the plug-in.
+- `method`: the plug-in and its options, and what it shares with CPT.
 - `mask_learning`: trains masks for any method that has them (CPT is another).
 """

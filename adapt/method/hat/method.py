@@ -7,13 +7,13 @@ text's domain must be known, or found (`adapt.model.additions`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from adapt.config import Config
+from adapt.config import Config, NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.method.base import AddedMemory, Method, Setting, TrainingEngine
 from adapt.method.domain_parameters import check_domain_sets, enter_sets, take_set
-from adapt.method.hat.options import HatOptions
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -24,26 +24,67 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Corrupted, Objective
 
 
-class Hat(Method):
+@dataclass(frozen=True)
+class HatOptions:
+    """Hard attention to the task: masks of units for each domain; what a domain uses is kept (arXiv 1801.01423)."""
+
+    on: Literal["adapters", "model"] = "adapters"
+    """What is masked and trained. `adapters`: bottlenecks behind attention and feed-forward block of every layer, which
+    all domains share; the model itself stays. `model`: attention heads and neurons of the model itself; embeddings,
+    norms and LM head, which have no units, stay."""
+    width: PositiveInt = 512
+    """`adapters`: neurons of each bottleneck."""
+    steepest: PositiveFloat = 400.0
+    """s_max: how steep the masks are at the end of a training. They begin at 1 / s_max."""
+    sparsity: NonNegativeFloat = 0.75
+    """Weight in the loss of the share that a domain takes of the units that no other uses; with 0 the first domains may
+    leave little to those after."""
+
+
+class LearnsMasks(Method):
+    """A method that learns masks of a domain with what they mask; its `prepare_model` sets `learning`."""
+
+    goes_alone: ClassVar[bool] = True
+    by_domain = True
+    depends_on_length = True
+    learning: MaskLearning
+    _names: list[str]
+    """The domains that the model has masks for."""
+
+    def begin(self, engine: TrainingEngine) -> None:
+        """Looks at what this rank holds."""
+        self.learning.begin(engine)
+
+    def losses(
+        self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Plain losses, with masks as steep as they are at the step."""
+        self.learning.anneal(step)
+        return super().losses(model, parts, objective, step, predictions)
+
+    def before_step(self, engine: TrainingEngine, step: int) -> None:
+        """Compensates the gradients of embeddings."""
+        self.learning.change_gradients(engine)
+
+    def report(self) -> dict[str, float]:
+        """How much is left to learn with."""
+        return self.learning.report()
+
+    def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the other domains use is as it was."""
+        return self.learning.merge(state)
+
+    def cut_short(self, done: int) -> str:
+        """Says how steep the masks became."""
+        return self.learning.cut_short(done)
+
+
+class Hat(LearnsMasks):
     """Trains masks, and what they mask."""
 
     Options = HatOptions
     kind: ClassVar[str] = "hat"
-    goes_alone: ClassVar[bool] = True
-    by_domain = True
-    depends_on_length = True
-
-    def __init__(self, options: HatOptions) -> None:
-        super().__init__(options)
-        self.options: HatOptions = options
-        self._names: list[str] = []
-        self._learning: Any = None
-
-    @property
-    def learning(self) -> MaskLearning:
-        """The training of the masks."""
-        learning: MaskLearning = self._learning
-        return learning
+    options: HatOptions
 
     def settings(self) -> dict[str, Any]:
         """What is used: no width where the model itself is masked."""
@@ -76,35 +117,8 @@ class Hat(Method):
         self._names = take_set(model, setting, True, lambda: attach(model, 1, **made))
         used = used_in_layers if is_model else used_in_plugins
         options = self.options
-        self._learning = MaskLearning(model, used, setting.steps, options.steepest, options.sparsity)
+        self.learning = MaskLearning(model, used, setting.steps, options.steepest, options.sparsity)
         return model
-
-    def begin(self, engine: TrainingEngine) -> None:
-        """Looks at what this rank holds."""
-        self.learning.begin(engine)
-
-    def losses(
-        self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
-    ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Plain losses, with masks as steep as they are at the step."""
-        self.learning.anneal(step)
-        return super().losses(model, parts, objective, step, predictions)
-
-    def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Compensates the gradients of embeddings."""
-        self.learning.change_gradients(engine)
-
-    def report(self) -> dict[str, float]:
-        """How much is left to learn with."""
-        return self.learning.report()
-
-    def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What the other domains use is as it was."""
-        return self.learning.merge(state)
-
-    def cut_short(self, done: int) -> str:
-        """Says how steep the masks became."""
-        return self.learning.cut_short(done)
 
     def resize(self, config: Any) -> None:
         """Says which masks there are."""

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from adapt.method.base import Added, Setting
-from adapt.method.derpp.method import Derpp
-from adapt.method.derpp.options import DerppOptions
+from adapt.method.derpp.method import Derpp, DerppOptions
 from adapt.method.derpp.reservoir import priorities
 from adapt.objective.objective import Batch, Corrupted
 from tests.method.trained import BEFORE, loaded
@@ -59,7 +58,7 @@ def test_what_replayed_rows_add(tmp_path: Path, size: int) -> None:
     method, model = prepared(tmp_path, fraction=0.99, alpha=2.0, beta=0.7)
     taken(method, model, 0)
     _, then = by_hand(toy.model(), rows(0))
-    assert len(method.reservoir.rows) == 8
+    assert len(method.rehearsal.reservoir.rows) == 8
     model.load_state_dict(loaded(BEFORE).state_dict())
     model.zero_grad()
     found = taken(method, model, 1, size)
@@ -87,7 +86,7 @@ def test_the_reservoir_holds_rows_as_they_were_seen(tmp_path: Path) -> None:
     numbers = priorities(SEED, NUMBER, 0, 8)
     _, states = by_hand(toy.model(), rows(0))
     targets = rows(0).targets.split(rows(0).positions.sum(1).tolist())
-    for kept, place in zip(method.reservoir.rows, np.argsort(numbers), strict=True):
+    for kept, place in zip(method.rehearsal.reservoir.rows, np.argsort(numbers), strict=True):
         assert kept.priority == numbers[place]
         assert torch.equal(kept.inputs, rows(0).input_ids[place].int())
         assert torch.equal(kept.targets, targets[place].int())
@@ -102,15 +101,17 @@ def test_it_is_handed_to_the_next_domain(tmp_path: Path) -> None:
     taken(method, model, 0)
     method.carry(tmp_path)
     after, _ = prepared(tmp_path)
-    assert [row.priority for row in after.reservoir.rows] == [row.priority for row in method.reservoir.rows]
-    assert torch.equal(after.reservoir.rows[2].states, method.reservoir.rows[2].states)
+    assert [row.priority for row in after.rehearsal.reservoir.rows] == [
+        row.priority for row in method.rehearsal.reservoir.rows
+    ]
+    assert torch.equal(after.rehearsal.reservoir.rows[2].states, method.rehearsal.reservoir.rows[2].states)
 
 
 def test_a_trial_of_its_memory_keeps_nothing(tmp_path: Path) -> None:
     method = Derpp(DerppOptions())
     model = method.prepare_model(toy.model(), Setting())
     taken(method, model, 0)
-    assert method.reservoir.rows == []
+    assert method.rehearsal.reservoir.rows == []
 
 
 def test_what_it_costs() -> None:

@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 from adapt.config import Config
 from adapt.method.base import Domain, Setting
 from adapt.method.elle.grown_model import BEFORE_HEAD
-from adapt.method.elle.method import TEXT, Elle
-from adapt.method.elle.options import ElleOptions
+from adapt.method.elle.method import TEXT, Elle, ElleOptions
 from adapt.model.additions.table import KEY
 from adapt.model.architecture import PATTERNS
 from adapt.objective.objective import Batch

@@ -12,8 +12,7 @@ from adapt.method.base import Added, Setting
 from adapt.method.domain_parameters import sample_of
 from adapt.method.elle.grown_model import grown
 from adapt.method.elle.growth import Growth
-from adapt.method.elle.method import TEXT, Elle
-from adapt.method.elle.options import ElleOptions
+from adapt.method.elle.method import TEXT, Elle, ElleOptions
 from adapt.model.additions.domain_modules import attach_domains, domains_of, prototype_of, sets_of
 from adapt.model.additions.soft_prompts import attach_prompts
 from adapt.model.load import load_model

@@ -14,7 +14,7 @@ from adapt.method.base import Added, Setting
 from adapt.method.cpt import CptOptions
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.method import DasOptions
-from adapt.method.hat.options import HatOptions
+from adapt.method.hat.method import HatOptions
 from adapt.method.lora.method import LoraOptions
 from adapt.method.table import method_of
 from adapt.model.additions.bottlenecks import attach_adapters
