@@ -7,7 +7,7 @@
 - `hat/`, `cpt`: masks of units for each domain.
 - `adapters`, `prompt_tuning`, `demix`: a set of parameters for each domain; `domain_parameters` is what they share.
 - `lora/`, `freeze`, `block_expansion`, `elle/`: a part of the model trains, or the model grows.
-- `replay`, `derpp/`, `distill`: past text, or what an earlier model makes of text.
+- `replay`, `derpp/`, `distill` with `teacher`: past text, or what an earlier model makes of text.
 - `interpolate`, `average`: the model that is handed on is a mean.
 - `sequence_modes`: one model per domain, one for all, and merging.
 - `measurement`: the stage that adds something up over rows of a text; `row_sums`: how, on devices and in files.

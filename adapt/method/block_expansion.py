@@ -60,7 +60,7 @@ class Expand(Method):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts the copies in, and freezes everything else."""
-        from torch import nn
+        import torch
 
         from adapt.model.layers import layers_of
 
@@ -78,14 +78,14 @@ class Expand(Method):
             for part in (layer.pattern.attention_out, layer.pattern.outer):
                 projection = new.get_submodule(part)
                 for parameter in projection.parameters(recurse=False):
-                    nn.init.zeros_(parameter)
+                    torch.nn.init.zeros_(parameter)
             expanded.append(new.requires_grad_(True))
         for number, each in enumerate(expanded):
             for module in each.modules():
                 if "layer_idx" in vars(module):  # by which caches of keys and values tell layers apart
                     vars(module)["layer_idx"] = number
         parent, _, name = layers[0].pattern.layers.rpartition(".")
-        setattr(model.base_model.get_submodule(parent), name, nn.ModuleList(expanded))
+        setattr(model.base_model.get_submodule(parent), name, torch.nn.ModuleList(expanded))
         return model
 
     def resize(self, config: Any) -> None:

@@ -8,7 +8,6 @@ predict, or in the states that they make.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -17,11 +16,11 @@ from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-Tensor = Any
-"""torch's. Parsing runs what stands under TYPE_CHECKING beside options, and must not load torch."""
-TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    from adapt.method.teacher import Teacher
+    from adapt.objective.objective import Corrupted, Objective
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,8 @@ class Distill(Method):
     def __init__(self, options: DistillOptions) -> None:
         super().__init__(options)
         self.options: DistillOptions = options
-        self.teacher: Any = None
+        self.teacher: Teacher | None = None
         """The model before, frozen; None where the distance has no weight."""
-        self._precision = "fp32"
-        self._total: Tensor | None = None  # distances summed since the last report
-        self._predictions = 0  # that they are of
 
     def settings(self) -> dict[str, Any]:
         """What is used: no temperature where states are compared."""
@@ -59,82 +55,26 @@ class Distill(Method):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Loads the model before, which ZeRO does not divide: every rank has all of it."""
+        from adapt.method.teacher import Teacher
+
         if self.options.weight:
-            assert setting.load
-            self.teacher = setting.load(setting.anchor).eval().requires_grad_(False).to(setting.device)
-            self._precision = setting.precision
+            self.teacher = Teacher(setting, self.options)
         return model
 
     def losses(
-        self, model: Any, parts: Sequence[Any], objective: Any, step: int, predictions: int
+        self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """One pass of each model for every micro-batch."""
         if self.teacher is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
-        distances = self._of_logits if self.options.of == "logits" else self._of_states
         for part in parts:
-            loss, distance = distances(model, part)
-            self._total = distance.detach() if self._total is None else self._total + distance.detach()
-            self._predictions += len(part.targets)
+            loss, distance = self.teacher.compared(model, part)
             yield loss, distance * (self.options.weight / predictions)
-
-    def _of_logits(self, model: Any, part: Any) -> tuple[Tensor, Tensor]:
-        """The loss, and the summed divergence from the teacher, of one pass."""
-        import torch
-
-        from adapt.model.linear_losses import LinearScores, linear_cross_entropy, linear_divergence
-        from adapt.model.sparse_prediction import compared_at
-
-        packed, positions, targets = part.packed(), part.asked(), part.answers()
-        wanted: list[LinearScores] = []
-
-        def kept(*scores: Any) -> Tensor:
-            wanted.append(LinearScores(*scores))
-            return scores[0].new_zeros(1)
-
-        def compared(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            loss, _ = linear_cross_entropy(hidden, weight, bias, targets)
-            scores = LinearScores(hidden, weight, bias)
-            return torch.stack((loss, linear_divergence(scores, wanted[0], self.options.temperature)))
-
-        with self._as_trained(part.device):
-            compared_at(self.teacher, packed, positions, kept)
-        loss, distance = compared_at(model, packed, positions, compared)
-        return loss, distance
-
-    def _of_states(self, model: Any, part: Any) -> tuple[Tensor, Tensor]:
-        """The loss, and the summed mean squares of what states of the two models differ by, of one pass."""
-        from adapt.model.sparse_prediction import loss_and_states, states_of
-
-        packed, positions = part.packed(), part.asked()
-        with self._as_trained(part.device):
-            wanted = states_of(self.teacher, packed).index_select(0, positions)
-        loss, states = loss_and_states(model, packed, positions, part.answers())
-        difference = states.index_select(0, positions).float() - wanted.float()
-        return loss, difference.square().mean(1).sum()
-
-    @contextmanager
-    def _as_trained(self, device: Any) -> Iterator[None]:
-        """In the precision of the training, without gradients."""
-        import torch
-
-        dtype = getattr(torch, TYPES[self._precision])
-        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=self._precision != "fp32"):
-            yield
 
     def report(self) -> dict[str, float]:
         """The mean distance since the last report [nats, or squares]. All ranks call it."""
-        if self.teacher is None:
-            return {}
-        import torch
-
-        from adapt.method.collectives import summed
-
-        own = torch.zeros(()) if self._total is None else self._total
-        total, predictions = summed(torch.stack((own.double(), own.new_tensor(self._predictions).double()))).tolist()
-        self._total, self._predictions = None, 0
-        return {"distance": total / max(predictions, 1)}
+        return {"distance": self.teacher.mean_distance()} if self.teacher else {}
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
         """The teacher's pass, forward only."""

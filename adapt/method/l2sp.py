@@ -9,7 +9,7 @@ is divided like the optimizer's state.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from adapt.config import NonNegativeFloat
 from adapt.method.base import AddedMemory, Method, Setting, TrainingEngine
@@ -17,6 +17,8 @@ from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from adapt.method.quadratic_penalty import Pulls
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class L2sp(Method):
     def __init__(self, options: L2spOptions) -> None:
         super().__init__(options)
         self._setting = Setting()
-        self._pulls: Any = None  # Pulls: parsing runs what stands under TYPE_CHECKING, and must not load torch
+        self._pulls: Pulls | None = None
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Notes where the training started."""
@@ -62,6 +64,7 @@ class L2sp(Method):
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
         """Adds the penalty's gradient."""
+        assert self._pulls
         self._pulls.add_to(engine)
 
     def report(self) -> dict[str, float]:

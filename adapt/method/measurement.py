@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-import numpy as np
-
 from adapt.config import Config
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import cost_of
-from adapt.support.errors import ConfigError, DataError
+from adapt.support.errors import ConfigError
 from adapt.support.schema import SHARD_GLOB
 
 if TYPE_CHECKING:
@@ -58,30 +56,6 @@ def text_of(corpora: Sequence[str | Path]) -> TokenStream:
 
     streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in corpora)
     return TokenStream(tuple(shard for stream in streams for shard in stream.shards))
-
-
-def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: int, measured: str) -> np.ndarray:
-    """Rows to measure on, int64: the same of a text, whatever is measured.
-
-    Args:
-        corpora: folders of the prepared text.
-        length: of a row [tokens].
-        wanted: rows, as far as there are so many.
-        seed: by which they are drawn.
-        measured: what is, for the message.
-
-    Raises:
-        DataError: there is no text.
-    """
-    from adapt.corpus.sample_order import permute
-
-    rows = text_of(corpora).rows(length)
-    if not rows:
-        raise DataError(
-            f"{', '.join(map(str, corpora))}: no text to measure {measured} on",
-            "give this domain more text, or loosen corpus.cleaning",
-        )
-    return permute(np.arange(min(wanted, rows)), rows, seed, EPOCH)
 
 
 @dataclass(frozen=True)

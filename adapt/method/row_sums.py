@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from adapt.config import Config
-from adapt.method.measurement import EPOCH, Summed, Summing, sampled_rows, share_of_sums, text_of
+from adapt.method.measurement import EPOCH, Summed, Summing, share_of_sums, text_of
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.dropout import use_quick_dropout
@@ -24,7 +24,7 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch
 from adapt.runner.files import file_aside
-from adapt.support.errors import ModelError, StageError, TrainingError
+from adapt.support.errors import DataError, ModelError, StageError, TrainingError
 
 if TYPE_CHECKING:
     from adapt.corpus.token_shards import TokenStream
@@ -32,6 +32,30 @@ if TYPE_CHECKING:
 
 ROWS = 16
 """Rows that a task takes at once."""
+
+
+def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: int, measured: str) -> np.ndarray:
+    """Rows to measure on, int64: the same of a text, whatever is measured.
+
+    Args:
+        corpora: folders of the prepared text.
+        length: of a row [tokens].
+        wanted: rows, as far as there are so many.
+        seed: by which they are drawn.
+        measured: what is, for the message.
+
+    Raises:
+        DataError: there is no text.
+    """
+    from adapt.corpus.sample_order import permute
+
+    rows = text_of(corpora).rows(length)
+    if not rows:
+        raise DataError(
+            f"{', '.join(map(str, corpora))}: no text to measure {measured} on",
+            "give this domain more text, or loosen corpus.cleaning",
+        )
+    return permute(np.arange(min(wanted, rows)), rows, seed, EPOCH)
 
 
 def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[str]) -> Iterator[tuple[int, Batch]]:

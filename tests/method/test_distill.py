@@ -59,7 +59,7 @@ def test_loss_distance_and_gradient(options: dict[str, Any], size: int) -> None:
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
         if other.grad is not None:
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
-    assert all(each.grad is None for each in method.teacher.parameters())
+    assert all(each.grad is None for each in method.teacher.model.parameters())
 
 
 def test_it_begins_at_no_distance() -> None:
@@ -77,7 +77,7 @@ def test_the_model_holds_no_teacher() -> None:
     assert model.state_dict().keys() == toy.model().state_dict().keys()
     assert prepared(weight=0.0)[0].teacher is None
     assert prepared(weight=0.0)[0].report() == {}
-    assert not method.teacher.training
+    assert not method.teacher.model.training
 
 
 def test_what_it_costs() -> None:

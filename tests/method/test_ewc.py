@@ -15,9 +15,9 @@ from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.corpus.token_shards import write_shard
 from adapt.method.base import AddedMemory, Setting
 from adapt.method.ewc import FISHER_FILE, MEASURED, Ewc, EwcOptions, MeasureFisher
-from adapt.method.measurement import EPOCH, Summing, sampled_rows, share_of_sums, text_of
+from adapt.method.measurement import EPOCH, Summing, share_of_sums, text_of
 from adapt.method.quadratic_penalty import squared_gradients
-from adapt.method.row_sums import sum_up
+from adapt.method.row_sums import sampled_rows, sum_up
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer

@@ -144,7 +144,7 @@ def test_zero_stages_where_it_cannot_run_are_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_naming_a_method_loads_nothing_heavy() -> None:
-    """Also parsing its options, which runs what stands under TYPE_CHECKING beside them."""
+    """Also parsing its options."""
     program = (
         "import sys\n"
         "from adapt.parse import parse\n"

@@ -11,10 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from adapt.config import Config
-from adapt.method.measurement import sampled_rows, text_of
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
@@ -26,7 +23,6 @@ from adapt.terminal.console import log
 if TYPE_CHECKING:
     import torch
 
-    from adapt.corpus.token_shards import TokenStream
     from adapt.method.das.criteria import Sums
     from adapt.method.das.method import DasOptions
     from adapt.train.over_rows import Share
@@ -148,23 +144,6 @@ class Measuring:
     previous: str | None
     """Folder of the importance so far."""
     about: About
-
-    @property
-    def text(self) -> TokenStream:
-        """What rows are taken from: all of it as one stream."""
-        return text_of(self.corpora)
-
-    def rows(self) -> np.ndarray:
-        """The rows to measure on, int64: the same of a text, whatever it is about; none where nothing is measured.
-
-        Raises:
-            DataError: there is no text.
-        """
-        is_random = self.about == "general" and self.options.general_importance == "random"
-        if is_random or self.options.importance == "magnitude":
-            return np.zeros(0, np.int64)
-        wanted, length = self.options.importance_sequences, self.config.training.sequence_length
-        return sampled_rows(self.corpora, length, wanted, self.config.seed, "importance")
 
 
 def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:

@@ -28,7 +28,8 @@ from adapt.method.das.importance import (
     save_importance,
 )
 from adapt.method.das.stage import Measuring, measure_share
-from adapt.method.row_sums import batches_at, model_on
+from adapt.method.measurement import text_of
+from adapt.method.row_sums import batches_at, model_on, sampled_rows
 from adapt.model.layers import Gates, Kind
 from adapt.model.load import load_model, model_class
 from adapt.model.locate import Pretrained
@@ -58,7 +59,7 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
             dropout to measure with.
         TrainingError: gradients are not finite.
     """
-    das, rows, model = measuring.options, measuring.rows(), _skeleton(measuring.pretrained)
+    das, rows, model = measuring.options, rows_of(measuring), _skeleton(measuring.pretrained)
     previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
     units, tokens, figures = _measured(measuring, rows) if len(rows) else _without_text(measuring, model)
     own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
@@ -75,6 +76,20 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
         "plasticity_own": plasticity(own),
         "least_plasticity": min(min(layers) for layers in left.values()),
     }
+
+
+def rows_of(measuring: Measuring) -> np.ndarray:
+    """The rows to measure on, int64: the same of a text, whatever it is about; none where nothing is measured.
+
+    Raises:
+        DataError: there is no text.
+    """
+    das, config = measuring.options, measuring.config
+    is_random = measuring.about == "general" and das.general_importance == "random"
+    if is_random or das.importance == "magnitude":
+        return np.zeros(0, np.int64)
+    length = config.training.sequence_length
+    return sampled_rows(measuring.corpora, length, das.importance_sequences, config.seed, "importance")
 
 
 def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
@@ -130,7 +145,7 @@ def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, s
     gates, (loss, marks) = Gates(model), _loss(measuring)
     views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
     settings = measure_settings(measuring, precision)
-    batches = batches_at(measuring.text, share, measuring.config.training.sequence_length, marks)
+    batches = batches_at(text_of(measuring.corpora), share, measuring.config.training.sequence_length, marks)
     with views.on() if views else nullcontext():
         if measuring.options.importance == "gate":
             return gate_sizes(model, gates, loss, batches, settings)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-
 from adapt.config import Config, Fraction, NonNegativeFloat, NonNegativeInt
 from adapt.method.base import Added, Domain, Method, Setting, TrainingEngine
 from adapt.method.domain_parameters import enter_sets
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 TEXT = "text of domain "
 """What the method calls the prepared text of a domain before; its number follows."""
-REPLAYS = 0x0E11E
-"""Tells the draw of what is replayed from all else that is drawn by (seed, step)."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +153,7 @@ class Elle(Method):
         recovery = self.options.recovery_fraction
         if recovery and step < round(recovery * self._setting.steps):
             return True
-        draw = np.random.default_rng([self._setting.seed % 2**64, step, REPLAYS])
-        return bool(draw.random() < self.options.replay_fraction)
+        return bool(self._past and self._past.is_drawn(step, self.options.replay_fraction))
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
         """Notes the loss on what was replayed, where the device has been waited for already."""

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from adapt.method.collectives import counted, summed
-from adapt.method.elle.method import REPLAYS
 from adapt.method.measurement import text_of
 from adapt.model.additions.domain_modules import choose_set, sets_of
 from adapt.objective.objective import Batch, Corrupted, Objective
 
+REPLAYS = 0x0E11E
+"""Tells the draw of what is replayed from all else that is drawn by (seed, step)."""
 WINDOW = 8
 """So many losses of a domain are kept; their later half is held against the earlier."""
 EVEN = 0.1
@@ -58,6 +59,10 @@ class PastText:
     def forget_steps(self) -> None:
         """Forgets what was replayed, as by a trial of the memory."""
         self._replayed, self._steps = None, 0
+
+    def is_drawn(self, step: int, share: float) -> bool:
+        """Whether a step is one of a share of steps, drawn one by one."""
+        return bool(np.random.default_rng([self._seed % 2**64, step, REPLAYS]).random() < share)
 
     def passes(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int

@@ -1,0 +1,85 @@
+"""The model before a domain, which sees the text of the domain beside the one that learns it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapt.method.base import Setting
+from adapt.method.collectives import summed
+from adapt.method.distill import DistillOptions
+from adapt.model.linear_losses import LinearScores, linear_cross_entropy, linear_divergence
+from adapt.model.sparse_prediction import compared_at, loss_and_states, states_of
+from adapt.objective.objective import Corrupted
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Teacher:
+    """A frozen model, and how far others are from it.
+
+    Args:
+        setting: of the training; its `anchor` is the model. Every rank has all of it.
+        options: say what is compared.
+    """
+
+    def __init__(self, setting: Setting, options: DistillOptions) -> None:
+        assert setting.load
+        model: Any = setting.load(setting.anchor).eval().requires_grad_(False)
+        self.model: nn.Module = model.to(setting.device)
+        self._options, self._precision = options, setting.precision
+        self._total: Tensor | None = None  # distances summed since the last report
+        self._predictions = 0  # that they are of
+
+    def compared(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
+        """The loss of a micro-batch, and its distance, both summed over predictions."""
+        loss, distance = (self._of_logits if self._options.of == "logits" else self._of_states)(model, part)
+        self._total = distance.detach() if self._total is None else self._total + distance.detach()
+        self._predictions += len(part.targets)
+        return loss, distance
+
+    def mean_distance(self) -> float:
+        """Over all predictions since the last call. All ranks call it."""
+        own = torch.zeros(()) if self._total is None else self._total
+        total, predictions = summed(torch.stack((own.double(), own.new_tensor(self._predictions).double()))).tolist()
+        self._total, self._predictions = None, 0
+        return float(total / max(predictions, 1))
+
+    def _of_logits(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
+        """The loss, and the summed divergence from the teacher, of one pass."""
+        packed, positions, targets = part.packed(), part.asked(), part.answers()
+        wanted: list[LinearScores] = []
+
+        def kept(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            wanted.append(LinearScores(hidden, weight, bias))
+            return hidden.new_zeros(1)
+
+        def compared(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            loss, _ = linear_cross_entropy(hidden, weight, bias, targets)
+            scores = LinearScores(hidden, weight, bias)
+            return torch.stack((loss, linear_divergence(scores, wanted[0], self._options.temperature)))
+
+        with self._as_trained(part.device):
+            compared_at(self.model, packed, positions, kept)
+        loss, distance = compared_at(model, packed, positions, compared)
+        return loss, distance
+
+    def _of_states(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
+        """The loss, and the summed mean squares of what states of the two models differ by, of one pass."""
+        packed, positions = part.packed(), part.asked()
+        with self._as_trained(part.device):
+            wanted = states_of(self.model, packed).index_select(0, positions)
+        loss, states = loss_and_states(model, packed, positions, part.answers())
+        difference = states.index_select(0, positions).float() - wanted.float()
+        return loss, difference.square().mean(1).sum()
+
+    @contextmanager
+    def _as_trained(self, device: torch.device) -> Iterator[None]:
+        """In the precision of the training, without gradients."""
+        dtype = TYPES[self._precision]
+        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=self._precision != "fp32"):
+            yield
