@@ -59,7 +59,7 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
             dropout to measure with.
         TrainingError: gradients are not finite.
     """
-    das, rows, model = measuring.options, rows_of(measuring), _skeleton(measuring.pretrained)
+    das, rows, model = measuring.options, rows_to_measure(measuring), _skeleton(measuring.pretrained)
     previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
     units, tokens, figures = _measured(measuring, rows) if len(rows) else _without_text(measuring, model)
     own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
@@ -78,7 +78,7 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     }
 
 
-def rows_of(measuring: Measuring) -> np.ndarray:
+def rows_to_measure(measuring: Measuring) -> np.ndarray:
     """The rows to measure on, int64: the same of a text, whatever it is about; none where nothing is measured.
 
     Raises:

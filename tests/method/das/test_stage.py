@@ -30,7 +30,7 @@ from adapt.method.das.stage import (
     plasticity_under,
     saturated,
 )
-from adapt.method.das.unit_sizes import gradients_on_cluster, measure_importance, rows_of
+from adapt.method.das.unit_sizes import gradients_on_cluster, measure_importance, rows_to_measure
 from adapt.method.measurement import EPOCH, text_of
 from adapt.model.layers import KINDS, Gates
 from adapt.model.load import load_model
@@ -84,12 +84,12 @@ def every(importance: Importance) -> Tensor:
 
 
 def test_rows_are_a_sample_of_the_corpus(tiny_bert: Path, corpus: Path) -> None:
-    some = rows_of(measuring(config(), tiny_bert, corpus))
-    everything = rows_of(measuring(config(importance_sequences=10**6), tiny_bert, corpus))
+    some = rows_to_measure(measuring(config(), tiny_bert, corpus))
+    everything = rows_to_measure(measuring(config(importance_sequences=10**6), tiny_bert, corpus))
     assert len(set(some.tolist())) == len(some) == 20
     assert some.tolist() == everything[:20].tolist()
     assert sorted(everything.tolist()) == list(range(len(everything)))
-    other = rows_of(measuring(replace(config(), seed=4), tiny_bert, corpus))
+    other = rows_to_measure(measuring(replace(config(), seed=4), tiny_bert, corpus))
     assert other.tolist() != some.tolist()
 
 
@@ -99,7 +99,7 @@ def test_rows_come_from_all_of_several_corpora(tiny_bert: Path, corpus: Path, tm
     both = replace(alone, corpora=(str(corpus), str(tmp_path)))
     whole, part = text_of(both.corpora), text_of(alone.corpora)
     assert whole.tokens == part.tokens + 3 * LENGTH + 2
-    assert sorted(rows_of(both)) == list(range(-(-whole.tokens // LENGTH)))
+    assert sorted(rows_to_measure(both)) == list(range(-(-whole.tokens // LENGTH)))
     assert whole.slice(part.tokens, part.tokens + 2).tolist() == [2, 5]
 
 
@@ -234,13 +234,13 @@ def test_decoders(about: Any, llama: Path, corpus: Path) -> None:
     """The task itself, in this process."""
     job = replace(config(), objective=ObjectiveConfig(kind="causal"))
     asked = measuring(job, llama, corpus, about)
-    sums = measure_share(asked, CPU, "fp32", [(0, rows_of(asked)[:4]), (1, rows_of(asked)[4:8])])
+    sums = measure_share(asked, CPU, "fp32", [(0, rows_to_measure(asked)[:4]), (1, rows_to_measure(asked)[4:8])])
     assert sums.groups == 2
     assert all((each > 0).all() for each in sums.units.values())
     if about == "general":
         without = replace(asked, options=replace(DAS, injected_dropout=0.0))
         with pytest.raises(ModelError, match="has no dropout"):
-            measure_share(without, CPU, "fp32", [(0, rows_of(asked)[:4])])
+            measure_share(without, CPU, "fp32", [(0, rows_to_measure(asked)[:4])])
 
 
 def tasks_on(has_bf16: list[bool], patch: pytest.MonkeyPatch) -> list[bool]:
@@ -268,7 +268,7 @@ def test_machines_of_two_kinds_measure_in_the_precision_of_both(
         asked = measuring(replace(job, training=replace(job.training, precision=precision)), tiny_bert, corpus)
         with monkeypatch.context() as patch:
             ran = tasks_on(machines, patch)
-            found, _ = gradients_on_cluster(asked, rows_of(asked))
+            found, _ = gradients_on_cluster(asked, rows_to_measure(asked))
             assert len(ran) == tasks
         return torch.cat([each.flatten() for each in found.units.values()])
 
@@ -282,7 +282,7 @@ def test_no_batch_is_small(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cl
     """One of few rows has large gradients, and would count as much as one of many."""
     job = config(importance_sequences=9, importance_batch=8)
     assert measure_importance(measuring(job, tiny_bert, corpus), tmp_path)["groups"] == 2
-    rows = rows_of(measuring(job, tiny_bert, corpus))
+    rows = rows_to_measure(measuring(job, tiny_bert, corpus))
     halves = [
         measure_share(measuring(job, tiny_bert, corpus), CPU, "fp32", [(0, half)]) for half in (rows[:5], rows[5:])
     ]
