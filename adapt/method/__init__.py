@@ -10,6 +10,6 @@
 - `replay`, `derpp/`, `distill` with `teacher`: past text, or what an earlier model makes of text.
 - `interpolate`, `average`: the model that is handed on is a mean.
 - `sequence_modes`: one model per domain, one for all, and merging.
-- `measurement`: the stage that adds something up over rows of a text; `row_sums`: how, on devices and in files.
+- `measurement`: for stages that add something up over rows of a text; `row_sums`: how, on devices and in files.
 - `collectives`: sums and rows over all ranks, for losses that look beyond a rank's own documents.
 """

@@ -7,18 +7,15 @@ model of its own with one set (Adapter-ONE of arXiv 2302.03241).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
-from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.domain_parameters import check_trained_sets, enter_sets, take_set
+from adapt.method.base import AddedMemory
+from adapt.method.domain_parameters import TrainsSets, check_trained_sets
 from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class AdaptersOptions:
     """`true` gives each domain adapters of its own, trained on its text alone. `false` trains one set through all."""
 
 
-class Adapters(Method):
+class Adapters(TrainsSets):
     """Trains adapters alone."""
 
     Options = AdaptersOptions
@@ -49,18 +46,13 @@ class Adapters(Method):
         super().__init__(options)
         self.options: AdaptersOptions = options
         self.by_domain = options.per_domain
-        self._names: list[str] = []
 
     @property
-    def _made(self) -> dict[str, Any]:
-        """The options of the addition."""
-        options = self.options
-        return {
-            "width": options.width,
-            "form": options.form,
-            "placement": options.placement,
-            "scale": options.scale,
-        }
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """All options but for `per_domain`."""
+        made = asdict(self.options)
+        del made["per_domain"]
+        return self.kind, made
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models whose layers are not known, or that have other additions.
@@ -69,18 +61,7 @@ class Adapters(Method):
             ConfigError, ModelError: say which.
         """
         check_units(model)
-        check_trained_sets(config, model, self.kind, self.kind, self._made, self.by_domain)
-
-    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and puts the domain's adapters in, by the run's seed. It computes what it did."""
-        from adapt.model.additions.bottlenecks import attach_adapters
-
-        self._names = take_set(model, setting, self.by_domain, lambda: attach_adapters(model, 1, **self._made))
-        return model
-
-    def resize(self, config: Any) -> None:
-        """Says which adapters there are."""
-        enter_sets(config, self.kind, self._names, self._made)
+        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """A token passes the adapters of one domain."""

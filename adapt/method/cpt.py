@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
 from adapt.method.base import AddedMemory, Setting
-from adapt.method.domain_parameters import check_domain_sets, enter_sets, take_set
+from adapt.method.domain_parameters import check_domain_sets
 from adapt.method.hat.method import LearnsMasks, plugin_elements, plugins_memory
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-PLUGIN_KIND = "plugins"
-"""The model's addition."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +44,11 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     @property
-    def _made(self) -> dict[str, Any]:
-        """The options of the addition."""
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Plugins whose masks are rounded."""
         options = self.options
-        return {"width": options.width, "form": options.form, "steepest": options.steepest, "is_hard": True}
+        made = {"width": options.width, "form": options.form, "steepest": options.steepest, "is_hard": True}
+        return "plugins", made
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models that cannot have masks.
@@ -58,25 +56,20 @@ class Cpt(LearnsMasks):
         Raises:
             ConfigError, ModelError: as `check_domain_sets`.
         """
-        check_domain_sets(config, model, self.kind, PLUGIN_KIND, self._made)
+        check_domain_sets(config, model, self.kind, *self.addition)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts plugins in, and frees them and the norms."""
         from adapt.method.hat.mask_learning import MaskLearning, used_in_plugins
-        from adapt.model.additions.masks import attach_plugins
         from adapt.model.layers import layers_of
 
-        self._names = take_set(model, setting, True, lambda: attach_plugins(model, 1, **self._made))
+        super().prepare_model(model, setting)
         self.learning = MaskLearning(model, used_in_plugins, setting.steps, self.options.steepest, sparsity=0.0)
         for layer in layers_of(model) if self.options.train_norms else ():
             for module in layer.module.modules():
                 if "Norm" in type(module).__name__:
                     module.requires_grad_(True)
         return model
-
-    def resize(self, config: Any) -> None:
-        """Says which plugins and masks there are."""
-        enter_sets(config, PLUGIN_KIND, self._names, self._made)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """A token passes the plugins."""

@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config
-from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.domain_parameters import check_domain_sets, enter_sets, take_set
+from adapt.method.base import AddedMemory, Setting
+from adapt.method.domain_parameters import TrainsSets, check_domain_sets
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-KIND = "experts"
-"""The kind of the model's addition."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +29,18 @@ class DemixOptions:
     model's own feed-forward blocks. The first begins as the model's."""
 
 
-class Demix(Method):
+class Demix(TrainsSets):
     """Trains the experts of one domain alone."""
 
     Options = DemixOptions
     kind: ClassVar[str] = "demix"
     by_domain = True
+    options: DemixOptions
 
-    def __init__(self, options: DemixOptions) -> None:
-        super().__init__(options)
-        self.options: DemixOptions = options
-        self._names: list[str] = []
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Experts have no options."""
+        return "experts", {}
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models whose layers are not known, or that have other additions.
@@ -50,23 +48,15 @@ class Demix(Method):
         Raises:
             ConfigError, ModelError: say which.
         """
-        check_domain_sets(config, model, self.kind, KIND, {})
+        check_domain_sets(config, model, self.kind, *self.addition)
 
-    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and puts the domain's experts in. With the first ones it computes what it did."""
+    def begin_set(self, model: PreTrainedModel, setting: Setting, number: int) -> None:
+        """As the experts of another domain, or as the model's own blocks, so that it computes what it did."""
         from adapt.model.additions.domain_modules import nearest_domain_to
-        from adapt.model.additions.experts import attach_experts, begin_experts
+        from adapt.model.additions.experts import begin_experts
 
-        def begin(number: int) -> None:
-            is_as_another = number and self.options.initial == "nearest"
-            begin_experts(model, number, nearest_domain_to(model, number) if is_as_another else None)
-
-        self._names = take_set(model, setting, True, lambda: attach_experts(model, 1), begin)
-        return model
-
-    def resize(self, config: Any) -> None:
-        """Says which experts there are."""
-        enter_sets(config, KIND, self._names, {})
+        is_as_another = number and self.options.initial == "nearest"
+        begin_experts(model, number, nearest_domain_to(model, number) if is_as_another else None)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """The model with an expert for each of the domains; a token passes one."""

@@ -6,19 +6,21 @@ Only the set of the domain that is learnt is trained, so nothing that was learnt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.method.base import Setting
+from adapt.method.base import Method, Setting
 from adapt.method.measurement import EPOCH, check_prepared, text_of
-from adapt.model.additions.table import stored_additions, with_addition
+from adapt.model.additions.table import ADDITIONS, stored_additions, with_addition
 from adapt.model.architecture import check_units
 from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+    from transformers import PreTrainedModel
 
 DOCUMENTS = 256
 """Documents of a domain whose mean is its prototype, at the most."""
@@ -104,8 +106,9 @@ def take_set(
     model: Any,
     setting: Setting,
     by_domain: bool,
-    attach: Callable[[], None],
-    begin: Callable[[int], None] = lambda number: None,
+    kind: str,
+    options: Mapping[str, Any],
+    begin: Callable[[int], None],
 ) -> list[str]:
     """Makes the set of the domain to be learnt, puts it into use, and leaves nothing else to be trained.
 
@@ -113,7 +116,8 @@ def take_set(
         model: the model to be trained, in evaluation mode.
         setting: of the training.
         by_domain: whether each domain has a set of its own.
-        attach: gives the model its first set.
+        kind: of the addition.
+        options: of the addition, but for the number of sets.
         begin: fills a new set, by its number, with what it is to begin with, where that depends on the model.
 
     Returns:
@@ -130,13 +134,39 @@ def take_set(
     with torch.random.fork_rng([]):
         torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
         if not before:
-            attach()
+            ADDITIONS.load(kind)(model, sets=1, **options)
         for parameter in own_parameters(model, number):
             parameter.requires_grad_(True)
         if is_new:
             begin(number)
     choose_set(model, number)
     return names
+
+
+class TrainsSets(Method):
+    """Trains one set of an addition alone: that of the domain, or, if not `by_domain`, one that all domains share."""
+
+    _names: Sequence[str] = ()
+    """The domains that the model has sets for."""
+
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """The kind of the addition, and its options but for the number of sets."""
+        raise NotImplementedError
+
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
+        """Freezes the model and puts the domain's set in, which is drawn by the run's seed."""
+        begin = partial(self.begin_set, model, setting)
+        self._names = take_set(model, setting, self.by_domain, *self.addition, begin)
+        return model
+
+    def begin_set(self, model: PreTrainedModel, setting: Setting, number: int) -> None:
+        """Fills a new set with what it is to begin with, where that depends on the model."""
+
+    def resize(self, config: Any) -> None:
+        """Says which sets there are."""
+        kind, options = self.addition
+        enter_sets(config, kind, self._names, options)
 
 
 def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
@@ -151,7 +181,7 @@ def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
     return torch.from_numpy(text) if len(text) == wanted else torch.randint(model.config.vocab_size, (wanted,))
 
 
-def enter_sets(config: Any, kind: str, names: list[str], options: Mapping[str, Any]) -> None:
+def enter_sets(config: Any, kind: str, names: Sequence[str], options: Mapping[str, Any]) -> None:
     """Says in a model's configuration which sets it has.
 
     Args:
@@ -162,7 +192,7 @@ def enter_sets(config: Any, kind: str, names: list[str], options: Mapping[str, A
     """
     with_addition(config, kind, sets=max(len(names), 1), **options)
     if names:
-        with_addition(config, NAMED, names=names)
+        with_addition(config, NAMED, names=list(names))
 
 
 def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:

@@ -13,17 +13,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, NonNegativeFloat, PositiveInt
-from adapt.method.base import AddedMemory, Domain, Method, Setting, TrainingEngine
-from adapt.method.measurement import AddedUp, MeasureSums, check_prepared
+from adapt.method.base import AddedMemory, Domain, Setting, TrainingEngine
+from adapt.method.l2sp import PullsWeights
+from adapt.method.measurement import (
+    AddedUp,
+    Summed,
+    Summing,
+    check_prepared,
+    needs_as_training,
+    summed_up,
+    what_of_sums,
+)
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from adapt.method.quadratic_penalty import Pulls
     from adapt.model.size import ModelSize
     from adapt.objective.objective import Batch
-    from adapt.runner import Stage
 
 
 FISHER, FISHER_FILE = "fisher", "fisher.safetensors"
@@ -45,17 +54,12 @@ class EwcOptions:
     with, on the text of that domain; `none`, as published, nothing."""
 
 
-class Ewc(Method):
+class Ewc(PullsWeights):
     """Adds strength F (w - w_start) to the gradient of every step."""
 
     Options = EwcOptions
     kind: ClassVar[str] = "ewc"
-
-    def __init__(self, options: EwcOptions) -> None:
-        super().__init__(options)
-        self.options: EwcOptions = options
-        self._setting = Setting()
-        self._pulls: Pulls | None = None
+    options: EwcOptions
 
     def settings(self) -> dict[str, Any]:
         """What training uses; how the information is measured is in the key of the stage that does."""
@@ -89,13 +93,12 @@ class Ewc(Method):
         Raises:
             ModelError: it is another model's.
         """
-        self._setting = setting
         from adapt.method.row_sums import check_sums
 
         if FISHER in setting.past:
             ours = {name: weight.shape for name, weight in model.named_parameters()}
             check_sums(setting.past[FISHER] / FISHER_FILE, ours, MEASURED)
-        return model
+        return super().prepare_model(model, setting)
 
     def begin(self, engine: TrainingEngine) -> None:
         """Keeps what the weights are now, and this rank's parts of the information."""
@@ -111,31 +114,45 @@ class Ewc(Method):
             fisher = own_parts(engine, file.get_tensor)
         self._pulls = Pulls([Pull(self.options.strength, parts_now(engine), fisher)])
 
-    def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the penalty's gradient."""
-        assert self._pulls
-        self._pulls.add_to(engine)
-
-    def report(self) -> dict[str, float]:
-        """The penalty before the last step [nats a predicted token, like the loss]."""
-        if self._pulls is None:  # in a trial of how much memory a pass takes
-            return {}
-        return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
-
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """A rank's share of the starting weights and of their information."""
         return AddedMemory(held=8.0 * size.parameters / shared_by)
 
 
-class MeasureFisher(MeasureSums):
+@dataclass(frozen=True, eq=False)
+class MeasureFisher(Stage[Summed]):
     """How much the text that a model knows depends on each weight (arXiv 1612.00796, equation 3)."""
 
     kind = "fisher"
-    measured, file = MEASURED, FISHER_FILE
 
-    @staticmethod
-    def added_up(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
-        """Squared gradients, row by row."""
-        from adapt.method.quadratic_penalty import squared_gradients
+    name: str
+    config: Config
+    sequences: int
+    """Rows that are passed through the model."""
+    start: Start
+    """The model that is measured."""
+    texts: tuple[Stage[Any], ...]
+    """The prepared texts that it is measured on."""
+    previous: Stage[Summed] | None
+    """The information of the domains before, which the new one joins."""
 
-        return squared_gradients(model, objective, batches, dtype)
+    def what(self) -> Mapping[str, Any]:
+        """The sample, what the model sees of it, and the model."""
+        return what_of_sums(self.config, self.start, self.sequences)
+
+    def needs(self) -> Mapping[str, float]:
+        """It computes on all workers."""
+        return needs_as_training(self.config)
+
+    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
+        """Measures on the cluster's devices."""
+        start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
+        summing = Summing(self.config, start, texts, str(folder), self.sequences, MEASURED, squares)
+        return summed_up(summing, FISHER_FILE, done[self.previous].path if self.previous else None)
+
+
+def squares(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
+    """Squared gradients, row by row."""
+    from adapt.method.quadratic_penalty import squared_gradients
+
+    return squared_gradients(model, objective, batches, dtype)

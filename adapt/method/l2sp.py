@@ -33,21 +33,35 @@ class L2spOptions:
     0 leaves this pull out."""
 
 
-class L2sp(Method):
-    """Adds alpha (w - w_start) + beta (w - w_base) to the gradient of every step."""
+class PullsWeights(Method):
+    """A method that pulls weights back; its `begin` sets the pulls."""
 
-    Options = L2spOptions
-    kind: ClassVar[str] = "l2sp"
-
-    def __init__(self, options: L2spOptions) -> None:
-        super().__init__(options)
-        self._setting = Setting()
-        self._pulls: Pulls | None = None
+    _setting = Setting()
+    _pulls: Pulls | None = None
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Notes where the training started."""
         self._setting = setting
         return model
+
+    def before_step(self, engine: TrainingEngine, step: int) -> None:
+        """Adds the penalty's gradient."""
+        assert self._pulls
+        self._pulls.add_to(engine)
+
+    def report(self) -> dict[str, float]:
+        """The penalty before the last step [nats a predicted token, like the loss]."""
+        if self._pulls is None:  # in a trial of how much memory a pass takes
+            return {}
+        return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
+
+
+class L2sp(PullsWeights):
+    """Adds alpha (w - w_start) + beta (w - w_base) to the gradient of every step."""
+
+    Options = L2spOptions
+    kind: ClassVar[str] = "l2sp"
+    options: L2spOptions
 
     def begin(self, engine: TrainingEngine) -> None:
         """Keeps what the weights are now."""
@@ -61,17 +75,6 @@ class L2sp(Method):
             self._pulls = Pulls([Pull(alpha, start), Pull(beta, own_parts(engine, lambda name: base[name].detach()))])
         else:  # the first domain starts from the base, so both pulls are one
             self._pulls = Pulls([Pull(alpha + beta, start)])
-
-    def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the penalty's gradient."""
-        assert self._pulls
-        self._pulls.add_to(engine)
-
-    def report(self) -> dict[str, float]:
-        """The penalty before the last step [nats a predicted token, like the loss]."""
-        if self._pulls is None:  # in a trial of how much memory a pass takes
-            return {}
-        return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """One or two copies of a rank's share of the weights, and one for a moment."""

@@ -1,21 +1,20 @@
-"""What stages that measure a model on a text share: its rows, and the stage that adds something up over them.
+"""What stages that measure a model on a text share: its rows, and what is added up over them.
 
 Loads no torch: a Ray task must hide the GPUs that are not its own before it does. `row_sums` has the rest.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapt.config import Config
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.objective.table import objective_what
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import Outcome
 from adapt.runner.record import cost_of
 from adapt.support.errors import ConfigError
 from adapt.support.schema import SHARD_GLOB
@@ -105,58 +104,31 @@ class Summed:
     device_seconds: float
 
 
-@dataclass(frozen=True, eq=False)
-class MeasureSums(Stage[Summed]):
-    """The mean of something over rows of a text, joined with that of the domains before."""
+def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
+    """What determines sums beside the text: the sample, what the model sees of it, and the model."""
+    return {
+        "sequences": wanted,
+        "sequence_length": config.training.sequence_length,
+        "attention_dropout": config.model.attention_dropout,
+        "objective": objective_what(config),
+        "model": start.digest,
+        "seed": config.seed,
+    }
 
-    measured: ClassVar[str]
-    """What it is, for messages."""
-    file: ClassVar[str]
-    """Name of the file with the means, in safetensors."""
 
-    name: str
-    config: Config
-    sequences: int
-    """Rows that are passed through the model."""
-    start: Start
-    """The model that is measured."""
-    texts: tuple[Stage[Any], ...]
-    """The prepared texts that it is measured on."""
-    previous: Stage[Summed] | None
-    """The stage of the domains before."""
+def needs_as_training(config: Config) -> Mapping[str, float]:
+    """What a stage takes of the cluster that computes on all workers, as a training does."""
+    from adapt.train.capacity.device import training_needs
 
-    @staticmethod
-    @abstractmethod
-    def added_up(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
-        """As `Adding` says."""
+    return training_needs(config.resources)
 
-    def what(self) -> Mapping[str, Any]:
-        """The sample, what the model sees of it, and the model."""
-        return {
-            "sequences": self.sequences,
-            "sequence_length": self.config.training.sequence_length,
-            "attention_dropout": self.config.model.attention_dropout,
-            "objective": objective_what(self.config),
-            "model": self.start.digest,
-            "seed": self.config.seed,
-        }
 
-    def needs(self) -> Mapping[str, float]:
-        """It computes on all workers, as a training does."""
-        from adapt.train.capacity.device import training_needs
+def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Summed]:
+    """What comes of a stage that adds up on the cluster. Arguments and errors as of `row_sums.sum_up`."""
+    from adapt.method.row_sums import sum_up
 
-        return training_needs(self.config.resources)
-
-    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
-        """Measures on the cluster's devices."""
-        from adapt.method.row_sums import sum_up
-
-        config, texts = self.config, tuple(str(done[text].path) for text in self.texts)
-        before = done[self.previous].path if self.previous else None
-        wanted, start = self.sequences, self.start.made(done)
-        summing = Summing(config, start, texts, str(folder), wanted, self.measured, self.added_up)
-        result = sum_up(summing, self.file, before)
-        return Outcome(result, cost_of(result.device_seconds, config.resources.price_per_device_hour))
+    result = sum_up(summing, name, previous)
+    return Outcome(result, cost_of(result.device_seconds, summing.config.resources.price_per_device_hour))
 
 
 def share_of_sums(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:

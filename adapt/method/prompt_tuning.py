@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, PositiveInt
-from adapt.method.base import Added, AddedMemory, Method, Setting
-from adapt.method.domain_parameters import check_trained_sets, enter_sets, take_set, words_of
+from adapt.method.base import Added, AddedMemory, Setting
+from adapt.method.domain_parameters import TrainsSets, check_trained_sets, words_of
 from adapt.model.additions.table import stored_additions
 from adapt.model.architecture import PROMPTS, check_units, max_sequence_length
 from adapt.model.size import ModelSize
@@ -35,7 +35,7 @@ class PromptOptions:
     """`true` gives each domain a prompt of its own, trained on its text alone. `false` trains one through all."""
 
 
-class Prompted(Method):
+class Prompted(TrainsSets):
     """Trains prompts alone."""
 
     Options = PromptOptions
@@ -46,7 +46,11 @@ class Prompted(Method):
         super().__init__(options)
         self.options: PromptOptions = options
         self.by_domain = options.per_domain
-        self._names: list[str] = []
+
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Vectors of a length."""
+        return PROMPTS, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models that have other additions, and sequences for which prompts leave no room.
@@ -54,25 +58,14 @@ class Prompted(Method):
         Raises:
             ConfigError, ModelError: say which.
         """
-        check_trained_sets(config, model, self.kind, PROMPTS, {"length": self.options.length}, self.by_domain)
+        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
         check_room(config, model, "prompt.length", self.options.length)
 
-    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and puts the domain's prompt in; a new one consists of words of its text."""
-        from adapt.model.additions.soft_prompts import attach_prompts, begin_prompt
+    def begin_set(self, model: PreTrainedModel, setting: Setting, number: int) -> None:
+        """As words of the domain's text."""
+        from adapt.model.additions.soft_prompts import begin_prompt
 
-        self._names = take_set(
-            model,
-            setting,
-            self.by_domain,
-            lambda: attach_prompts(model, 1, self.options.length),
-            lambda number: begin_prompt(model, number, words_of(model, setting, self.options.length)),
-        )
-        return model
-
-    def resize(self, config: Any) -> None:
-        """Says which prompts there are."""
-        enter_sets(config, PROMPTS, self._names, {"length": self.options.length})
+        begin_prompt(model, number, words_of(model, setting, self.options.length))
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
         """The prompt passes the layers with every document."""
@@ -98,7 +91,7 @@ class PrefixOptions:
     """`true` gives each domain prefixes of its own, trained on its text alone. `false` trains one set through all."""
 
 
-class Prefixed(Method):
+class Prefixed(TrainsSets):
     """Trains prefixes alone."""
 
     Options = PrefixOptions
@@ -109,7 +102,11 @@ class Prefixed(Method):
         super().__init__(options)
         self.options: PrefixOptions = options
         self.by_domain = options.per_domain
-        self._names: list[str] = []
+
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Vectors of a length."""
+        return PREFIXES, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models whose layers are not known, or that have other additions.
@@ -118,24 +115,13 @@ class Prefixed(Method):
             ConfigError, ModelError: say which.
         """
         check_units(model)
-        check_trained_sets(config, model, self.kind, PREFIXES, {"length": self.options.length}, self.by_domain)
+        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
 
-    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and puts the domain's prefixes in; new ones are those of words of its text."""
-        from adapt.model.additions.prefixes import attach_prefixes, begin_prefixes
+    def begin_set(self, model: PreTrainedModel, setting: Setting, number: int) -> None:
+        """As words of the domain's text."""
+        from adapt.model.additions.prefixes import begin_prefixes
 
-        self._names = take_set(
-            model,
-            setting,
-            self.by_domain,
-            lambda: attach_prefixes(model, 1, self.options.length),
-            lambda number: begin_prefixes(model, number, words_of(model, setting, self.options.length)),
-        )
-        return model
-
-    def resize(self, config: Any) -> None:
-        """Says which prefixes there are."""
-        enter_sets(config, PREFIXES, self._names, {"length": self.options.length})
+        begin_prefixes(model, number, words_of(model, setting, self.options.length))
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
         """Every token attends to the prefix, too."""

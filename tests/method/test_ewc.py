@@ -14,7 +14,7 @@ from torch import Tensor
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.corpus.token_shards import write_shard
 from adapt.method.base import AddedMemory, Setting
-from adapt.method.ewc import FISHER_FILE, MEASURED, Ewc, EwcOptions, MeasureFisher
+from adapt.method.ewc import FISHER_FILE, MEASURED, Ewc, EwcOptions, squares
 from adapt.method.measurement import EPOCH, Summing, share_of_sums, text_of
 from adapt.method.quadratic_penalty import squared_gradients
 from adapt.method.row_sums import sampled_rows, sum_up
@@ -42,7 +42,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def summing(model: Path, corpus: Path, folder: Path, workers: int = 1) -> Summing:
     training = TrainingConfig(precision="fp32", sequence_length=LENGTH)
     config = Config(seed=3, method=MethodConfig("ewc"), training=training, resources=ResourcesConfig(workers=workers))
-    return Summing(config, Pretrained(model, model), (str(corpus),), str(folder), 20, MEASURED, MeasureFisher.added_up)
+    return Summing(config, Pretrained(model, model), (str(corpus),), str(folder), 20, MEASURED, squares)
 
 
 def by_hand(model: Any, batch: Batch, objective: Any) -> Iterator[dict[str, Tensor]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adapt.config import Config
+from adapt.method.measurement import needs_as_training
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
@@ -102,10 +103,8 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """It computes on all workers, as a training does."""
-        from adapt.train.capacity.device import training_needs
-
-        return training_needs(self.config.resources)
+        """It computes on all workers."""
+        return needs_as_training(self.config)
 
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
         """Measures on the cluster's devices."""

@@ -26,6 +26,7 @@ from adapt.method.domain_parameters import learn_prototype, sample_of, take_set,
 from adapt.method.elle.growth import Growth
 from adapt.model.additions.domain_modules import attach_domains, domains_of, own_parameters, sets_of
 from adapt.model.additions.soft_prompts import attach_prompts, begin_prompt
+from adapt.model.architecture import PROMPTS
 from adapt.model.layers import Layer, inputs, is_transposed, layers_of, outputs
 
 BEFORE_HEAD = {
@@ -239,7 +240,8 @@ def take_prompt(
         model,
         setting,
         True,
-        lambda: attach_prompts(model, 1, length),
+        PROMPTS,
+        {"length": length},
         lambda number: begin_prompt(model, number, words_of(model, setting, length)),
     )
     for parameter in trained:

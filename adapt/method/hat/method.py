@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, NonNegativeFloat, PositiveFloat, PositiveInt
-from adapt.method.base import AddedMemory, Method, Setting, TrainingEngine
-from adapt.method.domain_parameters import check_domain_sets, enter_sets, take_set
+from adapt.method.base import AddedMemory, Setting, TrainingEngine
+from adapt.method.domain_parameters import TrainsSets, check_domain_sets
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -41,15 +41,13 @@ class HatOptions:
     leave little to those after."""
 
 
-class LearnsMasks(Method):
+class LearnsMasks(TrainsSets):
     """A method that learns masks of a domain with what they mask; its `prepare_model` sets `learning`."""
 
     goes_alone: ClassVar[bool] = True
     by_domain = True
     depends_on_length = True
     learning: MaskLearning
-    _names: list[str]
-    """The domains that the model has masks for."""
 
     def begin(self, engine: TrainingEngine) -> None:
         """Looks at what this rank holds."""
@@ -92,7 +90,7 @@ class Hat(LearnsMasks):
         return given if self.options.on == "adapters" else {k: v for k, v in given.items() if k != "width"}
 
     @property
-    def _addition(self) -> tuple[str, dict[str, Any]]:
+    def addition(self) -> tuple[str, dict[str, Any]]:
         """The kind of the model's addition, and its options."""
         steepest = {"steepest": self.options.steepest}
         if self.options.on == "model":
@@ -105,25 +103,16 @@ class Hat(LearnsMasks):
         Raises:
             ConfigError, ModelError: as `check_domain_sets`.
         """
-        check_domain_sets(config, model, self.kind, *self._addition)
+        check_domain_sets(config, model, self.kind, *self.addition)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts masks in, and frees what they mask."""
         from adapt.method.hat.mask_learning import MaskLearning, used_in_layers, used_in_plugins
-        from adapt.model.additions.masks import attach_plugins, attach_unit_masks
 
-        (_, made), is_model = self._addition, self.options.on == "model"
-        attach: Any = attach_unit_masks if is_model else attach_plugins
-        self._names = take_set(model, setting, True, lambda: attach(model, 1, **made))
-        used = used_in_layers if is_model else used_in_plugins
-        options = self.options
+        super().prepare_model(model, setting)
+        options, used = self.options, used_in_layers if self.options.on == "model" else used_in_plugins
         self.learning = MaskLearning(model, used, setting.steps, options.steepest, options.sparsity)
         return model
-
-    def resize(self, config: Any) -> None:
-        """Says which masks there are."""
-        kind, made = self._addition
-        enter_sets(config, kind, self._names, made)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """A token passes the plugins, where masks are not on the model itself."""

@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
 from adapt.method.base import AddedMemory, Domain, Method, Setting
-from adapt.method.measurement import AddedUp, MeasureSums, check_prepared
+from adapt.method.measurement import (
+    AddedUp,
+    Summed,
+    Summing,
+    check_prepared,
+    needs_as_training,
+    summed_up,
+    what_of_sums,
+)
 from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
-from adapt.runner import Stage
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.support.errors import ConfigError
 
@@ -158,18 +167,43 @@ class Lora(Method):
         return float(self.options.layers * self.options.rank * size.layers * width)
 
 
-class MeasureMoments(MeasureSums):
-    """Second moments of what enters linear layers (arXiv 2406.05223)."""
+@dataclass(frozen=True, eq=False)
+class MeasureMoments(Stage[Summed]):
+    """Second moments of what enters linear layers (arXiv 2406.05223), the mean over domains so far."""
 
     kind = "moments"
-    measured, file = "second moments", MOMENTS_FILE
 
-    @staticmethod
-    def added_up(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
-        """The sums of x x^T."""
-        from adapt.method.lora.moments import second_moments
+    name: str
+    config: Config
+    sequences: int
+    """Rows that are passed through the model."""
+    start: Start
+    """The model that is measured."""
+    texts: tuple[Stage[Any], ...]
+    """The prepared texts that it is measured on."""
+    previous: Stage[Summed] | None
+    """The moments of the domains before, which the new ones join."""
 
-        return second_moments(model, objective, batches, dtype)
+    def what(self) -> Mapping[str, Any]:
+        """The sample, what the model sees of it, and the model."""
+        return what_of_sums(self.config, self.start, self.sequences)
+
+    def needs(self) -> Mapping[str, float]:
+        """It computes on all workers."""
+        return needs_as_training(self.config)
+
+    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
+        """Measures on the cluster's devices."""
+        start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
+        summing = Summing(self.config, start, texts, str(folder), self.sequences, "second moments", moments)
+        return summed_up(summing, MOMENTS_FILE, done[self.previous].path if self.previous else None)
+
+
+def moments(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
+    """The sums of x x^T."""
+    from adapt.method.lora.moments import second_moments
+
+    return second_moments(model, objective, batches, dtype)
 
 
 def check_rank(options: LoraOptions, smallest: int) -> None:
