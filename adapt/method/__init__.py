@@ -5,7 +5,8 @@
 - `l2sp`, `ewc`: weights are held near where they were; `quadratic_penalty` has the arithmetic of both.
 - `das/`: units that matter to past domains move less.
 - `hat/`, `cpt`: masks of units for each domain.
-- `adapters`, `prompt_tuning`, `demix`: a set of parameters for each domain; `domain_parameters` is what they share.
+- `adapters`, `prompt_tuning`, `demix`: a set of parameters for each domain; `domain_parameters` and `domain_sets`
+  are what they share.
 - `lora/`, `freeze`, `block_expansion`, `elle/`: a part of the model trains, or the model grows.
 - `replay`, `derpp/`, `distill` with `teacher`: past text, or what an earlier model makes of text.
 - `interpolate`, `average`: the model that is handed on is a mean.

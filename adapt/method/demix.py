@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config
-from adapt.method.base import AddedMemory, Setting
-from adapt.method.domain_parameters import TrainsSets, check_domain_sets
+from adapt.method.base import AddedMemory
+from adapt.method.domain_parameters import TrainsSets, Words, check_domain_sets
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Demix(TrainsSets):
         """
         check_domain_sets(config, model, self.kind, *self.addition)
 
-    def begin_set(self, model: PreTrainedModel, setting: Setting, number: int) -> None:
+    def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         """As the experts of another domain, or as the model's own blocks, so that it computes what it did."""
         from adapt.model.additions.domain_modules import nearest_domain_to
         from adapt.model.additions.experts import begin_experts

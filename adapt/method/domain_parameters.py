@@ -1,6 +1,7 @@
 """What methods share whose models get a set of parts for each domain, or one for all: adapters, prompts, experts.
 
-Only the set of the domain that is learnt is trained, so nothing that was learnt before can change.
+Only the set of the domain that is learnt is trained, so nothing that was learnt before can change. `domain_sets` puts
+sets into models.
 """
 
 from __future__ import annotations
@@ -8,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapt.config import Config
 from adapt.method.base import Method, Setting
-from adapt.method.measurement import EPOCH, check_prepared, text_of
-from adapt.model.additions.table import ADDITIONS, stored_additions, with_addition
+from adapt.method.measurement import check_prepared
+from adapt.model.additions.table import stored_additions, with_addition
 from adapt.model.architecture import check_units
 from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
     from transformers import PreTrainedModel
 
-DOCUMENTS = 256
-"""Documents of a domain whose mean is its prototype, at the most."""
 NAMED = "domains"
 """The addition that holds the names of domains and their prototypes."""
+Words: TypeAlias = "Callable[[int], Tensor]"
+"""Gives so many words that vectors can begin as: see `adapt.method.domain_sets.words_of`."""
 
 
 def check_trained_sets(
@@ -102,47 +102,6 @@ def _carries(model: Path, other: str, method: str) -> ModelError:
     )
 
 
-def take_set(
-    model: Any,
-    setting: Setting,
-    by_domain: bool,
-    kind: str,
-    options: Mapping[str, Any],
-    begin: Callable[[int], None],
-) -> list[str]:
-    """Makes the set of the domain to be learnt, puts it into use, and leaves nothing else to be trained.
-
-    Args:
-        model: the model to be trained, in evaluation mode.
-        setting: of the training.
-        by_domain: whether each domain has a set of its own.
-        kind: of the addition.
-        options: of the addition, but for the number of sets.
-        begin: fills a new set, by its number, with what it is to begin with, where that depends on the model.
-
-    Returns:
-        The names of the domains that the model has sets for; none if one set is for all.
-    """
-    import torch
-
-    from adapt.model.additions.domain_modules import choose_set, own_parameters, sets_of
-
-    model.requires_grad_(False)
-    names = learn_prototype(model, setting.domain, sample_of(setting.texts, setting.seed)) if by_domain else []
-    number, before = names.index(setting.domain) if by_domain else 0, sets_of(model)
-    is_new = number == (len(before[0]) if before else 0)
-    with torch.random.fork_rng([]):
-        torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
-        if not before:
-            ADDITIONS.load(kind)(model, sets=1, **options)
-        for parameter in own_parameters(model, number):
-            parameter.requires_grad_(True)
-        if is_new:
-            begin(number)
-    choose_set(model, number)
-    return names
-
-
 class TrainsSets(Method):
     """Trains one set of an addition alone: that of the domain, or, if not `by_domain`, one that all domains share."""
 
@@ -156,29 +115,18 @@ class TrainsSets(Method):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes the model and puts the domain's set in, which is drawn by the run's seed."""
-        begin = partial(self.begin_set, model, setting)
-        self._names = take_set(model, setting, self.by_domain, *self.addition, begin)
+        from adapt.method.domain_sets import take_set
+
+        self._names = take_set(model, setting, self.by_domain, *self.addition, partial(self.begin_set, model))
         return model
 
-    def begin_set(self, model: PreTrainedModel, setting: Setting, number: int) -> None:
-        """Fills a new set with what it is to begin with, where that depends on the model."""
+    def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
+        """Fills a new set with what it is to begin with, where that depends on the model or the text."""
 
     def resize(self, config: Any) -> None:
         """Says which sets there are."""
         kind, options = self.addition
         enter_sets(config, kind, self._names, options)
-
-
-def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
-    """Words that vectors can begin as, int64 [wanted]: the beginning of the domain's text, documents drawn by the seed.
-
-    Where that is streamed, or too short, torch's generator draws them from the vocabulary.
-    """
-    import numpy as np
-    import torch
-
-    text = np.concatenate([np.empty(0, np.int64), *sample_of(setting.texts, setting.seed)])[:wanted]
-    return torch.from_numpy(text) if len(text) == wanted else torch.randint(model.config.vocab_size, (wanted,))
 
 
 def enter_sets(config: Any, kind: str, names: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -193,39 +141,3 @@ def enter_sets(config: Any, kind: str, names: Sequence[str], options: Mapping[st
     with_addition(config, kind, sets=max(len(names), 1), **options)
     if names:
         with_addition(config, NAMED, names=list(names))
-
-
-def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:
-    """Gives the model the prototype of a domain, which is new to it or not, and tells all that it knows.
-
-    Args:
-        model: that has, or gets, domains.
-        domain: its name.
-        sample: documents of it.
-    """
-    from adapt.model.additions.domain_modules import attach_domains, domains_of, prototype_of
-
-    if domains_of(model) is None:
-        attach_domains(model, [])
-    known = domains_of(model)
-    assert known is not None
-    known.learn(domain, prototype_of(model, sample))
-    return list(known.names)
-
-
-def sample_of(texts: Sequence[Path], seed: int) -> list[np.ndarray]:
-    """Documents of a domain.
-
-    Args:
-        texts: folders of its prepared text; none where that is streamed.
-        seed: by which they are drawn.
-    """
-    import numpy as np
-
-    from adapt.corpus.sample_order import permute
-
-    if not texts:
-        return []
-    stream = text_of(texts)
-    wanted = np.arange(min(DOCUMENTS, stream.documents))
-    return [stream.document(number) for number in permute(wanted, stream.documents, seed, EPOCH).tolist()]

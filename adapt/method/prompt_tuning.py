@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, PositiveInt
-from adapt.method.base import Added, AddedMemory, Setting
-from adapt.method.domain_parameters import TrainsSets, check_trained_sets, words_of
+from adapt.method.base import Added, AddedMemory
+from adapt.method.domain_parameters import TrainsSets, Words, check_trained_sets
 from adapt.model.additions.table import stored_additions
 from adapt.model.architecture import PROMPTS, check_units, max_sequence_length
 from adapt.model.size import ModelSize
@@ -61,11 +61,11 @@ class Prompted(TrainsSets):
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
         check_room(config, model, "prompt.length", self.options.length)
 
-    def begin_set(self, model: PreTrainedModel, setting: Setting, number: int) -> None:
+    def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         """As words of the domain's text."""
         from adapt.model.additions.soft_prompts import begin_prompt
 
-        begin_prompt(model, number, words_of(model, setting, self.options.length))
+        begin_prompt(model, number, words(self.options.length))
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
         """The prompt passes the layers with every document."""
@@ -117,11 +117,11 @@ class Prefixed(TrainsSets):
         check_units(model)
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
 
-    def begin_set(self, model: PreTrainedModel, setting: Setting, number: int) -> None:
+    def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         """As words of the domain's text."""
         from adapt.model.additions.prefixes import begin_prefixes
 
-        begin_prefixes(model, number, words_of(model, setting, self.options.length))
+        begin_prefixes(model, number, words(self.options.length))
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
         """Every token attends to the prefix, too."""

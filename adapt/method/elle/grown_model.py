@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from adapt.method.base import Setting
-from adapt.method.domain_parameters import learn_prototype, sample_of, take_set, words_of
+from adapt.method.domain_sets import learn_prototype, sample_of, take_set
 from adapt.method.elle.growth import Growth
 from adapt.model.additions.domain_modules import attach_domains, domains_of, own_parameters, sets_of
 from adapt.model.additions.soft_prompts import attach_prompts, begin_prompt
@@ -242,7 +242,7 @@ def take_prompt(
         True,
         PROMPTS,
         {"length": length},
-        lambda number: begin_prompt(model, number, words_of(model, setting, length)),
+        lambda number, words: begin_prompt(model, number, words(length)),
     )
     for parameter in trained:
         parameter.requires_grad_(True)

@@ -9,7 +9,7 @@ import torch
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, TrainingConfig
 from adapt.method.base import Added, Setting
-from adapt.method.domain_parameters import sample_of
+from adapt.method.domain_sets import sample_of
 from adapt.method.elle.grown_model import grown
 from adapt.method.elle.growth import Growth
 from adapt.method.elle.method import TEXT, Elle, ElleOptions
