@@ -18,7 +18,7 @@ def test_a_command_that_does_not_exist(run: Run, arguments: list[str]) -> None:
 REFUSED = [
     (["--corpus.paths=[]"], 2, ["ConfigError: corpus.paths is empty", "--corpus.paths"]),
     (["--training.learning_rat=1"], 2, ["unknown key --training.learning_rat", "did you mean training.learning_rate?"]),
-    (["--training.learning_rate=-1"], 2, ["training.learning_rate is -1.0, but must be >0"]),
+    (["--training.learning_rate=-1"], 2, ["training.learning_rate is -1, but must be >0"]),
     (["--config=gone.yaml"], 2, ["gone.yaml: No such file or directory"]),
     (["--training.sequence_length=129"], 2, ["training.sequence_length is 129, but the model takes 128 tokens"]),
     (["--tracking.mlflow_uri=http://me:pass@host"], 2, ["ConfigError: tracking.mlflow_uri holds a password"]),

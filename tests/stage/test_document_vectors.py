@@ -153,9 +153,9 @@ def test_a_pool_that_cannot_be_read_is_refused_with_its_counts(
     learnt = LearnEmbedder("tfidf", embedding, (texts,), RESOURCES)
     with pytest.raises(DataError, match=message):
         ensure(learnt, made.store)
-    static = Embedding.of(made, "static", {})
+    transformer = Embedding.of(made, "transformer", {})
     with pytest.raises(DataError, match=message):
-        ensure(Embed("pool", static, None, texts, RESOURCES), made.store)
+        ensure(Embed("pool", transformer, None, texts, RESOURCES), made.store)
 
 
 def test_a_large_source_is_looked_at_before_it_is_embedded(
