@@ -52,16 +52,15 @@ class Look(Stage[Evidence]):
         Raises:
             DataError: a corpus holds no text.
         """
-        from adapt.advise.collect_evidence import look
-        from adapt.advise.corpus_sample import joined_samples, sample_corpus
+        from adapt.advise import collect_evidence, corpus_sample
 
         start, most = self.start.made(done), self.config.advice.max_documents
         check_weights(start.model)
         samples = {
-            name: joined_samples(
-                [sample_corpus(each.manifest, each.corpus, most // len(sources) or 1) for each in sources]
+            name: corpus_sample.joined_samples(
+                [corpus_sample.sample_corpus(each.manifest, each.corpus, most // len(sources) or 1) for each in sources]
             )
             for name, sources in self.texts.items()
         }
         tasks = {name: done[task].path for name, task in self.tasks.items()}
-        return Outcome(look(self.config, start, samples, tasks))
+        return Outcome(collect_evidence.look(self.config, start, samples, tasks))

@@ -70,7 +70,6 @@ class ScratchModel(Stage[Begun]):
             DataError: the corpus has no text.
             ModelError: the dimensions cannot be set.
         """
-        from adapt.model.tokenizer import load_tokenizer
         from adapt.vocabulary.from_scratch import write_scratch
 
         texts, asked = self.screening.joined(self.domains, self.config, done), self.config.vocabulary
@@ -79,5 +78,5 @@ class ScratchModel(Stage[Begun]):
             raise empty_corpus(", ".join(self.domains))
         size = asked.size if isinstance(asked.size, int) else None
         every = chain([first], texts)
-        parameters = write_scratch(self.start.made(done), every, size, asked.dimensions, self.config.seed, folder)
-        return Outcome(Begun(len(load_tokenizer(folder)), parameters))
+        start, seed = self.start.made(done), self.config.seed
+        return Outcome(Begun(*write_scratch(start, every, size, asked.dimensions, seed, folder)))

@@ -31,8 +31,8 @@ DIMENSIONS = {
 @one_at_a_time
 def write_scratch(
     pretrained: Pretrained, texts: Iterable[str], size: int | None, dimensions: str | None, seed: int, folder: Path
-) -> int:
-    """Writes a tokenizer and a model, and gives the number of the model's parameters.
+) -> tuple[int, int]:
+    """Writes a tokenizer and a model, and gives the number of tokens and that of the model's parameters.
 
     Args:
         pretrained: the model whose architecture, kind of tokenizer and special tokens are taken.
@@ -56,7 +56,7 @@ def write_scratch(
         torch.manual_seed(seed)
         model = model_class(config).from_config(config, dtype=torch.float32)
         save_model(folder, model.state_dict(), new, folder, pretrained.trust_remote_code)
-    return int(model.num_parameters())
+    return len(new), int(model.num_parameters())
 
 
 def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) -> dict[str, Any]:
