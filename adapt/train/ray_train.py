@@ -98,13 +98,23 @@ def on_all_ranks(run: RankedRun) -> None:
         TrainingError: workers crashed too often.
     """
     await_resources(run.resources)
-    sealing, is_done = run.sealing(), False
+    hush()
+    sealing, scaling, is_done = run.sealing(), _scaling(run), False
     local = Path(tempfile.mkdtemp(prefix="train-", dir=os.environ[OWN_RAY])) if is_own_ray() else None
     while not is_done:
         mend_run(run.run_folder, sealing)
+        trainer: Any = TorchTrainer(
+            run.function,
+            train_loop_config={**run.told, "sealing": sealing},
+            torch_config=LocalTorchConfig(folder=str(local)) if local else None,
+            scaling_config=scaling,
+            run_config=_run_config(run, bool(local)),
+        )
+        if len(run.sizes) > 1:
+            trainer = _elastic(trainer, run, scaling, bool(local))
         try:
             with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
-                _fit(_trainer(run, sealing, local), run.folder, local)
+                _fit(trainer, run.folder, local)
             is_done = True
         except CheckpointError as error:  # its checkpoint is gone, so this ends
             newest = newest_whole(run.run_folder)
@@ -145,37 +155,35 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
         raise as_ours(errors[0], folder) from errors[0]
 
 
-def _trainer(run: RankedRun, sealing: Sealing, local: Path | None) -> Any:
-    hush()
+def _scaling(run: RankedRun) -> ScalingConfig:
+    """How many ranks, and what each reserves."""
     sizes, bundle = run.sizes, bundle_of(run.resources)
-    # typed as anything, since Ray declares what its first version took
-    callbacks: list[Any] = [EndAtOnce(run.folder)]
-    environment: dict[str, Any] = {}
     workers: Any = sizes[0] if len(sizes) == 1 else (sizes[0], sizes[-1])
-    if not local:  # all processes of a Ray of our own have it
-        environment["worker_runtime_env"] = {"env_vars": PROCESS_ENVIRONMENT}
-    scaling = ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle)
-    trainer: Any = TorchTrainer(
-        run.function,
-        train_loop_config={**run.told, "sealing": sealing},
-        torch_config=LocalTorchConfig(folder=str(local)) if local else None,
-        scaling_config=scaling,
-        run_config=RunConfig(
-            name=run.name,
-            storage_path=str(run.folder / CHECKPOINTS),
-            failure_config=FailureConfig(max_failures=run.resources.max_failures if len(sizes) == 1 else -1),
-            checkpoint_config=CheckpointConfig(num_to_keep=run.keep_checkpoints),
-            callbacks=callbacks,
-            **environment,
-        ),
+    return ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle)
+
+
+def _run_config(run: RankedRun, is_local: bool) -> RunConfig:
+    """Where a run is kept, how often it starts again, and what its ranks find in their environment."""
+    callbacks: list[Any] = [EndAtOnce(run.folder)]  # typed as anything, since Ray declares what its first version took
+    # all processes of a Ray of our own have the environment already
+    environment: dict[str, Any] = {} if is_local else {"worker_runtime_env": {"env_vars": PROCESS_ENVIRONMENT}}
+    return RunConfig(
+        name=run.name,
+        storage_path=str(run.folder / CHECKPOINTS),
+        failure_config=FailureConfig(max_failures=run.resources.max_failures if len(run.sizes) == 1 else -1),
+        checkpoint_config=CheckpointConfig(num_to_keep=run.keep_checkpoints),
+        callbacks=callbacks,
+        **environment,
     )
-    if len(sizes) == 1:
-        return trainer
+
+
+def _elastic(trainer: Any, run: RankedRun, scaling: ScalingConfig, is_local: bool) -> Any:
+    """The trainer with our policy for how many ranks there are."""
     from adapt.ray.private import with_policy
     from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
 
-    told = ElasticRun(run.folder, run.run_folder, not local, run.resources.max_failures)
-    return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), told))
+    told = ElasticRun(run.folder, run.run_folder, not is_local, run.resources.max_failures)
+    return with_policy(trainer, ElasticPolicy(scaling, Sizing(run.sizes, PATIENCE), told))
 
 
 class EndAtOnce(UserCallback):

@@ -21,7 +21,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
     monkeypatch.delenv("DONTSTOP_KEY", raising=False)
     monkeypatch.setattr(ray_train, "await_resources", lambda _: None)
     monkeypatch.setattr(ray_train, "following", lambda *_: nullcontext())
-    monkeypatch.setattr(ray_train, "_trainer", lambda *_: None)
+    monkeypatch.setattr(ray_train, "_scaling", lambda _: None)
+    monkeypatch.setattr(ray_train, "TorchTrainer", lambda *_, **__: None)
     folder = tmp_path / "train" / "demo-12"
     made = RankedRun(lambda _: None, {}, folder, "run", ResourcesConfig(), [1], keep_checkpoints=9)
     (tmp_path / "train").mkdir()
