@@ -190,19 +190,6 @@ def evaluation_index(corpus: CorpusConfig, further: Mapping[str, Sequence[str]] 
     return replace(index, counts=counts)
 
 
-@dataclass(frozen=True)
-class Shared:
-    """A check in Ray's object store, which tasks fetch without a copy of its arrays."""
-
-    reference: Any
-
-    def fetch(self) -> Any:
-        """The index or the keys, with the check as `many`. To be called once an item: a call takes a while."""
-        import ray
-
-        return ray.get(self.reference)
-
-
 FIX = "give files with other fields a set of their own in corpus.decontaminate, with its text_field and pair_field"
 
 

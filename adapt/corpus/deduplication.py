@@ -37,9 +37,9 @@ from adapt.corpus.minhash import (
     signatures,
     write_chunk,
 )
-from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, numbered_items
+from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, numbered_items, screen_of
 from adapt.corpus.read_progress import Pace, Piece, text_bytes, watched
-from adapt.corpus.screening import DUPLICATE, screen_of
+from adapt.corpus.screening import DUPLICATE
 from adapt.corpus.shingles import normalised_texts
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner.files import write_atomically

@@ -3,9 +3,7 @@
 Readers cut parts into chunks of some megabytes of text. Tokenizers turn each chunk into one shard, named by its
 position. Memory holds a few chunks, however large the corpus is, and any number of workers writes the same shards.
 
-Repeated ids of records (`corpus.id_field`) are counted exactly in bounded memory: readers write sorted hashes of 64
-bits, and `count_repeats` counts one range of hashes after another. Two of n ids collide by chance with probability
-n^2 / 2^65. `gather` joins several prepared sources to one corpus to measure on.
+`gather` joins several prepared sources to one corpus to measure on.
 """
 
 import json
@@ -24,14 +22,15 @@ from ray.data import TaskPoolStrategy
 
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import PLAIN, Form
+from adapt.corpus.decontamination import evaluation_index
 from adapt.corpus.encode_chunks import Encode, EncodedChunk, share_tokenizer
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import items_of
-from adapt.corpus.heldout import MEASURED
+from adapt.corpus.heldout import MEASURED, Measured
 from adapt.corpus.legibility import Legibility
 from adapt.corpus.read_progress import Pace, Piece, watched
-from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, item_texts, screen_of
+from adapt.corpus.screening import PASS, REJECTS, Screen, Tally, check_few_bad, item_texts
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner import Record
@@ -46,6 +45,39 @@ WAITING_BYTES = 256 * 2**20
 WORTH_BYTES = 8_000_000
 """From so much text on several tasks would find out what the tokenizer allows, so one does it for all."""
 MAX_UNKNOWN_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A check in Ray's object store, which tasks fetch without a copy of its arrays."""
+
+    reference: Any
+
+    def fetch(self) -> Any:
+        """The index or the keys, with the check as `many`. To be called once an item: a call takes a while."""
+        return ray.get(self.reference)
+
+
+def screen_of(
+    corpus: CorpusConfig, folder: Path, duplicates: Path | None = None, measured: Sequence[Path] = ()
+) -> Screen:
+    """The screen of a source; puts what evaluation sets and measured corpora hold into Ray's object store.
+
+    Args:
+        corpus: has the evaluation sets and says whether rejects are written.
+        folder: of the stage.
+        duplicates: what stage `dedup` has found in this source.
+        measured: prepared corpora whose measured text is left out.
+
+    Raises:
+        DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
+    """
+    rejects = folder / REJECTS if corpus.write_rejects else None
+    known = Shared(ray.put(Measured.of(measured))) if measured else None
+    if not corpus.decontaminate:
+        return Screen(None, duplicates, known, rejects)
+    index = evaluation_index(corpus)
+    return Screen(Shared(ray.put(index)), duplicates, known, rejects, index.counts)
 
 
 def prepare(

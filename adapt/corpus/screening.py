@@ -26,7 +26,7 @@ import pyarrow as pa
 from adapt.config import CorpusConfig
 from adapt.corpus.cleaning.block import Block, Drop, count_change
 from adapt.corpus.cleaning.catalogue import blocks_of
-from adapt.corpus.decontamination import EvaluationIndex, Shared, evaluation_index
+from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.files.formats import Bad, fix_of
 from adapt.corpus.files.sources import read_slice, slices_of
@@ -386,30 +386,6 @@ class Screen:
 
 PASS = Screen()
 """Lets everything pass."""
-
-
-def screen_of(
-    corpus: CorpusConfig, folder: Path, duplicates: Path | None = None, measured: Sequence[Path] = ()
-) -> Screen:
-    """The screen of a source; puts what evaluation sets and measured corpora hold into Ray's object store.
-
-    Args:
-        corpus: has the evaluation sets and says whether rejects are written.
-        folder: of the stage.
-        duplicates: what stage `dedup` has found in this source.
-        measured: prepared corpora whose measured text is left out.
-
-    Raises:
-        DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
-    """
-    import ray
-
-    rejects = folder / REJECTS if corpus.write_rejects else None
-    known = Shared(ray.put(Measured.of(measured))) if measured else None
-    if not corpus.decontaminate:
-        return Screen(None, duplicates, known, rejects)
-    index = evaluation_index(corpus)
-    return Screen(Shared(ray.put(index)), duplicates, known, rejects, index.counts)
 
 
 def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplicates: Path | None = None) -> Screen:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.heldout import in_share, keys_of
-from adapt.corpus.prepare_corpus import numbered_items
+from adapt.corpus.prepare_corpus import numbered_items, screen_of
 from adapt.corpus.read_progress import Pace
-from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, check_some_left, item_texts, screen_of
+from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, check_some_left, item_texts
 from adapt.support.errors import DataError
 
 EMBEDDED_CHARACTERS = 1_000_000

@@ -12,7 +12,7 @@ import numpy as np
 
 from adapt.index.exact_search import Nearest, merge_nearest, nearest_of, ranked
 from adapt.index.index_files import IndexFacts
-from adapt.index.index_kinds import FIRST_WIDTH, FLAT_VECTORS, Proposer, widest
+from adapt.index.index_kinds import FIRST_WIDTH, FLAT_VECTORS, Proposer, library, widest
 from adapt.index.parts import VectorPart, unit_rows
 from adapt.ray.runtime import hide_unreserved_gpus, user_errors
 from adapt.support.errors import DataError
@@ -148,9 +148,7 @@ class Shard:
         self, folder: Path, embedder: str | None, numbers: Sequence[int], only: np.ndarray | None, threads: int
     ) -> None:
         hide_unreserved_gpus()
-        import faiss
-
-        faiss.omp_set_num_threads(threads)
+        library().omp_set_num_threads(threads)
         self._index = VectorIndex.open(folder, embedder, numbers, only)
 
     def search(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
@@ -177,7 +175,6 @@ class ShardedIndex:
         embedder: str | None = None,
         only: np.ndarray | None = None,
         cpus: float = 1.0,
-        gpus: float = 0.0,
         threads: int = 1,
     ) -> "ShardedIndex":
         """Starts the actors, on the cluster this process is connected to.
@@ -188,7 +185,6 @@ class ShardedIndex:
             embedder: what makes the queries; see `VectorIndex.open`.
             only: ids of the vectors that may be found; see `VectorIndex.open`.
             cpus: what an actor reserves.
-            gpus: what an actor reserves.
             threads: that an actor searches with.
 
         Raises:
@@ -198,7 +194,7 @@ class ShardedIndex:
 
         facts = VectorIndex.open(folder, embedder, ()).facts
         parts = range(len(facts.parts))
-        actor: Any = ray.remote(num_cpus=cpus, num_gpus=gpus)(Shard)
+        actor: Any = ray.remote(num_cpus=cpus)(Shard)
         shares = [parts[number::shards] for number in range(min(shards, len(parts)))]
         known = ray.put(only)
         actors = tuple(actor.remote(folder, embedder, list(each), known, threads) for each in shares)

@@ -14,9 +14,9 @@ from adapt.config import CorpusConfig, ObjectiveConfig
 from adapt.corpus import streaming
 from adapt.corpus import streaming as module
 from adapt.corpus.corpora import PLAIN, Form
-from adapt.corpus.decontamination import Shared
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.heldout import Measured, is_heldout, key_of
+from adapt.corpus.prepare_corpus import Shared
 from adapt.corpus.streaming import ItemIndex, Online, Server, sample_heldout, serve, served
 from adapt.corpus.token_shards import TokenStream, write_shard
 from adapt.corpus.token_windows import Columns, Cut
