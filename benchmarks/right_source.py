@@ -122,7 +122,8 @@ def by_job(
                 *("--model.path", str(models / MODEL), "--storage.root", str(folder / "runs")),
                 *("--select.pool_paths", str(pool_file), "--select.target_paths", str(target_file)),
                 *("--select.kind", kind, "--select.documents", str(TAKEN), "--select.embedder", embedder),
-                *("--select.embedder_options", json.dumps(options), "--select.measure_loss", "false"),
+                *(f"--{embedder}.{name}={value}" for name, value in options.items()),
+                *("--select.measure_loss", "false"),
             ],
             "select",
         )

@@ -122,7 +122,7 @@ def cost_of(pool_file: Path, kind: str) -> Cost:
     corpus = CorpusConfig(paths=str(pool_file))
     pool = Pool(build_manifest(corpus, Digests()), corpus)
     target = [str(text) for text in itertools.islice(pool, TARGET)]
-    steps = steps_of(SelectConfig(kind=kind), 0) if kind else ()
+    steps = steps_of(Config(select=SelectConfig(kind=kind))) if kind else ()
     start = time.process_time()
     if steps:
         given, selections = Given(pool, target, Config()), [step.selection for step in steps]

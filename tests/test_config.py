@@ -15,7 +15,11 @@ RECIPES = [file for file in _FILES if "\nstages:" not in file.read_text()]  # ch
 
 def test_flat_names_every_field_by_its_section() -> None:
     config = Config(seed=3, training=TrainingConfig(max_steps=7))
-    sections = {field.name: getattr(config, field.name) for field in fields(Config) if field.name != "method_options"}
+    sections = {
+        field.name: getattr(config, field.name)
+        for field in fields(Config)
+        if field.name not in ("method_options", "select_options")
+    }
     names = {
         f"{section}.{field.name}" if is_dataclass(content) else section
         for section, content in sections.items()

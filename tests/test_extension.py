@@ -132,12 +132,20 @@ def test_the_job_of_the_page_is_one_of_a_chain_file(config_file, mine, tmp_path)
     assert (node.label, node.job.name) == ("density", "density")
 
 
+def test_selection_and_embedder_of_the_page_are_parsed_with_their_options(mine, tmp_path):
+    given = {name: settings()[name] for name in ("select", "overlap", "select.embedder", "letters")}
+    file = tmp_path / "select.yaml"
+    file.write_text(yaml.safe_dump(given))
+    options = configured(file, "--select.pool_paths=a").select_options
+    assert options == {"overlap": {"shortest": 5}, "letters": {"alphabet": "aeiou"}}
+
+
 def test_the_selection_of_the_page_prefers_what_resembles_the_target(mine):
     from adapt.select.highest import highest
     from adapt.select.table import selection_of
     from tests.select.pools import given, numbered
 
-    selection = selection_of(**settings()["select"], seed=0)
+    selection = selection_of(settings()["select"]["kind"], settings()["overlap"], 0)
     pool = numbered(["gradients of layers", "nothing alike here", "gradients everywhere"])
     target = ["gradients of deep layers"]
     selection.learn(given(pool, target))

@@ -20,7 +20,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "support": frozenset(),
     "terminal": frozenset({"support"}),
     "config": BASE,
-    "parse": BASE | {"method", "objective"},  # their tables: options of methods are sections
+    "parse": BASE | {"method", "objective", "select", "embed"},  # their tables: options of kinds are sections
     "runner": BASE,
     "ray": BASE,
     "corpus": GROUND | {"ray", "model"},  # the tokenizer

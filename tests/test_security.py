@@ -66,7 +66,7 @@ def test_yaml_makes_no_objects(value: str, tmp_path: Path, monkeypatch: pytest.M
     file.write_text(f"corpus:\n  paths: {value}\n")
     with pytest.raises(ConfigError, match="could not determine a constructor"):
         parse(["--config", str(file)], "jobs/dapt.py")
-    for field in ("corpus.paths", "corpus.cleaning", "select.options"):
+    for field in ("corpus.paths", "corpus.cleaning", "select.kind"):
         with suppress(ConfigError):  # some take it for a text
             parse([f"--{field}={value}"], "jobs/dapt.py")
     assert not Path("ran").exists()

@@ -111,7 +111,7 @@ def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[st
     root = compose_yaml(yaml_text(path))
     written: dict[tuple[str, ...], Mapping[str, Any]] = {("common",): _mapping(content, "common", path)}
     for above, given in (written | {("stages", name): entry.fields for name, entry in entries.items()}).items():
-        refuse_blanks(nested(given), "", place_in(path, *above), node_at(root, above)[0])
+        refuse_blanks(nested(given), frozenset(), place_in(path, *above), node_at(root, above)[0])
 
 
 def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:
@@ -218,7 +218,7 @@ def read_command(arguments: Sequence[str]) -> Command:
     fields, given = flat(Config()), dict[str, str]()
     for name, value in _options(arguments[2:]):
         if name != "only":
-            note_repeated(name, value, given, takes_list(name, ""))
+            note_repeated(name, value, given, takes_list(name, frozenset()))
         if name == "only":
             of_set, _, members = value.partition("=")
             command.only.setdefault(of_set, []).extend(members.split(","))
@@ -226,7 +226,7 @@ def read_command(arguments: Sequence[str]) -> Command:
             command.common[name] = _read(name, value)
         else:
             command.let[name] = value
-    refuse_blanks(nested(command.common), "", lambda keys: " on the command line")
+    refuse_blanks(nested(command.common), frozenset(), lambda keys: " on the command line")
     return command
 
 

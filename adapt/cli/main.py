@@ -4,7 +4,7 @@ import ast
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +15,7 @@ from adapt.config import Config, flat
 from adapt.job.job_run import carry_out
 from adapt.job.registry import JOBS
 from adapt.job.vocabulary_job import told
+from adapt.parse.keys import option_sections
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.terminal import render_text
 from adapt.support.errors import ConfigError
@@ -229,7 +230,9 @@ def script(shell: str) -> str:
     forms = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
     if shell not in forms:
         raise ConfigError(f"there is no completion for {shell or '(no shell)'}", "name bash, zsh or fish")
-    names = ["config", "help", "debug", *flat(Config())]
+    options = option_sections().items()
+    kinds = (f"{section}.{field.name}" for section, of in options for field in fields(of))
+    names = ["config", "help", "debug", *flat(Config()), *kinds]
     return forms[shell].format(
         commands=" ".join([*JOBS, *COMMANDS]),
         chain=" ".join(CHAIN),

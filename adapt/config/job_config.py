@@ -19,11 +19,12 @@ from adapt.config.vocabulary import VocabularyConfig
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Every field by its dotted name, for trackers and messages, with the options of the chosen method alone."""
-    sections = {f.name: getattr(config, f.name) for f in fields(config)}
+    """Every field by its dotted name, for trackers and messages, with the options of the chosen kinds alone."""
+    sections = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "select_options"}
     if (options := sections.pop("method_options")) is not None:
         sections[section_of(config.method.kind)] = options
-    return {
+    chosen = {f"{section}.{name}": value for section, of in config.select_options.items() for name, value in of.items()}
+    return chosen | {
         name: value
         for section, content in sections.items()
         for name, value in (
@@ -69,6 +70,9 @@ class Config:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     method_options: Any = None
     """The options of the method that method.kind names, from the section with the method's name; None for defaults."""
+    select_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The options of the selections and of the embedder that section `select` names, by section, where it has a pool;
+    what is left out has its default."""
 
 
 @dataclass(frozen=True, eq=False)  # each is the only one of its kind, and so can be a key

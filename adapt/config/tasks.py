@@ -72,9 +72,8 @@ class SelectConfig:
     kind: str | list[Any] = "random"
     """How documents are chosen: `random`, `dsir`, `classifier`, `knn`, `tsds`, `semdedup`, `perplexity`, or your own
     selection, `package.module:Class` (docs/selection.md). A list narrows the pool step by step: each is `name` or
-    `name: {option: value}`."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of the selection, where it is one."""
+    `name: {option: value}`. The section that is called like a selection holds its options; those in the list go before
+    them."""
     pool_paths: str | list[str] = how_list()
     """The pool: paths like corpus.paths. Documents that hold dev or test text of the tasks, or a text of
     corpus.decontaminate, are left out first."""
@@ -95,9 +94,7 @@ class SelectConfig:
     """In a list of selections, each but the last passes on so many times the budget."""
     embedder: str = "tfidf"
     """Whose vectors `knn`, `tsds` and `semdedup` compare: `tfidf`, `static`, `transformer`, `vampire`, or your own
-    embedder, `package.module:Class` (docs/selection.md)."""
-    embedder_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the embedder."""
+    embedder, `package.module:Class` (docs/selection.md). The section that is called like it holds its options."""
     index: Literal["auto", "flat", "ivf", "ivf_pq", "hnsw"] = "auto"
     """How the nearest vectors are found: `flat` compares all, the others some; `auto` is flat up to a million documents
     (docs/selection.md)."""

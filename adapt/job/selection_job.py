@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from adapt.config import Config, CorpusConfig, SelectConfig, TaskConfig
+from adapt.config import Config, CorpusConfig, SelectConfig, TaskConfig, section_of
 from adapt.config.job_config import Kind
 from adapt.corpus.corpora import selection_pool, selection_target
 from adapt.job.job_run import Job
@@ -63,7 +63,7 @@ def vector_stages(
         config.select,
         config.resources,
     )
-    embedding = Embedding.of(context, select.embedder, select.embedder_options)
+    embedding = Embedding.of(context, select.embedder, config.select_options.get(section_of(select.embedder), {}))
     documents = PoolTexts(held_out(pool, 0.0), unseen, measured)
     wanted = StageTexts(target)
     learnt = LearnEmbedder(name, embedding, (documents, wanted), resources) if embedding.learns else None
@@ -115,8 +115,8 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
         DataError: files do not exist.
         ModelError: a model that a selection or its embedder reads cannot be found, or has another tokenizer.
     """
-    config, select = context.config, context.config.select
-    steps = steps_of(select, config.seed)
+    config = context.config
+    steps = steps_of(config)
     _check(config, like is not None)
     name = f"{config.name}-{way_of(steps)}"
     tasks = tasks_with_text(config)

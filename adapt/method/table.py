@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from adapt.config import Config, section_of
+from adapt.config import Config
 from adapt.config.kinds import Kinds
 from adapt.method.base import Method
 from adapt.support.errors import ConfigError
@@ -78,25 +76,3 @@ def check_method(config: Config, model: Path) -> None:
             f"choose one of {stages}",
         )
     method.check(config, model)
-
-
-@cache
-def option_sections(kind: str, among: frozenset[str] | None = None) -> dict[str, type[Any]]:
-    """The options of known methods and of this one, by the name of their section.
-
-    Args:
-        kind: a method, which is loaded in any case.
-        among: sections to look at, since a job that has nothing to do should not load all methods; None for all.
-
-    Raises:
-        ConfigError: as `Kinds.load`.
-    """
-    kinds = {section_of(name): name for name in (*METHODS, kind)}
-    wanted = kinds if among is None else among | {section_of(kind)}
-    classes = {section: METHODS.load(name) for section, name in kinds.items() if section in wanted}
-    if ":" in kind and (name := section_of(kind)) in {*Config.__dataclass_fields__, *METHODS}:
-        raise ConfigError(
-            f"method.kind: the options of {kind} need a section `{name}`, but there is one already",
-            "give the class another name",
-        )
-    return {name: method.Options for name, method in classes.items() if method.Options is not None}

@@ -2,16 +2,23 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, replace
 from typing import Any
 
 from adapt.config import Config, section_of
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of, read_fields
-from adapt.method.table import option_sections
 from adapt.parse.blanks import refuse_blanks
 from adapt.parse.command_line import asks_for, read_given
-from adapt.parse.keys import OPTIONS, method_in, nested, overlaid, refuse_sections_without_fields, refuse_unknown_values
+from adapt.parse.keys import (
+    Named,
+    named_in,
+    nested,
+    option_sections,
+    overlaid,
+    refuse_sections_without_fields,
+    refuse_unknown_values,
+)
 from adapt.parse.shown import configuration_text, help_text
 from adapt.parse.values import check_config, refuse_contradictions
 from adapt.support.errors import ConfigError
@@ -30,17 +37,16 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
     Raises:
         ConfigError: unreadable file, unknown key (names the nearest), wrong type or value, fields that contradict.
     """
-    given = read_given(arguments, kind)
-    method = _method(given, kind)
+    values = _with_defaults(read_given(arguments, kind), kind)
+    kinds = named_in(values)
     if asks_for(arguments, "--help", "-h"):
-        print(help_text(program, kind, option_sections(method), _with_defaults(given, kind)))
+        print(help_text(program, kind, option_sections(kinds), values))
         sys.exit(0)
-    values = _with_defaults(given, kind)
     see = f"see `{program} --help`"
     if asks_for(arguments, "--print_config"):
-        print(configuration_text(_read(values, method, see), option_sections(method)), end="")
+        print(configuration_text(_read(values, kinds, see), option_sections(kinds)), end="")
         sys.exit(0)
-    return _checked(_read(values, method, see), kind, method)
+    return _checked(_read(values, kinds, see), kind, kinds)
 
 
 def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
@@ -58,16 +64,12 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     refuse_unknown_values(values, place)
     given = nested(values)
     try:
-        method = _method(given, kind)
-        refuse_blanks(given, method, lambda keys: "")
-        return _checked(_read(_with_defaults(given, kind), method, "see --help"), kind, method)
+        content = _with_defaults(given, kind)
+        kinds = named_in(content)
+        refuse_blanks(given, kinds, lambda keys: "")
+        return _checked(_read(content, kinds, "see --help"), kind, kinds)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
-
-
-def _method(given: Mapping[str, Any], kind: Kind) -> str:
-    """The method that is named, or else the job's own."""
-    return method_in(given) or str(kind.defaults.get("method.kind", "plain"))
 
 
 def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
@@ -78,19 +80,24 @@ def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     return overlaid(nested(own), given)
 
 
-def _read(values: Mapping[str, Any], method: str, see: str) -> dict[str, Any]:
+def _read(values: Mapping[str, Any], kinds: Named, see: str) -> dict[str, Any]:
     """The sections that have values, and fields that stand in none, by name, as instances of their types."""
-    kinds = {**hints_of(Config), **option_sections(method, frozenset(values))}
-    return {name: read_fields(kinds[name], value, name, see) for name, value in values.items() if name in kinds}
+    types = {**hints_of(Config), **option_sections(kinds, frozenset(values))}
+    return {name: read_fields(types[name], value, name, see) for name, value in values.items() if name in types}
 
 
-def _checked(read: Mapping[str, Any], kind: Kind, method: str) -> Config:
+def _checked(read: Mapping[str, Any], kind: Kind, kinds: Named) -> Config:
     """The whole configuration; sections that have no values have their defaults."""
-    sections, chosen = option_sections(method, frozenset(read)), section_of(method)
-    options = read[chosen] if chosen in sections and chosen in read else None
-    if options is None and chosen in sections:
-        options = sections[chosen]()
-    own = {each.name: read[each.name] for each in fields(Config) if each.name in read and each.name != OPTIONS}
-    config = Config(**own, method_options=options if is_dataclass(options) else None)
+    config = Config(**{each.name: read[each.name] for each in fields(Config) if each.name in read})
+    method = section_of(config.method.kind)
+    selecting = named_in({"select": vars(config.select)}) if config.select.pool_paths else ()
+    used = {method, *(section_of(name) for _, name in selecting)}
+    sections = option_sections(kinds, frozenset(used))
+    options = {name: read.get(name) or sections[name]() for name in sorted(used & {*sections})}
+    config = replace(
+        config,
+        method_options=options.pop(method, None),
+        select_options={name: dict(vars(chosen)) for name, chosen in options.items()},
+    )
     refuse_contradictions(config, kind)
     return config

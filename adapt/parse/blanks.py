@@ -12,7 +12,7 @@ import yaml
 
 from adapt.config import Config
 from adapt.config.reading import field_name, hints_of, options_of, takes_null
-from adapt.method.table import option_sections
+from adapt.parse.keys import Named, option_sections
 from adapt.parse.yaml_file import Keys, node_at
 from adapt.support.errors import ConfigError
 
@@ -25,20 +25,20 @@ _SHELL = (
 )
 
 
-def refuse_blanks(given: Mapping[str, Any], method: str, place: Place, root: yaml.Node | None = None) -> None:
+def refuse_blanks(given: Mapping[str, Any], named: Named, place: Place, root: yaml.Node | None = None) -> None:
     """Refuses null in fields that have no null, and variables of the shell, which nothing here expands.
 
     Args:
         given: sections with their fields.
-        method: the method, whose options are a section, too.
+        named: kinds whose options are sections, too.
         place: says where a value is written.
         root: the YAML document that `given` was read from, if there is one. It tells an empty value from `null`. The
-            options of a plug-in, whose types are not known here, must not be empty, but may be null.
+            options in a list of kinds, whose types are not known here, must not be empty, but may be null.
 
     Raises:
         ConfigError: names the field and the place.
     """
-    kinds = _kinds(method, frozenset(given))
+    kinds = _kinds(named, frozenset(given))
     for section, content in given.items():
         for keys, kind, value in _leaves(content, kinds.get(section, Any), (section,)):
             name = field_name(keys)
@@ -56,30 +56,30 @@ def refuse_blanks(given: Mapping[str, Any], method: str, place: Place, root: yam
                 raise ConfigError(what, _SHELL.format(name=".".join(map(str, keys[:2])), value=value))
 
 
-def takes_list(name: str, method: str) -> bool:
+def takes_list(name: str, named: Named) -> bool:
     """Whether a field, by its dotted name, may be a list."""
-    return any(get_origin(option) is list for option in _options(name, method))
+    return any(get_origin(option) is list for option in _options(name, named))
 
 
-def takes_text(name: str, method: str) -> bool:
+def takes_text(name: str, named: Named) -> bool:
     """Whether a field, by its dotted name, may be any text, and is no number."""
-    options = _options(name, method)
+    options = _options(name, named)
     return str in options and not {int, float} & {*options}
 
 
-def _options(name: str, method: str) -> tuple[Any, ...]:
+def _options(name: str, named: Named) -> tuple[Any, ...]:
     """The types that a field may be of, by its dotted name."""
     section, _, field = name.partition(".")
-    kind = _kinds(method, frozenset([section])).get(section, Any)
+    kind = _kinds(named, frozenset([section])).get(section, Any)
     if field:
         kind = hints_of(kind).get(field, Any) if is_dataclass(kind) else Any
     return options_of(kind)
 
 
 @cache
-def _kinds(method: str, sections: frozenset[str]) -> dict[str, Any]:
+def _kinds(named: Named, sections: frozenset[str]) -> dict[str, Any]:
     """The types of the fields that stand in no section, and the classes of sections."""
-    return {**hints_of(Config), **option_sections(method or "plain", sections)}
+    return {**hints_of(Config), **option_sections(named, sections)}
 
 
 def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:

@@ -13,7 +13,9 @@ from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of
 from adapt.parse.blanks import refuse_blanks, takes_list, takes_text
 from adapt.parse.keys import (
-    method_in,
+    TABLES,
+    Named,
+    named_in,
     nested,
     overlaid,
     refuse_sections_without_fields,
@@ -47,7 +49,7 @@ def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
         ConfigError: a key is not known, or a file cannot be read.
     """
     given: dict[str, Any] = {}
-    method = _method_among(arguments)
+    kinds = _named_among(arguments, kind)
     options: dict[str, str] = {}
     refuse_stray([argument for argument in arguments if argument != "-h"])
     for position, argument in enumerate(arguments):
@@ -56,34 +58,34 @@ def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
         name, equals, value = argument[2:].partition("=")
         following = next(iter(arguments[position + 1 :]), "")
         field, is_added = name.rstrip("+"), name.endswith("+")
-        refuse_unknown_key(field, f"--{name}", method, _NO_FIELDS)
+        refuse_unknown_key(field, f"--{name}", kinds, _NO_FIELDS)
         text = value if equals else following
         if name == "config":
             if not text or text.startswith("--"):
                 raise ConfigError("--config names no file", "write --config FILE")
-            given = overlaid(given, read_config_file(text, method))
+            given = overlaid(given, read_config_file(text, kinds))
             continue
         if not equals and (following.startswith("--") or not arguments[position + 1 :]):
             if name in SWITCHES:
                 continue
             raise ConfigError(f"argument --{name}: expected one argument", f"write --{name} VALUE; see --help")
-        is_list = takes_list(field, method)
+        is_list = takes_list(field, kinds)
         note_repeated(name, text, options, is_list)
         if field in _NO_FIELDS | SWITCHES:
             continue
-        content = _value(text, field, method)
+        content = _value(text, field, kinds)
         if is_list and is_added:
             content = [*_so_far(given, field, kind), *(content if isinstance(content, list) else [content])]
         refuse_unknown_entries({field: content})
         sections = nested({field: content})
         refuse_sections_without_fields(sections, "the command line")
-        refuse_unknown_values(sections, "the command line", method)
-        refuse_blanks(sections, method, lambda keys: " on the command line", compose_yaml(f"{field}: {text}"))
-        given = overlaid(given, _with_files(sections, Path(), method))
+        refuse_unknown_values(sections, "the command line", kinds)
+        refuse_blanks(sections, kinds, lambda keys: " on the command line", compose_yaml(f"{field}: {text}"))
+        given = overlaid(given, _with_files(sections, Path(), kinds))
     return given
 
 
-def read_config_file(file: str, method: str) -> dict[str, Any]:
+def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
     """The sections of a file of fields.
 
     Raises:
@@ -91,13 +93,13 @@ def read_config_file(file: str, method: str) -> dict[str, Any]:
     """
     content = read_yaml(file)
     refuse_sections_without_fields(content, file)
-    refuse_unknown_values(content, file, method)
+    refuse_unknown_values(content, file, kinds)
     sections = nested(content)
-    refuse_blanks(sections, method, place_in(file), compose_yaml(yaml_text(file)))
-    return _with_files(sections, Path(file).expanduser().parent, method)
+    refuse_blanks(sections, kinds, place_in(file), compose_yaml(yaml_text(file)))
+    return _with_files(sections, Path(file).expanduser().parent, kinds)
 
 
-def _with_files(sections: Mapping[str, Any], folder: Path, method: str) -> dict[str, Any]:
+def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict[str, Any]:
     """Sections that are given as the name of a file, read from it; relative to the file that names it, or to here."""
     read = dict(sections)
     for name, value in sections.items():
@@ -105,9 +107,9 @@ def _with_files(sections: Mapping[str, Any], folder: Path, method: str) -> dict[
             places = (folder / Path(value).expanduser(), Path(value).expanduser())
             file = str(next(place for place in places if place.is_file()))
             inside = {f"{name}.{key}": content for key, content in read_yaml(file).items()}
-            refuse_unknown_values(inside, file, method)
+            refuse_unknown_values(inside, file, kinds)
             read[name] = nested(inside)[name]
-            refuse_blanks({name: read[name]}, method, place_in(file, below=1), compose_yaml(yaml_text(file)))
+            refuse_blanks({name: read[name]}, kinds, place_in(file, below=1), compose_yaml(yaml_text(file)))
     return read
 
 
@@ -149,24 +151,28 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
     log(f"--{name} is given twice: {value or 'an empty value'} holds, and not {earlier}")
 
 
-def _method_among(arguments: Sequence[str]) -> str:
-    """The method.kind that a command line and its files name last; errors in them are left to `read_given`."""
-    method = ""
+def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
+    """The kinds that a command line and its files name at last; errors in them are left to `read_given`."""
+    found: dict[str, Any] = {}
     for position, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        value = value if equals else next(iter(arguments[position + 1 :]), "")
-        if name == "--method.kind":
-            method = "" if _read(value) is None else value  # which is refused as a value, and not as a method
-        elif name == "--config":
+        name, equals, text = argument.removeprefix("--").partition("=")
+        text = text if equals else next(iter(arguments[position + 1 :]), "")
+        field = name.rstrip("+")
+        if field in TABLES:
+            value = _read(text)
+            if name != field:
+                value = [*_so_far(found, field, kind), *(value if isinstance(value, list) else [value])]
+            found = overlaid(found, nested({field: value}))
+        elif name == "config":
             with suppress(ConfigError):
-                method = method_in(nested(read_yaml(value))) or method
-    return method
+                found = overlaid(found, nested(read_yaml(text)))
+    return named_in(found)
 
 
-def _value(text: str, field: str, method: str) -> Any:
+def _value(text: str, field: str, kinds: Named) -> Any:
     """The value of an option. A field of text takes numbers and the like as they are written."""
     value = _read(text)
-    return text if "\n" in text or (takes_text(field, method) and isinstance(value, int | float)) else value
+    return text if "\n" in text or (takes_text(field, kinds) and isinstance(value, int | float)) else value
 
 
 def _read(text: str) -> Any:

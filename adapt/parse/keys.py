@@ -8,12 +8,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat
-from adapt.method.table import option_sections
+from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat, section_of
+from adapt.config.kinds import Kinds
+from adapt.embed.embedder import EMBEDDERS
+from adapt.method.table import METHODS
+from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
 
-OPTIONS = "method_options"
-"""The field that holds the section of the chosen method; users write that section."""
+OPTIONS = frozenset({"method_options", "select_options"})
+"""The fields that hold the options of the chosen kinds; users write the sections that are called like the kinds."""
+TABLES: dict[str, Kinds[Any]] = {table.field: table for table in (METHODS, SELECTIONS, EMBEDDERS)}
+"""The tables of kinds whose options are sections, by the field that names a kind."""
+Named = frozenset[tuple[str, str]]
+"""Kinds that a configuration names, each with the field that names it."""
+_MOVED = {
+    "select.options": "write `dsir: {ngram: 2}`, or --dsir.ngram 2: the section is named like the selection",
+    "select.embedder_options": "write `static: {path: …}`, or --static.path …: the section is named like the embedder",
+}
+"""Fields that there were, and what to write in their place."""
 _ENTRIES = {
     "corpus.sources": SourceConfig,
     "corpus.decontaminate": EvaluationSet,
@@ -29,32 +41,68 @@ _NESTED = {"decontaminate": EvaluationSet}
 """Fields of such sections that hold lists again."""
 
 
-def known_keys(method: str = "", among: frozenset[str] | None = None) -> set[str]:
-    """Sections, and fields by dotted name, with those of the options of all methods, also of a user's own.
+@cache
+def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> dict[str, type[Any]]:
+    """The options of kinds, those built in and a user's own, by the name of their section.
 
     Args:
-        method: may be a user's own.
+        kinds: that are named. They are loaded in any case.
+        among: sections to look at, since a job that has nothing to do should not load all kinds; None for all.
+
+    Raises:
+        ConfigError: there is no such kind, or as `Kinds.load`; or the section of a user's own has the name of another.
+    """
+    places = {name: (table, name) for table in TABLES.values() for name in table}
+    taken = {*Config.__dataclass_fields__, *places}
+    for field, name in sorted(kinds):
+        if ":" in name and (section := section_of(name)) in taken:
+            raise ConfigError(
+                f"{field}: the options of {name} need a section `{section}`, but there is one already",
+                "give the class another name",
+            )
+        taken.add(section_of(name))
+        places[section_of(name)] = TABLES[field], name
+    wanted = set(places) if among is None else {*among, *(section_of(name) for _, name in kinds)}
+    options = {
+        section: getattr(table.load(name), "Options", None)
+        for section, (table, name) in places.items()
+        if section in wanted
+    }
+    return {section: kind for section, kind in options.items() if kind is not None and fields(kind)}
+
+
+def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> set[str]:
+    """Sections, and fields by dotted name, with those of the options of all kinds, also of a user's own.
+
+    Args:
+        kinds: that are named.
         among: sections of options to look at; None for all.
 
     Raises:
-        ConfigError: there is no such method.
+        ConfigError: as `option_sections`.
     """
-    options = option_sections(method or "plain", among)
+    options = option_sections(kinds, among)
     named = {f"{section}.{field.name}" for section, kind in options.items() for field in fields(kind)}
     return {*_own_keys(), *options, *named}
 
 
 @cache
 def _own_keys() -> frozenset[str]:
-    """All but the options of methods."""
-    return frozenset({*flat(Config()), *Config.__dataclass_fields__, "debug"} - {OPTIONS})
+    """All but the options of kinds."""
+    return frozenset({*flat(Config()), *Config.__dataclass_fields__, "debug"} - OPTIONS)
 
 
-def method_in(given: Mapping[str, Any]) -> str:
-    """What sections with their fields say of method.kind; empty where they do not."""
-    section = given.get("method")
-    kind = section.get("kind") if isinstance(section, Mapping) else None
-    return kind if isinstance(kind, str) else ""
+def named_in(given: Mapping[str, Any]) -> Named:
+    """The kinds that sections with their fields name, in a list too. What is no name is refused by who reads it."""
+    found = set()
+    for table in TABLES:
+        section, _, field = table.partition(".")
+        inside = given.get(section)
+        value = inside.get(field) if isinstance(inside, Mapping) else None
+        for entry in value if isinstance(value, list) else [value]:
+            names = list(entry) if isinstance(entry, Mapping) else [entry]
+            found |= {(table, name) for name in names if isinstance(name, str)}
+    return frozenset(found)
 
 
 def overlaid(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,24 +114,26 @@ def overlaid(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, A
     return overlaid
 
 
-def refuse_unknown_values(content: Mapping[str, Any], place: str, method: str = "") -> None:
+def refuse_unknown_values(content: Mapping[str, Any], place: str, kinds: Named = frozenset()) -> None:
     """Refuses unknown keys in sections with fields, or in fields by dotted name.
 
     Args:
         content: sections or fields.
         place: where they stand, for messages.
-        method: whose options are known too; empty for the one that the content names.
+        kinds: whose options are known too; empty for those that the content names.
     """
-    method = method or method_in(nested(content))
+    kinds = kinds or named_in(nested(content))
     for key in _keys(content):
-        refuse_unknown_key(key, f"{key} in {place}", method)
+        refuse_unknown_key(key, f"{key} in {place}", kinds)
     refuse_unknown_entries(content)
 
 
-def refuse_unknown_key(key: str, shown: str, method: str, further: frozenset[str] = frozenset()) -> None:
+def refuse_unknown_key(key: str, shown: str, kinds: Named, further: frozenset[str] = frozenset()) -> None:
     """Refuses a key that is no section, field by dotted name, or one of `further`; `shown` is what messages call it."""
-    if key not in known_keys(method, frozenset([key.partition(".")[0]])) | further:
-        raise unknown(shown, key, known_keys(method) | further)
+    if key in _MOVED:
+        raise ConfigError(f"unknown key {shown}", _MOVED[key])
+    if key not in known_keys(kinds, frozenset([key.partition(".")[0]])) | further:
+        raise unknown(shown, key, known_keys(kinds) | further)
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,6 +181,8 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
 def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
     """The error for a key that is not known."""
     near = _shortened(name, known)
+    if not near and "." not in name:  # the sections of kinds have fields of the same names
+        near = [key for key in flat(Config()) if key.endswith(f".{name}") and key in known]
     if not near:
         by_field = {key.rsplit(".", 1)[-1]: key for key in known}
         near = difflib.get_close_matches(name, known, 1, 0.6)
@@ -155,7 +207,7 @@ def _shortened(name: str, known: set[str]) -> list[str]:
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
     """Refuses sections that are a number, a list or nothing. A text must be the name of a file with the fields."""
-    options = option_sections(method_in(nested(content)) or "plain", frozenset(content))
+    options = option_sections(named_in(nested(content)), frozenset(content))
     for section, default in {**vars(Config()), **options}.items():
         given = content.get(section, {})
         if not is_dataclass(default) or isinstance(given, Mapping):

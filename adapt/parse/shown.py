@@ -31,7 +31,7 @@ def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given:
     Args:
         program: for the usage line.
         kind: of the job.
-        options: the sections of methods, by name.
+        options: the sections of kinds, by name.
         given: what holds in place of the defaults, by section.
     """
     width = shutil.get_terminal_size().columns
@@ -39,7 +39,7 @@ def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given:
     lines += [line for option, meaning in _OWN for line in _entry(option, meaning, width)]
     hints = hints_of(Config)
     for name, text in documented(Config).items():
-        if name != OPTIONS:
+        if name not in OPTIONS:
             lines += _field(name, hints[name], text, given.get(name, getattr(Config(), name)), width)
     for name, section in {**{n: hints[n] for n in hints if is_dataclass(hints[n])}, **options}.items():
         lines += ["", f"{name}: {inspect.cleandoc(section.__doc__ or '').partition(chr(10))[0]}"]
@@ -54,7 +54,7 @@ def configuration_text(read: Mapping[str, Any], options: Mapping[str, type[Any]]
     """All fields as YAML, with their defaults where nothing else is given."""
     own = {each.name: read.get(each.name, getattr(Config(), each.name)) for each in fields(Config)}
     sections = {name: read.get(name, kind()) for name, kind in options.items()}
-    plain = {name: _plain(value) for name, value in {**own, "debug": False, **sections}.items() if name != OPTIONS}
+    plain = {name: _plain(value) for name, value in {**own, "debug": False, **sections}.items() if name not in OPTIONS}
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 

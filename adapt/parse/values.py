@@ -15,7 +15,6 @@ from adapt.config import (
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import check_dataclass, hints_of, read_fields
 from adapt.objective.table import OBJECTIVES
-from adapt.parse.keys import OPTIONS
 from adapt.support.errors import ConfigError
 
 
@@ -29,7 +28,7 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
     Raises:
         ConfigError: names them.
     """
-    names, defaults, hints = {OPTIONS: section_of(config.method.kind)}, vars(Config()), hints_of(Config)
+    names, defaults, hints = {"method_options": section_of(config.method.kind)}, vars(Config()), hints_of(Config)
     for name, value in vars(config).items():
         if is_dataclass(value) and value != defaults[name]:
             check_dataclass(value, names.get(name, name))

@@ -82,7 +82,7 @@ class ByPerplexity(Selection):
         options = self.options
         if options.low >= options.high:
             raise ConfigError(
-                f"select.options of perplexity: low is {options.low:g} and high is {options.high:g}",
+                f"perplexity.low is {options.low:g} and perplexity.high is {options.high:g}",
                 "let low be smaller than high",
             )
         self._models, self._config = dict(given.models), given.config

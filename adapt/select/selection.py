@@ -135,7 +135,7 @@ class Selection(ABC):
     """
 
     Options: ClassVar[type[Any]] = NoOptions
-    """A frozen dataclass: what can be set, in `select.options`."""
+    """A frozen dataclass: what can be set, in the section that is called like the selection."""
 
     def __init__(self, options: Any, seed: int) -> None:
         self.options = options

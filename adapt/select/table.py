@@ -1,14 +1,18 @@
 """The selections, by the name that `select.kind` calls them by, and lists of them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from adapt.config import SelectConfig
+from adapt.config import Config, section_of
 from adapt.config.kinds import Kinds
 from adapt.runner.key import deciding
-from adapt.select.selection import Selection
 from adapt.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adapt.select.selection import Selection
 
 SELECTIONS: Kinds[type[Selection]] = Kinds(
     "select.kind",
@@ -52,21 +56,22 @@ class SelectionStep:
         }
 
 
-def steps_of(select: SelectConfig, seed: int) -> tuple[SelectionStep, ...]:
+def steps_of(config: Config) -> tuple[SelectionStep, ...]:
     """The selections that a configuration names, in their order.
+
+    Options are those of the section that is called like the selection; those in the list go before them.
 
     Raises:
         ConfigError: `select.kind` is an empty list or no list of names with options; or as `selection_of`.
     """
-    if isinstance(select.kind, str):
-        return (SelectionStep(select.kind, selection_of(select.kind, select.options, seed)),)
-    if select.options:
-        what = "select.options is set, but select.kind is a list"
-        raise ConfigError(what, "write the options into the list: [{dsir: {ngram: 1}}, classifier]")
-    if not select.kind:
+    kind = config.select.kind
+    if not kind:
         raise ConfigError("select.kind is an empty list", f"name one or more of {', '.join(SELECTIONS)}")
-    named = [_named(entry) for entry in select.kind]
-    return tuple(SelectionStep(kind, selection_of(kind, options, seed)) for kind, options in named)
+    steps = []
+    for name, inline in map(_named, [kind] if isinstance(kind, str) else kind):
+        options = {**config.select_options.get(section_of(name), {}), **inline}
+        steps.append(SelectionStep(name, selection_of(name, options, config.seed)))
+    return tuple(steps)
 
 
 def way_of(steps: Sequence[SelectionStep]) -> str:

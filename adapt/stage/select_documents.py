@@ -142,14 +142,14 @@ class Select(Stage[Selected]):
     @property
     def way(self) -> str:
         """The selections, in their order."""
-        return way_of(steps_of(self.config.select, self.config.seed))
+        return way_of(steps_of(self.config))
 
     def what(self) -> Mapping[str, Any]:
         """The way, the budget, how the pool is read, and what counts as a near copy."""
         select, config = self.config.select, self.config
         models = [start.digest for start in (self.start, *self.others.values()) if start]
         by_model = {"models": models, **measuring_what(config)}
-        steps = [step.what() for step in steps_of(select, config.seed)]
+        steps = [step.what() for step in steps_of(config)]
         return {
             "steps": steps,
             **({"keep": select.keep} if len(steps) > 1 else {}),
@@ -236,7 +236,7 @@ def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
     from adapt.select.choose import TokenCounter, choose
 
     config = given.config
-    selections = [step.selection for step in steps_of(config.select, config.seed)]
+    selections = [step.selection for step in steps_of(config)]
     alike = Alike.of(replace(config.corpus, deduplicate="near"))
     count = TokenCounter(tokens.pretrained, tokens.form.ends)
     return choose(selections, given, budget, config.select.keep, alike, count)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adapt.config import Config
-from adapt.parse.keys import known_keys, unknown
+from adapt.parse.keys import known_keys, named_in, unknown
 from adapt.support.better import ways_of
 from adapt.support.errors import ConfigError
 from adapt.support.nearest import nearest
@@ -73,7 +73,9 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
     Raises:
         ConfigError: names the field.
     """
-    fields = known_keys(configure({}).method.kind) - set(Config.__dataclass_fields__) | {"seed"}
+    config = configure({})
+    kinds = named_in({"method": vars(config.method), "select": vars(config.select)})
+    fields = known_keys(kinds) - set(Config.__dataclass_fields__) | {"seed"}
     for name in space:
         if name not in fields:
             raise unknown(f"{name} in {place}", name, fields)

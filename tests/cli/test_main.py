@@ -87,7 +87,7 @@ def test_names_after_an_option_become_files() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_commands_and_fields(shell: str) -> None:
     text = script(shell)
-    assert all(name in text for name in ("dapt", "chain", "init", "doctor", "training.learning_rate"))
+    assert all(name in text for name in ("dapt", "chain", "init", "doctor", "training.learning_rate", "dsir.ngram"))
 
 
 @pytest.mark.parametrize(

@@ -73,17 +73,17 @@ def test_a_selection_of_other_text_needs_no_task(config: Config) -> None:
 
 def test_the_models_that_score_count_by_their_content(config: Config, tmp_path: Path) -> None:
     one, other = (keyed_model(tmp_path / name) for name in ("one", "other"))
-    difference = chosen(config, kind="perplexity", options={"reference": str(one)})
+    difference = chosen(config, kind=[{"perplexity": {"reference": str(one)}}])
     assert difference.start
     assert [start.pretrained.model for start in difference.others.values()] == [one]
     assert chosen(config).start is None
-    assert chosen(config, kind="perplexity", options={"reference": str(other)}).key == difference.key
+    assert chosen(config, kind=[{"perplexity": {"reference": str(other)}}]).key == difference.key
     (other / "model.safetensors").write_text("other weights")
-    assert chosen(config, kind="perplexity", options={"reference": str(other)}).key != difference.key
+    assert chosen(config, kind=[{"perplexity": {"reference": str(other)}}]).key != difference.key
     assert chosen(config, kind="perplexity").key != difference.key
     (one / "tokenizer.json").write_text("another")
     with pytest.raises(ModelError, match=r"the tokenizer of .* cannot be loaded"):
-        chosen(config, kind="perplexity", options={"reference": str(one)})
+        chosen(config, kind=[{"perplexity": {"reference": str(one)}}])
 
 
 def test_what_tapt_selects_is_what_the_job_selects(config: Config) -> None:
@@ -191,8 +191,8 @@ NONE = {"documents": None}
         ({"pool_paths": []}, "select.pool_paths is empty", "--select.pool_paths"),
         ({"kind": "dsri"}, "select.kind: there is no 'dsri'", "did you mean dsir?"),
         ({"kind": ["dsir", "randm"]}, "select.kind: there is no 'randm'", "did you mean random?"),
-        ({"options": {"ngrams": 1}}, "unknown key ngrams in dsir", "did you mean ngram?"),
-        ({"options": {"smoothing": "much"}}, "dsir.smoothing takes float, not much", "correct the value"),
+        ({"kind": [{"dsir": {"ngrams": 1}}]}, "unknown key ngrams in dsir", "did you mean ngram?"),
+        ({"kind": [{"dsir": {"smoothing": "much"}}]}, "dsir.smoothing takes float, not much", "correct the value"),
     ],
 )
 def test_what_cannot_be_selected_is_refused_before_anything_runs(
@@ -236,7 +236,7 @@ def test_the_job_is_parsed_with_its_options(config: Config, tmp_path: Path) -> N
     given = parse(["--config", str(file), "--select.keep=4"], "jobs/select.py", SELECT_JOB.kind)
     assert given.select.kind == [{"dsir": {"ngram": 1}}, "classifier"]
     assert given.select.keep == 4
-    one = parse(["--select.kind=dsir", "--select.options={ngram: 1}"], "jobs/select.py", SELECT_JOB.kind)
-    assert (one.select.kind, one.select.options) == ("dsir", {"ngram": 1})
+    one = parse(["--select.pool_paths=a", "--select.kind=dsir", "--dsir.ngram=1"], "jobs/select.py", SELECT_JOB.kind)
+    assert (one.select.kind, one.select_options["dsir"]["ngram"]) == ("dsir", 1)
     listed = parse(["--select.kind=[dsir, classifier]"], "jobs/select.py", SELECT_JOB.kind)
     assert listed.select.kind == ["dsir", "classifier"]

@@ -33,7 +33,6 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "keep": (3.0, set()),  # without a list
     "measure_loss": (False, set()),  # by jobs/select.py
     "embedder": ("static", set()),  # without a kind that reads vectors
-    "embedder_options": ({"dimension": 8}, set()),
     "index": ("hnsw", set()),
     "min_recall": (0.5, set()),
 }
@@ -78,7 +77,7 @@ UNSEEN = [("one", "dev"), ("one", "test")]
 
 def test_every_field_is_known_to_change_results_or_not() -> None:
     assert {field.name for field in fields(TaptConfig)} == {*TAPT, "pool_text_field"}
-    ways = {"options", "documents", "tokens"}  # tests/job/test_tapt_selection.py, and the other budgets
+    ways = {"documents", "tokens"}  # tests/job/test_tapt_selection.py, and the other budgets
     assert {field.name for field in fields(SelectConfig)} == {*SELECTED, *ways}
 
 

@@ -69,7 +69,7 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
         "--select.per_example=1",
         "--tapt.transductive=true",  # then no text is prepared before, for which Ray would be needed
         "--select.kind=own_selection:Alike",
-        "--select.options={at_least: 3}",
+        "--alike.at_least=3",
         "--corpus.cleaning=[]",
         "--corpus.heldout_fraction=0",
         "--training.sequence_length=64",
@@ -93,9 +93,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config, kind: str = "own_selection:Alike", **options: object) -> Select:
-    return selected(
-        tapt_stages(Context.of(replace(config, select=replace(config.select, kind=kind, options=dict(options)))))
-    )
+    chosen = replace(config, select=replace(config.select, kind=kind), select_options={"alike": dict(options)})
+    return selected(tapt_stages(Context.of(chosen)))
 
 
 def test_its_options_and_its_source_count(config: Config, own: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from adapt.config import Config, MethodConfig, ResourcesConfig, flat, section_of
 from adapt.method.base import Method
 from adapt.method.das.method import Das, DasOptions
-from adapt.method.table import METHODS, check_method, method_of, option_sections
+from adapt.method.table import METHODS, check_method, method_of
+from adapt.parse.keys import TABLES, option_sections
 from adapt.support.errors import ConfigError
 
 OWN = '''
@@ -123,10 +124,17 @@ def test_sections_are_called_like_their_methods(own: Path) -> None:
     assert [section_of(kind) for kind in ("das", "a.b:PullBack", "a:L2SPPlus", "a:EWC")] == [
         *("das", "pull_back", "l2_sp_plus", "ewc")
     ]
-    assert {kind for kind in METHODS if METHODS.load(kind).Options} == set(option_sections("plain"))
-    assert set(option_sections("own_method:PullBack")) - set(option_sections("plain")) == {"pull_back"}
+    own = frozenset({("method.kind", "own_method:PullBack")})
+    assert {kind for kind in METHODS if METHODS.load(kind).Options} == METHODS.keys() & {*option_sections()}
+    assert {*option_sections(own)} - {*option_sections()} == {"pull_back"}
     with pytest.raises(ConfigError, match="section `training`"):
-        option_sections("own_method:Training")
+        option_sections(frozenset({("method.kind", "own_method:Training")}))
+
+
+def test_kinds_with_options_have_names_of_their_own_over_all_tables() -> None:
+    names = [name for table in TABLES.values() for name in table if getattr(table.load(name), "Options", None)]
+    assert len(names) == len({*names})
+    assert not {*names} & {*Config.__dataclass_fields__}
 
 
 def test_messages_and_trackers_see_the_options_of_the_chosen_method_alone() -> None:

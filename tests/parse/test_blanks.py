@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import pytest
 
@@ -11,9 +12,8 @@ from adapt.chain.chain_file import read_chain, read_command
 from adapt.chain.chain_nodes import expand_chain
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, TrainingConfig, flat
 from adapt.job.registry import JOBS
-from adapt.method.table import option_sections
 from adapt.parse import check_config, parse
-from adapt.parse.keys import refuse_unknown_values
+from adapt.parse.keys import TABLES, option_sections, refuse_unknown_values
 from adapt.parse.yaml_file import load_yaml
 from adapt.support.errors import ConfigError
 from adapt.tuning.space import read_space
@@ -21,12 +21,14 @@ from tests.parse.calls import PATHS, parsed, refused
 
 
 def fields_of_all_sections() -> dict[str, bool]:
-    """Every field by its dotted name, with the options of all methods, and whether its annotation names None."""
+    """Every field by its dotted name, with the options of all kinds, and whether its annotation names None."""
     sections = {each.name: type(getattr(Config(), each.name)) for each in fields(Config)}
-    found = {name: False for name in flat(Config()) if "." not in name and name != "method_options"}
-    for section, kind in {**sections, **option_sections("plain")}.items():
+    found = {name: False for name in flat(Config()) if "." not in name}
+    for section, kind in {**sections, **option_sections()}.items():
         if hasattr(kind, "__dataclass_fields__"):
-            found |= {f"{section}.{each.name}": "None" in str(each.type) for each in fields(kind)}
+            for each in fields(kind):
+                has_null = "None" in each.type if isinstance(each.type, str) else NoneType in get_args(each.type)
+                found[f"{section}.{each.name}"] = has_null
     return found
 
 
@@ -95,13 +97,13 @@ def test_fields_that_have_null_keep_it(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     for name in (name for name, has_null in FIELDS.items() if has_null):
         section, _, field = name.partition(".")
-        method = f"method: {{kind: {section}}}\n" if section in option_sections("plain") and section != "method" else ""
+        naming = next((f"--{field}={section}" for field, table in TABLES.items() if section in table), "--seed=0")
         file.write_text(
             f"corpus: {{paths: a}}\n{section}:\n  {field}: null\n"
             if section != "corpus"
             else f"corpus:\n  paths: a\n  {field}:\n"
         )
-        given = flat(parse(["--config", str(file), *(["--method.kind", section] if method else [])], "x"))
+        given = flat(parse(["--config", str(file), naming, "--select.pool_paths=a"], "x"))
         assert given[name] is None
 
 
@@ -134,8 +136,9 @@ def test_the_fields_of_entries_in_lists(write: Callable[..., str], name: str) ->
 
 OPTIONS = [
     "corpus:\n  cleaning: [{length:\n     {min_characters: }}]\n",
-    "select:\n  options:\n    ngram:\n",
-    "select:\n  embedder_options:\n    path:\n",
+    "select:\n  kind:\n  - dsir:\n      ngram:\n",
+    "dsir:\n  ngram:\n",
+    "static:\n  smoothing:\n",
     "select:\n  kind: [dsir: {\n    buckets: }]\n",
     "corpus.paths:\n  - a\n  -\n",
     "resources.workers: [1,\n null]\n",

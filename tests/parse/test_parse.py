@@ -60,9 +60,7 @@ def test_whole_numbers_for_real_fields_are_the_same_as_real_ones(write: Callable
 def test_values_are_plain_numbers() -> None:
     given = {"training.max_steps": "3", "training.epochs": "2", "training.learning_rate": "1", "training.beta1": "0"}
     config = parsed(PATHS, *(f"--{name}={value}" for name, value in given.items()))
-    kinds = {
-        type(value) for name, value in flat(config).items() if name not in ("select.options", "select.embedder_options")
-    }
+    kinds = {type(value) for value in flat(config).values()}
     assert kinds <= {int, float, str, bool, type(None), list}  # what a stage's key takes
 
 
@@ -212,7 +210,7 @@ def test_a_default_number_of_steps_gives_way_to_another_length(
         ("training.micro_batch: Auto", "did you mean auto?"),
         ("training.compile: 1", "write true or false"),
         ("finetune.seeds: 5", "write a list: [5]"),
-        ("select.options: dsir", "write {option: value}"),
+        ("dsir.weight: Sum", "did you mean sum?"),
     ],
 )
 def test_a_wrong_type_is_mended(write: Callable[..., str], given: str, fix: str) -> None:
@@ -231,7 +229,7 @@ def test_a_wrong_type_is_mended(write: Callable[..., str], given: str, fix: str)
         ("training.max_steps: 010", "training.max_steps", 10),
         ("training.max_steps: 1_000", "training.max_steps", 1000),
         ("training.decay_embeddings: no", "training.decay_embeddings", False),
-        ("select.options: {noise: 1e-4}", "select.options", {"noise": 1e-4}),
+        ("select: {kind: dsir, pool_paths: a}\ndsir: {noise: 1e-4}", "dsir.noise", 1e-4),
         ("hat: {on: model}\nmethod: {kind: hat}", "hat.on", "model"),
     ],
 )

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.config import Config, MethodConfig, flat
-from adapt.method.table import METHODS, option_sections
+from adapt.config import Config, flat
+from adapt.parse.keys import OPTIONS, option_sections
 from tests.parse.calls import parsed
 
 
@@ -62,9 +62,9 @@ def test_what_print_config_prints_can_be_fed_back(
     assert {name: flat(config)[name] for name in VALUES} == VALUES
     shown = printed(capsys, "--config", file, "--print_config")
     assert parsed("--config", write(shown, "shown.yaml")) == config
-    assert set(yaml.safe_load(shown)) == {field.name for field in fields(Config)} - {"method_options"} | {
+    assert set(yaml.safe_load(shown)) == {field.name for field in fields(Config)} - OPTIONS | {
         "debug",
-        *option_sections("plain"),
+        *option_sections(),
     }
 
 
@@ -75,15 +75,14 @@ def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.Captu
         for section, content in shown.items()
         for field in (content if isinstance(content, dict) else [None])
     }
-    assert names == {*flat_with_methods(), "debug"}
+    assert names == {*flat_with_options(), "debug"}
 
 
-def flat_with_methods() -> dict[str, Any]:
-    """Every field by its dotted name, with the options of all methods."""
+def flat_with_options() -> dict[str, Any]:
+    """Every field by its dotted name, with the options of all kinds."""
     found: dict[str, Any] = {}
-    for kind in METHODS:
-        options = METHODS.load(kind).Options
-        found |= flat(Config(method=MethodConfig(kind), method_options=options())) if options else {}
+    for section, options in option_sections().items():
+        found |= {f"{section}.{name}": value for name, value in vars(options()).items()}
     return {**found, **flat(Config())}
 
 
@@ -106,9 +105,9 @@ def documentation() -> dict[str, str]:
     for section, content in vars(Config()).items():
         if is_dataclass(content):
             found.update(documented(type(content), f"{section}."))
-    for section, options in option_sections("plain").items():
+    for section, options in option_sections().items():
         found.update(documented(options, f"{section}."))
-    return {name: text for name, text in found.items() if name != "method_options"}
+    return {name: text for name, text in found.items() if name not in OPTIONS}
 
 
 def test_help_lists_every_field_with_meaning_and_default(
@@ -119,7 +118,7 @@ def test_help_lists_every_field_with_meaning_and_default(
     assert "Domain-adaptive pre-training" in shown
     entries = {entry.split()[0].rstrip(","): " ".join(entry.split()) for entry in shown.split("\n  --")[1:]}
     documented = documentation()
-    assert set(documented) == set(flat_with_methods())
-    for name, default in flat_with_methods().items():
+    assert set(documented) == set(flat_with_options())
+    for name, default in flat_with_options().items():
         assert " ".join(documented[name].split()) in entries[name], name
         assert f"default: {'null' if default is None else default})" in entries[name], name

@@ -48,7 +48,7 @@ def pool_of(corpus: CorpusConfig, is_spread: bool = False) -> Pool:
 
 
 def chosen(pool: Pool, kind: Any) -> Choice:
-    selections = [step.selection for step in steps_of(SelectConfig(kind=kind), 0)]
+    selections = [step.selection for step in steps_of(Config(select=SelectConfig(kind=kind)))]
     given = Given(pool, TARGET, Config())
     return choose(selections, given, Budget(tokens=700), 3.0, Alike(near=True), lambda texts: [len(t) for t in texts])
 

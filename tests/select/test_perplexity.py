@@ -105,7 +105,7 @@ def test_a_sample_of_the_pool_finds_the_ends_of_the_band(tiny_bert: Path) -> Non
 
 def test_an_empty_band_and_a_pool_without_tokens_are_refused(tiny_bert: Path) -> None:
     models = {"": Pretrained(tiny_bert, tiny_bert)}
-    with pytest.raises(ConfigError, match=r"low is 0\.5 and high is 0\.5"):
+    with pytest.raises(ConfigError, match=r"perplexity\.low is 0\.5 and perplexity\.high is 0\.5"):
         ByPerplexity(PerplexityOptions(low=0.5, high=0.5), 0).learn(given(numbered(POOL)))
     with pytest.raises(DataError, match="no document of the pool has a token to predict"):
         ByPerplexity(PerplexityOptions(), 0).learn(given(numbered([""]), config=CONFIG, models=models))

@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from adapt.config import SelectConfig
+from adapt.config import Config, SelectConfig
 from adapt.select.highest import highest
 from adapt.select.selection import Random
 from adapt.select.table import SELECTIONS, selection_of, steps_of, way_of
@@ -43,6 +44,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "my_selections", raising=False)
 
 
+def configured(kind: Any, **options: dict[str, Any]) -> Config:
+    return Config(seed=5, select=SelectConfig(kind=kind), select_options=options)
+
+
 @pytest.mark.parametrize("kind", SELECTIONS)
 def test_every_selection_of_the_table_can_be_made_with_its_defaults(kind: str) -> None:
     selection = selection_of(kind, {}, 3)
@@ -51,28 +56,36 @@ def test_every_selection_of_the_table_can_be_made_with_its_defaults(kind: str) -
 
 
 def test_selections_of_a_list_follow_each_other_with_their_options() -> None:
-    steps = steps_of(SelectConfig(kind=[{"dsir": {"ngram": 1}}, "my_selections:Holds", {"random": None}]), 5)
+    steps = steps_of(configured([{"dsir": {"ngram": 1}}, "my_selections:Holds", {"random": None}]))
     assert [step.kind for step in steps] == ["dsir", "my_selections:Holds", "random"]
     assert steps[0].selection.options.ngram == 1
     assert way_of(steps) == "dsir-Holds-random"
     assert "source" in steps[1].what()
-    assert way_of(steps_of(SelectConfig(kind="dsir", options={"ngram": 3}), 0)) == "dsir"
+
+
+def test_options_are_those_of_the_section_unless_the_list_has_them() -> None:
+    (one,) = steps_of(configured("dsir", dsir={"ngram": 3}))
+    assert (one.kind, one.selection.options.ngram) == ("dsir", 3)
+    kinds = [{"dsir": {"ngram": 1}}, "dsir", "my_selections:Holds"]
+    listed = configured(kinds, dsir={"ngram": 3, "smoothing": 0.5}, holds={"times": 4})
+    steps = [step.selection.options for step in steps_of(listed)]
+    assert [(options.ngram, options.smoothing) for options in steps[:2]] == [(1, 0.5), (3, 0.5)]
+    assert steps[2].times == 4
 
 
 @pytest.mark.parametrize(
-    ("select", "what", "fix"),
+    ("kind", "what", "fix"),
     [
-        (SelectConfig(kind=[]), "select.kind is an empty list", "name one or more of random, dsir"),
-        (SelectConfig(kind=["dsri"]), "there is no 'dsri'", "did you mean dsir?"),
-        (SelectConfig(kind=["dsir", 3]), "select.kind: cannot read 3", "name: {option: value}"),
-        (SelectConfig(kind=[{"dsir": 3}]), "select.kind: cannot read {'dsir': 3}", "name: {option: value}"),
-        (SelectConfig(kind=[{"dsir": {"ngramm": 1}}]), "unknown key ngramm in dsir", "mean ngram?"),
-        (SelectConfig(kind=["dsir"], options={"ngram": 1}), "select.options is set, but select.kind is a list", "[{"),
+        ([], "select.kind is an empty list", "name one or more of random, dsir"),
+        (["dsri"], "there is no 'dsri'", "did you mean dsir?"),
+        (["dsir", 3], "select.kind: cannot read 3", "name: {option: value}"),
+        ([{"dsir": 3}], "select.kind: cannot read {'dsir': 3}", "name: {option: value}"),
+        ([{"dsir": {"ngramm": 1}}], "unknown key ngramm in dsir", "mean ngram?"),
     ],
 )
-def test_a_list_that_cannot_be_read_is_refused(select: SelectConfig, what: str, fix: str) -> None:
+def test_a_list_that_cannot_be_read_is_refused(kind: Any, what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        steps_of(select, 0)
+        steps_of(configured(kind))
     assert what in caught.value.what
     assert fix in caught.value.fix
 

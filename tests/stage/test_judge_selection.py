@@ -35,7 +35,8 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
     return Config(
         model=ModelConfig(path=str(tiny_bert)),
         task=TaskConfig(**splits),  # type: ignore[arg-type]
-        select=SelectConfig(kind="dsir", options=options, pool_paths=pool, documents=25),
+        select=SelectConfig(kind="dsir", pool_paths=pool, documents=25),
+        select_options={"dsir": options},
         training=replace(Config().training, sequence_length=64),
         evaluation=EvaluationConfig(sequence_length=64),
         storage=StorageConfig(root=str(folder / "runs")),

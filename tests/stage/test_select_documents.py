@@ -110,15 +110,17 @@ def test_each_kind_takes_what_is_like_the_target(config: Config, tmp_path: Path)
     pool = write(tmp_path / "pool.jsonl", [{"text": text} for text in [*sentences(60, 3, longest=12), *like]])
     for kind in ("dsir", "classifier", ["dsir", {"classifier": {"ngram": 1}}]):
         options = {"noise": 0.0, "weight": "mean"} if kind == "dsir" else {}
-        given = SelectConfig(kind=kind, options=options, pool_paths=pool, documents=10)
-        texts, done = select(replace(config, task=replace(config.task, train=train), select=given))
+        given = SelectConfig(kind=kind, pool_paths=pool, documents=10)
+        chosen = replace(config, task=replace(config.task, train=train), select=given)
+        texts, done = select(replace(chosen, select_options={"dsir": options}))
         assert len(set(texts) & set(like)) >= 7, kind
         assert [line["record"] for line in lines_of(done.path)] == [line["id"] + 1 for line in lines_of(done.path)]
         assert done.result.passed == ([72] if isinstance(kind, list) else [])
 
 
 def test_a_model_scores_on_a_device_of_the_cluster(config: Config, ray_cluster: None) -> None:
-    band = choosing(documents(config, 5), kind="perplexity", options={"low": 0.1, "high": 0.9})
+    options = {"perplexity": {"low": 0.1, "high": 0.9}}
+    band = replace(choosing(documents(config, 5), kind="perplexity"), select_options=options)
     texts, done = select(band)
     assert set(texts) < set(POOL)
     assert len(texts) == 5
@@ -131,9 +133,9 @@ def test_a_model_scores_on_a_device_of_the_cluster(config: Config, ray_cluster: 
 def test_other_text_may_be_the_target(config: Config, tmp_path: Path) -> None:
     target = tmp_path / "target.txt"
     target.write_text("which is longer\nwhich is longer which is longer\nlonger\n")
-    options = {"noise": 0.0, "ngram": 1}
-    given = choosing(config, kind="dsir", options=options, target_paths=str(target), per_example=2)
-    given = replace(given, task=TaskConfig(), corpus=replace(given.corpus, cleaning=[]))
+    options = {"dsir": {"noise": 0.0, "ngram": 1}}
+    given = choosing(config, kind="dsir", target_paths=str(target), per_example=2)
+    given = replace(given, select_options=options, task=TaskConfig(), corpus=replace(given.corpus, cleaning=[]))
     texts, done = select(given)
     assert done.result.documents == 6
     assert all("which is longer" in text for text in texts)

@@ -39,8 +39,8 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
             kind="knn",
             pool_paths=str(tmp_path / "pool-*.jsonl"),
             documents=20,
-            embedder_options={"dimension": 8},
         ),
+        select_options={"tfidf": {"dimension": 8}},
         corpus=replace(Config().corpus, max_bad_fraction=0.1),
         training=replace(Config().training, sequence_length=64),
         evaluation=replace(Config().evaluation, sequence_length=64),
@@ -88,10 +88,7 @@ def test_selections_by_vectors_follow_each_other(config: Config, tmp_path: Path,
 
 
 def test_what_decides_the_vectors_is_shared_and_what_does_not_is_not(config: Config) -> None:
-    one, more, other = (
-        built(choosing(config, **each))
-        for each in ({}, {"documents": 7}, {"embedder": "static", "embedder_options": {}})
-    )
+    one, more, other = (built(choosing(config, **each)) for each in ({}, {"documents": 7}, {"embedder": "static"}))
     assert one.key != more.key
     assert one.vectors
     assert more.vectors
@@ -99,4 +96,4 @@ def test_what_decides_the_vectors_is_shared_and_what_does_not_is_not(config: Con
     assert (one.vectors.pool, one.vectors.target) == (more.vectors.pool, more.vectors.target)
     assert one.vectors.pool.key != other.vectors.pool.key
     assert built(choosing(config, min_recall=0.5)).key != one.key
-    assert built(choosing(config, kind="random", embedder_options={})).vectors is None
+    assert built(choosing(config, kind="random")).vectors is None

@@ -73,6 +73,13 @@ def test_our_spaces_suit_their_jobs(name: str, given: dict[str, Any]) -> None:
     check(SPACES[name], own, read_space(str(ROOT / "tune_spaces" / f"{name}.py")))
 
 
+def test_options_of_a_selection_and_of_its_embedder_can_be_searched(given: dict[str, Any]) -> None:
+    own = {**given, "select.kind": "tsds", "select.pool_paths": "data/one.jsonl", "select.per_example": 1}
+    check("tapt", own, {"tsds.alpha": tune.uniform(0.1, 0.9), "tfidf.dimension": tune.choice([8, 16])})
+    with pytest.raises(ConfigError, match=r"dsir\.ngram in space\.py changes nothing that is measured"):
+        check("tapt", own, {"dsir.ngram": tune.choice([1, 2])})
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "a field that is none": ("finetune", {"finetune.learning_rat": [1e-5, 1e-4]}, "unknown key finetune.learning_rat"),
     "a section": ("finetune", {"finetune": [1, 2]}, "unknown key finetune in"),

@@ -1,4 +1,4 @@
-"""The options of methods are sections of the configuration, also those of a user's own method."""
+"""The options of a kind are the section that is called like it: of methods, selections, embedders and a user's own."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +48,54 @@ def test_a_users_own_method_has_a_section(
         parsed(*given, "--help")
     assert "How strong." in capsys.readouterr().out
     assert "unknown key" in refused(PATHS, "--pull_back.strength=1").what
+
+
+SELECTS = ["--select.pool_paths=a", "--select.kind=dsir"]
+
+
+def test_selections_and_embedders_have_sections_too(write: Callable[..., str]) -> None:
+    file = write("select: {kind: dsir, embedder: static, pool_paths: a}\ndsir: {ngram: 3}\nstatic: {smoothing: 0.5}\n")
+    options = parsed(PATHS, "--config", file, "--dsir.ngram=1").select_options
+    assert (options["dsir"]["ngram"], options["static"]["smoothing"]) == (1, 0.5)
+    assert options.keys() == {"dsir", "static"}
+    listed = {"select": {"kind": [{"dsir": {"ngram": 1}}, "classifier"], "pool_paths": "a"}, "dsir.smoothing": "0.5"}
+    options = parse_values(listed, JOBS["select"].kind, "here").select_options
+    assert (options["dsir"]["ngram"], options["dsir"]["smoothing"]) == (2, 0.5)
+    assert flat(parsed(PATHS, *SELECTS, "--dsir.ngram=1"))["dsir.ngram"] == 1
+
+
+def test_sections_of_what_does_not_select_are_checked_and_ignored() -> None:
+    assert parsed(PATHS, "--dsir.ngram=1", "--select.kind=dsir").select_options == {}
+    assert {*parsed(PATHS, *SELECTS, "--classifier.ngram=1").select_options} == {"dsir", "tfidf"}
+    assert "classifier.ngram is 0" in refused(PATHS, "--classifier.ngram=0").what
+    assert "did you mean dsir.ngram?" in refused(PATHS, "--dsir.ngramm=1").fix
+    assert refused(PATHS, "--select.kind=dsri").fix == "did you mean dsir?"
+    assert refused(PATHS, "--select.kind=[dsri]").fix == "did you mean dsir?"
+    assert refused(PATHS, "--select.embedder=statics").fix == "did you mean static?"
+
+
+def test_the_fields_that_they_had_before_are_refused_with_the_section(write: Callable[..., str]) -> None:
+    for given in ("select.options: {ngram: 2}", "select: {options: {ngram: 2}}"):
+        error = refused(PATHS, "--config", write(f"{given}\n"))
+        assert error.what.startswith("unknown key select.options in")
+        assert error.fix.startswith("write `dsir: {ngram: 2}`, or --dsir.ngram 2")
+    assert "write `static: {path: …}`" in refused(PATHS, "--select.embedder_options={path: a}").fix
+
+
+def test_a_users_own_selection_has_a_section(
+    write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        OWN.replace("adapt.method.base import Method", "adapt.select.selection import Random").replace(
+            "(Method)", "(Random)"
+        ),
+        "my_choices.py",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    given = [PATHS, "--select.pool_paths=a", "--pull_back.strength=2"]
+    for kind in ("my_choices:PullBack", "[dsir, my_choices:PullBack]", "[dsir, {my_choices:PullBack: {}}]"):
+        assert parsed(*given, f"--select.kind={kind}").select_options["pull_back"] == {"strength": 2.0}
+    assert "unknown key" in refused(*given, "--select.kind=dsir").what
 
 
 OWN = '''
