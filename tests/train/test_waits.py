@@ -21,7 +21,7 @@ from adapt.method.das.criteria import MeasureSettings, gate_sizes
 from adapt.method.das.method import DasOptions
 from adapt.method.demix import DemixOptions
 from adapt.method.derpp.method import DerppOptions
-from adapt.method.distill import DistillOptions
+from adapt.method.distill import Distill, DistillOptions
 from adapt.method.ewc import FISHER_FILE, EwcOptions
 from adapt.method.l2sp import L2spOptions
 from adapt.method.prompt_tuning import PrefixOptions, PromptOptions
@@ -96,7 +96,7 @@ def _watched(run: Run) -> list[Told]:
     )
     model = method.prepare_model(model_for(run.objective, 2 if run.method == "prompt" else 0), setting)
     objective = make(ObjectiveConfig(kind=run.objective), toy.Tokenizer(), seed=1)  # type: ignore[arg-type]
-    teacher = getattr(method, "teacher", None)
+    teacher = method.teacher.model if isinstance(method, Distill) and method.teacher else None
     there = [tensor for each in (model, teacher) if each for tensor in (*each.parameters(), *each.buffers())]
     with pretended(there) as device:
         engine = Engine(model, toy.settings(), run.stage, "fp32", run.micro_batch, toy.GLOBAL_BATCH // run.micro_batch)
