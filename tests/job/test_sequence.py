@@ -214,7 +214,7 @@ def test_a_forecast_gives_sources_their_weights(
     real = train.length_over
     monkeypatch.setattr(train, "length_over", length_over)
     monkeypatch.setattr(train, "first_size", lambda start, done: object())
-    monkeypatch.setattr("adapt.train.capacity.forecast.forecast", lambda *given: given)
+    monkeypatch.setattr(train, "forecast", lambda *given: given)
     forecast: Any = training.forecast({t.key: record_of(t, train_tokens=6400) for t in training.corpora.values()})
     assert [slots / 1000 for slots in mixtures[0].slots] == shares
     assert forecast[2] == training.config.training.max_steps * training.config.training.global_batch_size * 64
