@@ -24,7 +24,9 @@ from typing import Any, NoReturn
 
 import numpy
 import pytest
-from ray._private import services
+import ray.scripts.scripts
+from ray._private import services, utils
+from ray._private.node import Node
 from ray._raylet import Config
 
 from tests.forks.server import Forked
@@ -46,6 +48,8 @@ def become_job(script: str, arguments: list[str], folder: str, environment: dict
     """
     os.setsid()  # a process group of its own, as a shell gives it
     _fork_raylet()
+    if Path(script) != Path(ray.scripts.scripts.__file__):  # a node of a cluster has them
+        _leave_out_monitors()
     outputs = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for file in files]
     _run(script, arguments, folder, environment, outputs)
 
@@ -103,6 +107,17 @@ def _fork_raylet() -> None:
         return _started(child, command)
 
     services.ConsolePopen = start
+
+
+def _leave_out_monitors() -> None:
+    """Lets a Ray of the job's own start without processes that tests do not look at: five seconds of a core a start."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    for name in ("start_log_monitor", "start_monitor", "start_api_server"):
+        setattr(Node, name, nothing)
+    utils.get_dashboard_dependency_error = lambda: ImportError("not needed")
 
 
 def _started(child: int, command: list[str]) -> subprocess.Popen[Any]:
