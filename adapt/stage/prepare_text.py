@@ -137,9 +137,9 @@ def prepare_shards(
     measured: Sequence[Path] = (),
 ) -> Prepared:
     """Prepares a corpus in `folder`; see `adapt.corpus.prepare_corpus.prepare`."""
-    from adapt.corpus.prepare_corpus import prepare
-
     check_and_connect(manifest, corpus, tokens, config)
+    from adapt.corpus.prepare_corpus import prepare  # loads Ray: what cannot be read is refused before
+
     return Prepared(**prepare(manifest, corpus, tokens.pretrained, folder, tokens.form, duplicates, measured))
 
 

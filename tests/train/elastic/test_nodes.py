@@ -87,7 +87,7 @@ def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
     cluster.add()
     noticed = len(run.rows())
     with served("aws") as metadata:  # the cloud announces the end of the node that trains, and Ray is told
-        metadata.announce(8)
+        metadata.announce(20)  # ranks ask every five seconds
         told = ["--node-id", run.rows()[-1]["node"], "--address", cluster.address, "--metadata", metadata.address]
         command = [sys.executable, str(ROOT / "cluster" / "preemption.py"), "watch", *told]
         environment = {**cluster.environment, "TMPDIR": str(tmp_path)}
