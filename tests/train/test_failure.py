@@ -105,6 +105,7 @@ def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.train.get_context", lambda: context)
         patch.setattr("ray.train.report", store)
+        patch.setattr("ray.train.get_preemption_info", lambda: None)
         patch.setattr(worker, "die_with_parent", lambda: None)
         patch.setattr(worker, "_columns", _columns, raising=False)
         patch.setattr(worker, "_feeding", feeding)
