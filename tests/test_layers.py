@@ -218,7 +218,7 @@ CAUGHT = [
         "from adapt.method.base import Method",
         "adapt/config/kinds.py:1: imports adapt.method",
     ),
-    ("adapt/support/nearest.py", "from adapt.config import Config", "adapt/support/nearest.py:1: imports adapt.config"),
+    ("adapt/support/errors.py", "from adapt.config import Config", "adapt/support/errors.py:1: imports adapt.config"),
     ("jobs/dapt.py", "from adapt.corpus.files.manifest import Manifest", "jobs/dapt.py:1: imports adapt.corpus"),
     (
         "adapt/config/corpus.py",

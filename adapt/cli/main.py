@@ -18,8 +18,7 @@ from adapt.job.vocabulary_job import told
 from adapt.parse.keys import option_sections
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.terminal import render_text
-from adapt.support.errors import ConfigError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, nearest
 from adapt.support.shipped import recipes, spaces, unless_here
 from adapt.terminal.console import log, run_job
 

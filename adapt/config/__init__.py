@@ -18,8 +18,16 @@ from adapt.config.fields import (
     what,
 )
 from adapt.config.job_config import Config, flat
-from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, NamedModel, SimilarityConfig
-from adapt.config.merging import MergeConfig
+from adapt.config.job_sections import (
+    AdviceConfig,
+    ComparisonConfig,
+    EvaluationConfig,
+    MergeConfig,
+    NamedModel,
+    SimilarityConfig,
+    TuneConfig,
+    VocabularyConfig,
+)
 from adapt.config.resources import ResourcesConfig, StorageConfig, TrackingConfig, Workers, fewest_of, most_of
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import (
@@ -30,8 +38,6 @@ from adapt.config.training import (
     TrainingConfig,
     section_of,
 )
-from adapt.config.tuning import TuneConfig
-from adapt.config.vocabulary import VocabularyConfig
 
 __all__ = [
     "AdviceConfig",

@@ -9,13 +9,18 @@ from typing import Any
 
 from adapt.config.corpus import CorpusConfig, MixtureConfig
 from adapt.config.fields import how_list
-from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, SimilarityConfig
-from adapt.config.merging import MergeConfig
+from adapt.config.job_sections import (
+    AdviceConfig,
+    ComparisonConfig,
+    EvaluationConfig,
+    MergeConfig,
+    SimilarityConfig,
+    TuneConfig,
+    VocabularyConfig,
+)
 from adapt.config.resources import ResourcesConfig, StorageConfig, TrackingConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, SequenceConfig, TrainingConfig, section_of
-from adapt.config.tuning import TuneConfig
-from adapt.config.vocabulary import VocabularyConfig
 
 
 def flat(config: Config) -> dict[str, Any]:

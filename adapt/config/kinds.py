@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from adapt.config.reading import read_fields
-from adapt.support.errors import ConfigError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, nearest
 
 T = TypeVar("T")
 

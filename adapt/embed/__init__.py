@@ -2,7 +2,6 @@
 
 - `embedder`: the base class, and the list of embedders.
 - `tfidf`, `static`, `transformer`, `vampire`: one embedder each, the cheapest first.
-- `distilled`: the embeddings of model2vec, for `static`.
 - `vae`: the topic model of `vampire` and its training.
 - `text_chunks`: texts with their ids, in chunks that tasks read.
 - `learn`: trains an embedder on a sample, on the cluster.

@@ -10,6 +10,7 @@ The model may be one of transformers, or embeddings of model2vec (`distilled`), 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adapt.config.fields import PositiveFloat, PositiveInt, how
-from adapt.embed.distilled import DistilledMeans, check_package, is_distilled
 from adapt.embed.embedder import EmbeddedTexts, Embedder
 from adapt.embed.transformer import TextTokens
 from adapt.index.parts import scaled
-from adapt.model.locate import Pretrained
-from adapt.support.errors import DataError
+from adapt.model.locate import WEIGHTS, Pretrained
+from adapt.support.errors import ConfigError, DataError, ModelError
 
 COMMON_FILE = "static.safetensors"
 WINDOW = 32
@@ -186,3 +186,62 @@ class TokenMeans:
 def _windows_of(tokens: Sequence[np.ndarray]) -> np.ndarray:
     """Windows of each text, at least one, int64 [texts]."""
     return np.array([max(1, -(-len(each) // WINDOW)) for each in tokens], np.int64)
+
+
+PACKAGE = "model2vec"
+EMBEDDINGS = "embeddings"
+"""The tensor that such a folder has, and no model of transformers."""
+
+
+def is_distilled(folder: Path) -> bool:
+    """Whether a folder holds embeddings of model2vec, and no model."""
+    from safetensors import SafetensorError, safe_open
+
+    if not (folder / WEIGHTS).is_file():
+        return False
+    try:
+        with safe_open(folder / WEIGHTS, "np") as tensors:
+            return EMBEDDINGS in set(tensors.keys())
+    except SafetensorError:  # whoever loads the model says so
+        return False
+
+
+def check_package(folder: Path) -> None:
+    """Looks for the package.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    if importlib.util.find_spec(PACKAGE) is None:
+        raise ConfigError(
+            f"{folder} holds embeddings of model2vec, which is not installed",
+            "pip install 'dontstop[model2vec]', or name another model for the embedder static",
+        )
+
+
+class DistilledMeans:
+    """Means of the distilled embeddings of a text's tokens, weighed as its model says. All of a text counts.
+
+    Args:
+        folder: of the model.
+
+    Raises:
+        ConfigError: model2vec is not installed.
+        ModelError: the folder cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        check_package(folder)
+        from model2vec import StaticModel
+
+        try:
+            self._model = StaticModel.from_pretrained(folder, normalize=False, max_length=None)
+        except Exception as error:  # of several libraries
+            raise ModelError(f"{folder} cannot be read by model2vec: {error}", "copy or distil it again") from error
+
+    def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
+        """A text without a known token has the vector 0."""
+        vectors = self._model.encode(list(texts), batch_size=at_once, use_multiprocessing=False)
+        tokens = [each.ids for each in self._model.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        unknown = sum(number == self._model.unk_token_id for ids in tokens for number in ids)
+        return EmbeddedTexts(np.asarray(vectors, np.float32), sum(map(len, tokens)), unknown)

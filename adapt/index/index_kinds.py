@@ -22,8 +22,7 @@ import numpy as np
 
 from adapt.index.parts import VectorPart
 from adapt.runner.files import file_aside
-from adapt.support.errors import ConfigError, DataError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, DataError, nearest
 
 IndexKind = Literal["flat", "ivf", "ivf_pq", "hnsw"]
 FLAT_VECTORS = 2**20

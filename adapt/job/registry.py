@@ -8,8 +8,7 @@ from adapt.job.selection_job import SELECT_JOB
 from adapt.job.sequence_job import SEQUENCE_JOB
 from adapt.job.training_jobs import DAPT_JOB, FINETUNE_JOB, TAPT_JOB
 from adapt.job.vocabulary_job import VOCABULARY_JOB
-from adapt.support.errors import ConfigError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, nearest
 
 JOBS: dict[str, Job] = {
     job.name: job

@@ -23,8 +23,7 @@ from adapt.stage.model_from_scratch import ScratchModel
 from adapt.stage.text_sources import Files, held_out, listed_files
 from adapt.stage.trim_vocabulary import TrimVocabulary
 from adapt.stage.vocabulary_analysis import GENERAL, AnalyzeVocabulary, Screening
-from adapt.support.errors import ConfigError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, nearest
 
 
 def change_vocabulary(context: Context) -> Stage[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.config.vocabulary import tokens_wanted
+from adapt.config.job_sections import tokens_wanted
 from adapt.model.size import ModelSize
 from adapt.model.start import Start
 from adapt.ray.runtime import connect, hide_unreserved_gpus

@@ -1,4 +1,7 @@
-"""One tree of errors. Each carries what happened and how to mend it; jobs print the two and exit with its code."""
+"""Errors that a user can cause, and the nearest of the names that are known."""
+
+import difflib
+from collections.abc import Iterable
 
 from adapt.support.redact import redact
 
@@ -90,3 +93,16 @@ class Interrupted(AdaptError):
     """The user or the scheduler asked the job to stop."""
 
     exit_code = 130
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The fix for an unknown name: the nearest known one, else all of them.
+
+    Args:
+        name: as it was written.
+        known: names.
+        otherwise: what to say in place of all names where none is near.
+    """
+    names = sorted(known)
+    near = [known for known in names if known.lower() == name.lower()] or difflib.get_close_matches(name, names, 1, 0.5)
+    return f"did you mean {near[0]}?" if near else otherwise or f"use one of: {', '.join(names)}"

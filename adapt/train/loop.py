@@ -17,7 +17,7 @@ from adapt.method.collectives import among_hosts
 from adapt.objective.objective import Batch, Objective
 from adapt.support.errors import TrainingError
 from adapt.support.splitmix import mix
-from adapt.train.elastic.wish import Wishes
+from adapt.train.elastic.requested_checkpoints import Wishes
 from adapt.train.meter import Meter
 from adapt.train.schedule import learning_rate
 from adapt.train.training_run import Progress

@@ -35,7 +35,7 @@ from adapt.train.capacity.out_of_memory import memory_errors, note_pass
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.checkpoints.seal import Sealing
-from adapt.train.elastic.wish import Wishes
+from adapt.train.elastic.requested_checkpoints import Wishes
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
 from adapt.train.loop import Loop

@@ -8,8 +8,7 @@ import numpy as np
 from adapt.config import Config
 from adapt.parse.keys import known_keys, named_in, unknown
 from adapt.support.better import ways_of
-from adapt.support.errors import ConfigError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, nearest
 from adapt.tuning.job_trial import Configure, Trial, check_test_files, figures_of, on_dev
 from adapt.tuning.proposals import Proposals, Space, draw, proposals
 from adapt.tuning.space import ends, read_space

@@ -20,8 +20,7 @@ from adapt.show.pages import SelfShown
 from adapt.show.report.study import HTML, Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.stage.run_stages import run_stages
-from adapt.support.errors import ConfigError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, nearest
 from adapt.support.shipped import space_file, spaces
 from adapt.tuning.confirm import Confirm, Confirmed
 from adapt.tuning.job_trial import Configure, on_dev, trial_of

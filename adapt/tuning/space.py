@@ -11,8 +11,7 @@ from ray import tune
 from ray.tune.search.sample import Categorical, Float, Integer, Quantized
 
 from adapt.parse.yaml_file import place_in, read_yaml
-from adapt.support.errors import AdaptError, ConfigError
-from adapt.support.nearest import nearest
+from adapt.support.errors import AdaptError, ConfigError, nearest
 
 DOMAINS = ("uniform", "quniform", "loguniform", "qloguniform", "randint", "qrandint", "lograndint", "qlograndint")
 """Ray Tune's domains that YAML may name, each with the list of its arguments."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from adapt.config.vocabulary import tokens_wanted
+from adapt.config.job_sections import tokens_wanted
 from adapt.model.additions.exbert import add_exbert
 from adapt.model.additions.table import KEY, additions_of, stored_additions
 from adapt.model.load import load_model

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
-from adapt.config.measuring import EvaluationConfig
+from adapt.config.job_sections import EvaluationConfig
 from adapt.job.job_run import carry_out
 from adapt.job.merge_job import MERGE_JOB, merge_stages
 from adapt.model.architecture import warn_of_instruct

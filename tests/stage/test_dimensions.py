@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
-from adapt.config.vocabulary import VocabularyConfig
+from adapt.config.job_sections import VocabularyConfig
 from adapt.job.training_jobs import dapt_stages
 from adapt.job.vocabulary_job import change_vocabulary
 from adapt.model.size import model_size

@@ -13,7 +13,7 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
-from adapt.config.vocabulary import VocabularyConfig
+from adapt.config.job_sections import VocabularyConfig
 from adapt.job.job_run import carry_out
 from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, told
 from adapt.model.load import load_model

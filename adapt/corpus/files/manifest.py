@@ -16,8 +16,7 @@ from adapt.corpus.files.formats import DELIMITERS, SUFFIXES, format_of
 from adapt.corpus.files.hub import commit_of
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.runner.digest import Digests
-from adapt.support.errors import ConfigError, DataError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, DataError, nearest
 from adapt.support.redact import redacted
 
 _READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from adapt.model.architecture import first_position
 from adapt.model.states import text_features
-from adapt.support.errors import ModelError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ModelError, nearest
 
 DOMAINS = "domains"
 """The kind of the addition that holds names and prototypes, and what the base model calls its module."""

@@ -12,8 +12,7 @@ from typing import Any
 
 from adapt.config.kinds import Kinds
 from adapt.model.locate import CONFIG, read_json
-from adapt.support.errors import ModelError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ModelError, nearest
 
 ADDITIONS: Kinds[Callable[..., None]] = Kinds(
     "additions",

@@ -9,8 +9,7 @@ from adapt.runner.lock import is_held
 from adapt.runner.stage import Stage, everything
 from adapt.runner.store import Store, failure_of, logged_lines
 from adapt.show.blocks import Table
-from adapt.support.errors import ConfigError
-from adapt.support.nearest import nearest
+from adapt.support.errors import ConfigError, nearest
 from adapt.terminal.console import duration, logs_json
 from adapt.terminal.streams import is_unread
 

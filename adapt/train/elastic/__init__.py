@@ -1,7 +1,6 @@
 """Training whose number of workers changes on its way: `resources.workers: [fewest, most]`.
 
 - `sizing`: decides how many workers there should be, and knows no Ray.
-- `slots`: the places for workers that the cluster has now.
-- `policy`: what Ray Train's controller asks; the module that knows its private parts.
-- `wish`: a checkpoint out of turn, which the policy asks for, or a node that is to go.
+- `policy`: what Ray Train's controller asks, and the places for workers that the cluster has now.
+- `requested_checkpoints`: a checkpoint out of turn, which the policy asks for, or a node that is to go.
 """

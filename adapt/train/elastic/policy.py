@@ -1,14 +1,14 @@
-"""Decides how many workers an elastic training has, when Ray Train's controller asks.
+"""What Ray Train's controller asks about the number of workers, and the places that the cluster has for them now."""
 
-Ray's own policy counts all resources of a node, whoever holds them. Next to other jobs it asks for groups that cannot
-be placed, and replaces healthy ones. `ElasticPolicy` counts the places that are free, and those of the group itself.
-"""
-
+import socket
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import ray
 
 from adapt.ray.private import (
     NoopDecision,
@@ -19,12 +19,13 @@ from adapt.ray.private import (
     ScalingDecision,
     ScalingPolicy,
     TrainRunContext,
+    free_resources,
+    leaving_nodes,
     worker_resources,
 )
 from adapt.train.checkpoints.retain import newest_whole
+from adapt.train.elastic.requested_checkpoints import WishFile
 from adapt.train.elastic.sizing import Sizing
-from adapt.train.elastic.slots import free_slots
-from adapt.train.elastic.wish import WishFile
 from adapt.train.failure import as_ours
 from adapt.train.training_run import tell
 
@@ -150,3 +151,31 @@ class ElasticPolicy(ScalingPolicy):
 
     def _get_num_workers_for_resource_request(self) -> int:
         return int(self.scaling_config.max_workers)
+
+
+_ANSWER_S = 2.0
+
+
+def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
+    """How many more workers there is room for, by the id of each node that answers and is not about to go.
+
+    Ray takes a quarter of a minute to notice that a node is gone; what listens there says so at once.
+
+    Args:
+        bundle: what a worker reserves.
+    """
+    free, leaving = free_resources(), leaving_nodes()
+    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving}
+    return {name: _slots(free.get(name, {}), bundle) for name, node in nodes.items() if _answers(node)}
+
+
+def _slots(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
+    return int(min(free.get(name, 0.0) / amount + 1e-6 for name, amount in bundle.items()))  # of sums of floats
+
+
+def _answers(node: Mapping[str, Any]) -> bool:
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _ANSWER_S).close()
+    except OSError:
+        return False
+    return True

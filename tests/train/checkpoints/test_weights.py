@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
-from adapt.config.measuring import EvaluationConfig
+from adapt.config.job_sections import EvaluationConfig
 from adapt.job.merge_job import merge_stages
 from adapt.merge.merger import decay_weights
 from adapt.runner import Record, ensure

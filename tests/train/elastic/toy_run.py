@@ -52,11 +52,11 @@ def on_a_rank(config: dict[str, Any]) -> None:
     import torch.distributed as dist
 
     from adapt.train.checkpoints.checkpoint import Checkpoints
-    from adapt.train.elastic import wish
+    from adapt.train.elastic import requested_checkpoints
     from adapt.train.failure import portable_errors
     from tests.train.toy import Case, build, feed
 
-    wish._ASK_S = 1.0
+    requested_checkpoints._ASK_S = 1.0
     told = ToyRun(**{**config["told"], "workers": tuple(config["told"]["workers"])})
     folder = Path(told.folder)
     with portable_errors():
@@ -64,7 +64,7 @@ def on_a_rank(config: dict[str, Any]) -> None:
         case = Case(told.zero_stage, told.steps, training=training, **SIZES)
         node = ray.get_runtime_context().get_node_id()
         rank, world = dist.get_rank(), dist.get_world_size()
-        loop = replace(build(case), wishes=wish.Wishes(rank == 0, folder, nodes_may_go=True))
+        loop = replace(build(case), wishes=requested_checkpoints.Wishes(rank == 0, folder, nodes_may_go=True))
         checkpoints = Checkpoints(loop.engine, Method(), folder / CHECKPOINTS / NAME, config["sealing"])
         progress = checkpoints.load()
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from adapt.train.elastic import wish
-from adapt.train.elastic.wish import Wishes, WishFile
+from adapt.train.elastic import requested_checkpoints
+from adapt.train.elastic.requested_checkpoints import Wishes, WishFile
 from adapt.train.training_run import Progress
 from tests.train.toy import Case, build, feed
 
@@ -26,8 +26,8 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(wish, "time", Clock())
-    return wish.time  # type: ignore[return-value]
+    monkeypatch.setattr(requested_checkpoints, "time", Clock())
+    return requested_checkpoints.time  # type: ignore[return-value]
 
 
 def looks(wishes: Wishes, clock: Clock, seconds: int = 3) -> list[bool]:
@@ -50,7 +50,7 @@ def test_a_wish_is_seen_once(tmp_path: Path, clock: Clock) -> None:
     file.withdraw()
     assert not file.is_there
     file.make()
-    os.utime(tmp_path / wish.WISH_FILE, (7, 7))
+    os.utime(tmp_path / requested_checkpoints.WISH_FILE, (7, 7))
     assert looks(wishes, clock) == [True, False, False]
 
 
