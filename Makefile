@@ -1,5 +1,5 @@
 # Needs make and Python 3.11 or newer, and nothing else: no compiler, no activated environment.
-#   make demo | make cluster | make test | make quick | make fuzz | make check | make env | make node | make clean
+#   make demo | make cluster | make test | make quick | make fuzz | make check | make docs | make env | make node | make clean
 #
 # Variables:
 #   ARGS         passed on to what is run:   make test ARGS="-k layers", make cluster ARGS=--autoscale
@@ -25,7 +25,7 @@ export PIP_USER := 0
 BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env node demo cluster test quick fuzz check clean
+.PHONY: help env node demo cluster test quick fuzz check docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -53,8 +53,11 @@ fuzz: env ## look for what is wrong with random corpora and configurations, for 
 check: env ## lint, formatting, types, changelog
 	scripts/check
 
+docs: env ## build the site of documentation into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet $(ARGS)
+
 clean: ## remove caches and build leftovers (not .venv, not runs/)
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # What is installed for development or for a node also runs the demo: each of the three marks TO_RUN.

@@ -1,4 +1,4 @@
-"""What a finished chain says of the papers' claims, as a Markdown table for docs/replication.md.
+"""What a finished chain says of the papers' claims, as a Markdown table for docs/science/replication.md.
 
 python -m benchmarks.claims benchmarks/replication.yaml [options as of jobs/chain.py]
 

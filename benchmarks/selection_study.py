@@ -1,4 +1,4 @@
-"""What a finished study of selections found, as the Markdown tables of docs/replication.md.
+"""What a finished study of selections found, as the Markdown tables of docs/science/replication.md.
 
 Each recipe's scores and what it gains on the baseline, paired by seed, task by task and on average over tasks; what
 each selection is beside random documents; and whether that tells how much it will gain.

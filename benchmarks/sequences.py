@@ -1,4 +1,4 @@
-"""What finished chains of domain sequences found, as the Markdown tables of docs/replication.md.
+"""What finished chains of domain sequences found, as the Markdown tables of docs/science/replication.md.
 
 Means over seeds, each the mean over its orders; every method against the baseline, then against each other method
 that learns domain after domain, paired by seed; scores by task; and the figures of every run, from which all these can

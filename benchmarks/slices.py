@@ -1,4 +1,4 @@
-"""The slices that docs/replication.md was made with: the first examples of the larger tasks, and of corpora a pool.
+"""The slices that docs/science/replication.md was made with: the first examples of the larger tasks, and of corpora a pool.
 
 python -m benchmarks.slices --data ../shared/data --out /tmp/data
 """

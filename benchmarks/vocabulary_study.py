@@ -1,4 +1,4 @@
-"""What a finished study of vocabularies found, as the Markdown tables of docs/replication.md.
+"""What a finished study of vocabularies found, as the Markdown tables of docs/science/replication.md.
 
 Loss a byte of held-out text by compute, for each way to give a model the domain's words, and what it saves; scores with
 gains on the model as it came and on DAPT, paired by seed; and which share of DAPT's gain new words alone bring.

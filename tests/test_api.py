@@ -40,7 +40,7 @@ def test_there_is_a_documented_function_for_every_job() -> None:
 
 
 def test_the_page_names_what_there_is() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
     assert {*re.findall(r"dontstop\.(\w+)", page)} <= {*dontstop.__all__}
     table = page.split("| function |")[1].split("\n\n")[0]
     listed = {*re.findall(r"^\| (.*?) \|", table, re.MULTILINE)}

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and docs/design.md say what is there: commands, files, sizes, layers and words."""
+"""CONTRIBUTING.md and docs/develop/design.md say what is there: commands, files, sizes, layers and words."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from tests.test_layers import DEEPSPEED_ONLY_IN, WITHOUT_RAY
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-DESIGN = (ROOT / "docs" / "design.md").read_text("utf-8")
+DESIGN = (ROOT / "docs" / "develop" / "design.md").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 CHECK = (ROOT / "scripts" / "check").read_text("utf-8")
@@ -117,7 +117,7 @@ def test_docstrings_do_not_begin_with_of() -> None:
 
 def test_modules_that_are_named_in_text_exist() -> None:
     """The last name may be what the module before it holds."""
-    for file in [*python_files(*CODE), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for file in [*python_files(*CODE), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for name in set(re.findall(r"`(adapt(?:\.[a-z_]\w*)+)", file.read_text("utf-8"))):
             path = ROOT / name.replace(".", "/")
             holder = next(

@@ -1,4 +1,4 @@
-"""The examples of docs/extension.md, from a folder outside the package."""
+"""The examples of docs/develop/extending.md, from a folder outside the package."""
 
 import json
 import re
@@ -27,7 +27,7 @@ BLOCK = re.compile(r"^```(python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 def mine(tmp_path_factory):
     """The folder that holds `mine/`, importable."""
     folder = tmp_path_factory.mktemp("outside")
-    for language, text in BLOCK.findall((ROOT / "docs" / "extension.md").read_text()):
+    for language, text in BLOCK.findall((ROOT / "docs" / "develop" / "extending.md").read_text()):
         if language == "python":
             file = folder / text.splitlines()[0].removeprefix("# ")
             file.parent.mkdir(exist_ok=True)
@@ -40,7 +40,7 @@ def mine(tmp_path_factory):
 def settings() -> dict[str, object]:
     """What the YAML blocks of the page say, together."""
     found: dict[str, object] = {}
-    for language, text in BLOCK.findall((ROOT / "docs" / "extension.md").read_text()):
+    for language, text in BLOCK.findall((ROOT / "docs" / "develop" / "extending.md").read_text()):
         if language == "yaml":
             found |= yaml.safe_load(text)
     return found

@@ -88,7 +88,7 @@ def test_only_what_is_loaded_is_imported() -> None:
         ("my_parts:Mien", "part: my_parts has no Mien", "did you mean Mine?"),
         ("my_parts:Other", "part: my_parts:Other is no Part", f"let it inherit from {__name__}.Part"),
         ("my_parts:number", "part: my_parts:number is no Part", "let it inherit"),
-        ("my_parts:Idle", "part: my_parts:Idle lacks act", "docs/extension.md"),
+        ("my_parts:Idle", "part: my_parts:Idle lacks act", "docs/develop/extending.md"),
         ("my_parts:", "part: my_parts has no ", ""),
         ("my_parts:Wild", "part: my_parts:Wild.Options is no dataclass", "frozen dataclass"),
         ("my_parts:Needy", "part: my_parts:Needy.Options: no default for strength", "give every option a default"),

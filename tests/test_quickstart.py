@@ -1,4 +1,4 @@
-"""docs/quickstart.ipynb runs, shows what its text says, and keeps outputs that say nothing of a machine."""
+"""docs/start/quickstart.ipynb runs, shows what its text says, and keeps outputs that say nothing of a machine."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
+NOTEBOOK = ROOT / "docs" / "start" / "quickstart.ipynb"
 MOST_BYTES = 100_000
 
 

@@ -77,7 +77,7 @@ def test_both_commands_for_a_clone_are_there() -> None:
 def test_its_links_lead_somewhere() -> None:
     links = re.findall(r"\]\(([^)]+)\)", PAGE)
     assert [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()] == []
-    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    pages = {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert pages <= set(links)
 
 
@@ -97,7 +97,7 @@ def test_its_table_names_models_that_are_known() -> None:
 
 def test_its_example_is_the_one_of_the_notebook_with_the_same_result() -> None:
     given = flat(configuration(DAPT, None, example()))
-    notebook = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text("utf-8"))
+    notebook = json.loads((ROOT / "docs" / "start" / "quickstart.ipynb").read_text("utf-8"))
     code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     names: dict[str, Any] = {"text": "python.txt"}
     exec(code[0], names)

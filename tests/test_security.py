@@ -1,4 +1,4 @@
-"""What a configuration can make run: parts of our own kinds, each named on docs/security.md, and nothing else."""
+"""What a configuration can make run: parts of our own kinds, each named on docs/guide/security.md, and nothing else."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "security.md").read_text()
+PAGE = (ROOT / "docs" / "guide" / "security.md").read_text()
 NAMED_BY: dict[str, Callable[[str], object]] = {
     "method.kind": METHODS.load,
     "select.kind": SELECTIONS.load,

@@ -1,4 +1,4 @@
-"""docs/tutorial.md is true: its blocks are run in order, as a reader would."""
+"""docs/start/tutorial.md is true: its blocks are run in order, as a reader would."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def test_every_block_of_the_tutorial_runs_and_does_what_the_text_says(tmp_path: 
     for name in ("jobs", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     said = []
-    for kind, text in BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text()):
+    for kind, text in BLOCK.findall((ROOT / "docs" / "start" / "tutorial.md").read_text()):
         if kind == "yaml":
             name = re.match(r"# (\S+)", text)
             assert name, "a YAML block begins with its file's name"

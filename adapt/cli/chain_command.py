@@ -151,7 +151,7 @@ def _serve(asked: Asked) -> None:
     if asked.address:
         raise ConfigError(
             "report --serve reads results where it runs, and asks no cluster",
-            "leave --address out; run it where storage.root is visible, such as on the head (docs/cluster.md)",
+            "leave --address out; run it where storage.root is visible, such as on the head (docs/guide/clusters.md)",
         )
     order = order_of(asked.rest)
     chains = [chain_of(order)]

@@ -79,7 +79,7 @@ class Kinds(dict[str, str], Generic[T]):
             raise ConfigError(f"{self.field}: {place} is no {base.__name__}", fix)
         if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
             what = f"{self.field}: {place} lacks {', '.join(missing)}"
-            raise ConfigError(what, "see docs/extension.md for what it must have")
+            raise ConfigError(what, "see docs/develop/extending.md for what it must have")
         options = getattr(loaded, "Options", None)
         if options is None:
             return

@@ -71,7 +71,7 @@ class SelectConfig:
 
     kind: str | list[Any] = "random"
     """How documents are chosen: `random`, `dsir`, `classifier`, `knn`, `tsds`, `semdedup`, `perplexity`, or your own
-    selection, `package.module:Class` (docs/selection.md). A list narrows the pool step by step: each is `name` or
+    selection, `package.module:Class` (docs/guide/selection.md). A list narrows the pool step by step: each is `name` or
     `name: {option: value}`. The section that is called like a selection holds its options; those in the list go before
     them."""
     pool_paths: str | list[str] = how_list()
@@ -94,10 +94,10 @@ class SelectConfig:
     """In a list of selections, each but the last passes on so many times the budget."""
     embedder: str = "tfidf"
     """Whose vectors `knn`, `tsds` and `semdedup` compare: `tfidf`, `static`, `transformer`, `vampire`, or your own
-    embedder, `package.module:Class` (docs/selection.md). The section that is called like it holds its options."""
+    embedder, `package.module:Class` (docs/guide/selection.md). The section that is called like it holds its options."""
     index: Literal["auto", "flat", "ivf", "ivf_pq", "hnsw"] = "auto"
     """How the nearest vectors are found: `flat` compares all, the others some; `auto` is flat up to a million documents
-    (docs/selection.md)."""
+    (docs/guide/selection.md)."""
     min_recall: Fraction = 0.95
     """Share of the nearest documents that the index must find, measured on 200 texts of the target. It searches as
     widely as that takes, and is refused where it cannot."""
@@ -146,7 +146,7 @@ class FinetuneConfig:
     lora_alpha: PositiveFloat = 16.0
     """`lora`: the additions are scaled by lora_alpha / lora_rank."""
     domain: str | None = how(None)
-    """The domain whose parts are used, of a model that has parts for several (docs/forgetting.md); null takes the
+    """The domain whose parts are used, of a model that has parts for several (docs/guide/forgetting.md); null takes the
     domain whose text is nearest to the train split."""
     cpus_per_seed: PositiveFloat = how(1.0)
     """CPU cores each run reserves."""

@@ -1,7 +1,7 @@
 """The base class of methods against forgetting, and what its hooks get and return. Plain training adds nothing to it.
 
-A method is a subclass of `Method` that overrides the hooks it needs. docs/design.md shows on which hooks known
-methods sit, docs/extension.md how to add one. Hooks of the driver run where torch may not be loaded yet, so neither
+A method is a subclass of `Method` that overrides the hooks it needs. docs/develop/design.md shows on which hooks known
+methods sit, docs/develop/extending.md how to add one. Hooks of the driver run where torch may not be loaded yet, so neither
 this module nor any that `adapt.method.table` names imports it when it is loaded.
 """
 
@@ -371,7 +371,7 @@ class Setting:
         if self.length is None:
             raise ConfigError(
                 "method.kind: the method asks for the length of the training, and does not declare that it does",
-                "set `depends_on_length = True` in its class (docs/extension.md)",
+                "set `depends_on_length = True` in its class (docs/develop/extending.md)",
             )
         return self.length
 

@@ -273,5 +273,5 @@ def warn_of_instruct(pretrained: Pretrained) -> None:
         log(
             f"warning: {pretrained.model} is an instruct model (it has a chat template); training on plain text makes"
             " such models forget to follow instructions: adapt the base that it was made from, then add what the"
-            " instruct model learnt (job: merge, merge.kind: residual; docs/merging.md)"
+            " instruct model learnt (job: merge, merge.kind: residual; docs/guide/merging.md)"
         )

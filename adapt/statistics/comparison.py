@@ -13,7 +13,7 @@ are not tested: they are copies of one number.
 `paired` compares two methods on the same seeds. Its p is the larger of two: Student's t, which is exact if differences
 are normal, and the exact sign-flip test, which is exact if two equal methods could have been exchanged on any seed. The
 interval holds what neither test rejects. No test protects few pairs against every distribution: if differences are
-skewed and their mean is 0 nevertheless, 6 to 12 pairs reject 6 to 15% (docs/methods.md).
+skewed and their mean is 0 nevertheless, 6 to 12 pairs reject 6 to 15% (docs/science/equations.md).
 """
 
 from collections.abc import Sequence

@@ -260,7 +260,7 @@ def check_environment(configs: Iterable[Config]) -> None:
     if any(config.tracking.wandb_project for config in configs) and not (
         os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") or (Path.home() / ".netrc").exists()
     ):
-        log("tracking.wandb_project is set, but the nodes have no WANDB_API_KEY (docs/cluster.md)")
+        log("tracking.wandb_project is set, but the nodes have no WANDB_API_KEY (docs/guide/clusters.md)")
 
 
 def cluster_findings(nodes: int, ahead: dict[str, int]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def runtime_environment(root: Path) -> dict[str, Any]:
         if names_secret(name) or redact(str(value)) != str(value):
             raise ConfigError(
                 f"cluster/runtime_env.yaml sets {name}, which holds a secret, and job lists show a job's variables",
-                "leave it out; give credentials to the nodes by their environment (docs/cluster.md)",
+                "leave it out; give credentials to the nodes by their environment (docs/guide/clusters.md)",
             )
     stop = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
     return {**content, "working_dir": str(root), "env_vars": {**content.get("env_vars", {}), **stop}}
@@ -103,5 +103,5 @@ def check_no_secrets(arguments: Sequence[str]) -> None:
         if redact(argument) != argument:
             raise ConfigError(
                 f"{redact(argument)} holds a password or a signature, and job lists show the command line",
-                "leave it out; give credentials to the nodes by their environment (docs/cluster.md)",
+                "leave it out; give credentials to the nodes by their environment (docs/guide/clusters.md)",
             )

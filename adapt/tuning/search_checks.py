@@ -136,7 +136,7 @@ def check_objectives(config: Config, trial: Trial) -> None:
             raise ConfigError(
                 f"tune.objectives: of {name} neither more nor less is better",
                 f"use one of: {', '.join(usable)}; a result of your own declares it, `{name}: More[float]`"
-                " (docs/extension.md)",
+                " (docs/develop/extending.md)",
             )
         if name.startswith(("losses.general", "general")) and not config.evaluation.general_paths:
             raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")

@@ -1,4 +1,4 @@
-"""The road of a job, as docs/design.md lists it: every hop is a call in the source, and none goes upwards."""
+"""The road of a job, as docs/develop/design.md lists it: every hop is a call in the source, and none goes upwards."""
 
 import ast
 import re
@@ -39,7 +39,7 @@ class Hop:
 
 def roads() -> list[list[Hop]]:
     """The numbered lists of the section."""
-    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "develop" / "design.md").read_text(encoding="utf-8")
     section = text.split("\n## The road of a job\n")[1].split("\n## ")[0]
     found = []
     for block in re.split(r"\n\n(?!\d)", section):
