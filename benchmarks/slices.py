@@ -1,4 +1,4 @@
-"""The slices that docs/science/replication.md was made with: the first examples of the larger tasks, and of corpora a pool.
+"""Makes the data of docs/science/replication.md: the first examples of larger tasks, and a pool from each corpus.
 
 python -m benchmarks.slices --data ../shared/data --out /tmp/data
 """

@@ -87,7 +87,8 @@ class MergeConfig:
     kind: Literal["interpolate", "average", "task_arithmetic", "ties", "dare", "residual"] = "interpolate"
     """`interpolate` lies between the base and one model, `average` is the mean of several, such as the checkpoints of a
     run; `task_arithmetic`, `ties` and `dare` add up what several models learnt beyond the base; `residual` adds to the
-    first model, an adapted base, what the second, an instruct model of the same base, learnt (docs/guide/merging.md)."""
+    first model, an adapted base, what the second, an instruct model of the same base, learnt
+    (docs/guide/merging.md)."""
     models: list[str] = how_list()
     """Ids or folders of models with the architecture and the vocabulary of the base; in a chain file also names of
     stages, such as `dapt[cs]`. `average` also takes checkpoints of trainings (…/checkpoints/…/step-…)."""
@@ -173,7 +174,7 @@ def tokens_wanted(size: int | None, vocabulary: int) -> int:
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """The search for good values of fields, by trials that are measured on dev (dontstop tune, docs/guide/sweeps.md)."""
+    """The search for good values of fields, by trials that are measured on dev (docs/guide/sweeps.md)."""
 
     job: str | None = None
     """The job whose fields are searched, such as `tapt`; null is the job that the file of the space is named after."""

@@ -155,9 +155,9 @@ class SequenceConfig:
     """Share of the rows of each training that are text of the domains before, from the second domain on, with any
     method; every row of that text comes equally often. null replays none, or what the method itself asks for."""
     domain_ids: bool = how(True)
-    """Where the method gives each domain parts of its own (docs/guide/forgetting.md): `true` teaches a task with the parts of
-    its domain; `false` with those of the domain whose text is nearest to the task's train split. Held-out losses are
-    reported both ways."""
+    """Where the method gives each domain parts of its own (docs/guide/forgetting.md): `true` teaches a task with the
+    parts of its domain; `false` with those of the domain whose text is nearest to the task's train split. Held-out
+    losses are reported both ways."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ class MethodConfig:
 
     kind: str = "plain"
     """`plain` does nothing (NCL in dontstop sequence). Every other method has the name of the section below that holds
-    its options (docs/science/equations.md). `package.module:Class` takes your own method (docs/develop/extending.md); the section of its
-    options is called like the class, in snake_case."""
+    its options (docs/science/equations.md). `package.module:Class` takes your own method (docs/develop/extending.md);
+    the section of its options is called like the class, in snake_case."""
 
 
 def section_of(kind: str) -> str:

@@ -1,8 +1,8 @@
 """The base class of methods against forgetting, and what its hooks get and return. Plain training adds nothing to it.
 
 A method is a subclass of `Method` that overrides the hooks it needs. docs/develop/design.md shows on which hooks known
-methods sit, docs/develop/extending.md how to add one. Hooks of the driver run where torch may not be loaded yet, so neither
-this module nor any that `adapt.method.table` names imports it when it is loaded.
+methods sit, docs/develop/extending.md how to add one. Hooks of the driver run where torch may not be loaded yet, so
+neither this module nor any that `adapt.method.table` names imports it when it is loaded.
 """
 
 from __future__ import annotations
