@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from adapt.job.registry import JOBS
+from adapt.method.base import Method
+from adapt.method.table import METHODS
 from tests.test_layers import DEEPSPEED_ONLY_IN, WITHOUT_RAY
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,3 +144,24 @@ def test_the_page_on_design_says_where_ray_and_deepspeed_are_imported() -> None:
         folder = name.rpartition("/")[0] or folder
         named.append(f"adapt/{folder}/{name.rpartition('/')[2]}")
     assert tuple(named) == DEEPSPEED_ONLY_IN
+
+
+def test_files_that_the_page_on_design_names_exist() -> None:
+    """Their paths begin at `adapt/`, at the project, or at the folder of the file before."""
+    folder = ""
+    for name in re.findall(r"`([\w/]+\.py)`", DESIGN):
+        places = [file for file in (ROOT / name, ROOT / "adapt" / name, ROOT / folder / name) if file.exists()]
+        assert places, name
+        folder = places[0].parent.as_posix()
+
+
+def test_the_page_on_design_names_the_methods_of_each_hook() -> None:
+    rows = re.findall(r"^\| (`[^:|]+): [^|]*\| (.*) \|$", DESIGN, re.MULTILINE)
+    assert len(rows) >= 8
+    for hooks, methods in rows:
+        names = re.findall(r"`(\w+)`", hooks)
+        said = {method for method in re.findall(r"`(\w+)`", methods) if method in METHODS}
+        overriding = {
+            m for m in METHODS for hook in names if getattr(METHODS.load(m), hook) is not getattr(Method, hook)
+        }
+        assert overriding == said, names
