@@ -1,9 +1,9 @@
-"""Tells Ray when a cloud or Kubernetes takes a node away, so that trainings save a checkpoint before it goes.
+"""Tells Ray when a cloud or Kubernetes is about to end a node, so that trainings save a checkpoint first.
 
 python cluster/preemption.py watch                asks the cloud's metadata server until it announces this node's end
 python cluster/preemption.py stop --seconds 110   announces this node's end, and waits while it trains (preStop)
 
-It runs on a node, with Ray and Python alone: this file is all that it needs of the project.
+It runs on a node and needs only Python, Ray and this file.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from urllib.request import ProxyHandler, Request, build_opener
 METADATA = "http://169.254.169.254"
 """The link-local address at which AWS, Google Cloud and Azure answer to their machines."""
 LOOK_S = 5.0
-"""Between two looks. Google Cloud and Azure give notice of 30 s, AWS of 2 min."""
+"""Time between two requests [s]. Google Cloud and Azure announce the end 30 s before, AWS 2 min before."""
 GOOGLE_S = AZURE_S = 30
-"""Notice before the end, where the answer does not name the end."""
+"""Assumed time until the end [s], if the answer contains no time."""
 TRAINS = b"ray::RayTrainWorker"
-"""How the title of a process that trains begins."""
+"""Start of the title of a training process."""
 _ANSWER_S = 5.0
 _TRIES = 6
 _DIRECT = build_opener(ProxyHandler({}))  # a proxy would answer for another machine
@@ -37,19 +37,19 @@ _DIRECT = build_opener(ProxyHandler({}))  # a proxy would answer for another mac
 
 @dataclass(frozen=True)
 class Notice:
-    """The announced end of this node."""
+    """The announced end of a node."""
 
     seconds: int
-    """From now."""
+    """Seconds until the end."""
     why: str
 
 
 Ask = Callable[[str], "Notice | None"]
-"""Takes the address of the metadata server; returns the notice if there is one; raises OSError without an answer."""
+"""Asks the metadata server at an address for a notice. Raises OSError if the server does not answer."""
 
 
 def aws(metadata: str) -> Notice | None:
-    """Asks AWS (IMDSv2) whether this spot instance is taken back."""
+    """Asks AWS (IMDSv2) whether this spot instance is about to end."""
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = {"X-aws-ec2-metadata-token": _answer(f"{metadata}/latest/api/token", lifetime, "PUT") or ""}
     if not token["X-aws-ec2-metadata-token"]:
@@ -71,13 +71,13 @@ def google(metadata: str) -> Notice | None:
 
 
 def azure(metadata: str) -> Notice | None:
-    """Asks Azure whether this machine is evicted, or ended by other scheduled events."""
+    """Asks Azure whether this machine is about to be evicted or ended by another scheduled event."""
     own = {"Metadata": "true"}
     name = _answer(f"{metadata}/metadata/instance/compute/name?api-version=2021-02-01&format=text", own)
     content = _answer(f"{metadata}/metadata/scheduledevents?api-version=2020-07-01", own)
     if name is None or content is None:
         raise OSError("it is not the metadata server of Azure")
-    for event in json.loads(content)["Events"]:  # they are also those of other machines of the set
+    for event in json.loads(content)["Events"]:  # the list includes events of other machines in the set
         if event["EventType"] in ("Preempt", "Terminate", "Reboot", "Redeploy") and name in event["Resources"]:
             begins = event.get("NotBefore")  # empty once it has begun
             seconds = _seconds_until(parsedate_to_datetime(begins)) if begins else AZURE_S
@@ -89,7 +89,7 @@ CLOUDS: Mapping[str, Ask] = {"aws": aws, "google": google, "azure": azure}
 
 
 def _answer(url: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-    """What the server says; None where it says that there is no such thing."""
+    """Returns the answer of the server, or None if the server has nothing at this address."""
     try:
         with _DIRECT.open(Request(url, headers=dict(headers), method=method), timeout=_ANSWER_S) as answer:
             content: str = answer.read().decode()
@@ -105,34 +105,34 @@ def _seconds_until(end: datetime) -> int:
 
 
 def cloud_here(metadata: str) -> tuple[str, Ask] | None:
-    """Finds the cloud whose metadata server answers; None where none does."""
+    """Returns the cloud whose metadata server answers, or None."""
     for name, ask in CLOUDS.items():
         try:
             ask(metadata)
-        except (OSError, ValueError, KeyError):  # nobody, or another cloud's
+        except (OSError, ValueError, KeyError):  # no server, or that of another cloud
             continue
         return name, ask
     return None
 
 
 def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S) -> str:
-    """Asks the metadata server until it announces the end of this node, and hands that on.
+    """Asks the metadata server repeatedly until it announces the end of this node, and passes the notice on.
 
     Args:
-        metadata: its address.
-        drain: hands a notice on, and returns whether that has worked. It is tried again until the end.
-        look_s: between two looks [s].
+        metadata: address of the metadata server.
+        drain: passes a notice on and returns whether this succeeded. It is called again after a failure.
+        look_s: time between two requests [s].
 
     Returns:
-        What has happened, for people.
+        A message that says what happened.
     """
     found = None
-    for _ in range(_TRIES):  # a network may come up late
+    for _ in range(_TRIES):  # the network may start late
         if found := cloud_here(metadata):
             break
         time.sleep(look_s)
     if found is None:
-        return "no cloud's metadata server answers: nobody takes this node away, or its pods cannot ask"
+        return "no cloud's metadata server answers: this node is in no cloud, or its pods cannot reach the server"
     name, ask = found
     _say(f"asking {name} every {look_s:g} s")
     while True:
@@ -147,10 +147,15 @@ def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S
 
 
 def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], bool]) -> str:
-    """Announces that this node ends, and waits while it trains, at most until then.
+    """Announces the end of this node, and waits while training processes run on it.
+
+    Args:
+        seconds: longest time to wait [s], which is also the announced time until the end.
+        drain: passes a notice on and returns whether this succeeded.
+        trains: whether training processes run on this node.
 
     Returns:
-        What has happened, for people.
+        A message that says what happened.
     """
     end = time.monotonic() + seconds
     if not trains():
@@ -165,7 +170,7 @@ def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], boo
 
 
 def is_training() -> bool:
-    """Whether a process of Ray Train runs on this node. Idle nodes, which the autoscaler takes away, go at once."""
+    """Whether a training process runs on this node. Idle nodes, which the autoscaler removes, end at once."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if file.read_bytes().startswith(TRAINS):
@@ -176,12 +181,12 @@ def is_training() -> bool:
 
 
 def drain_by_ray(notice: Notice, node: str | None = None, address: str | None = None) -> bool:
-    """Tells Ray by `ray drain-node` that a node is preempted.
+    """Tells Ray with `ray drain-node` that a node is about to end.
 
     Args:
-        notice: of its end.
-        node: its id; None for the node of this process.
-        address: of Ray; None for the Ray of this machine.
+        notice: announced end of the node.
+        node: Ray's id of the node, or None for the node of this process.
+        address: address of Ray, or None for the Ray on this machine.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     command += ["--reason-message", notice.why, "--deadline-remaining-seconds", str(notice.seconds)]
@@ -198,13 +203,13 @@ def _say(message: str) -> None:
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Reads the command line and runs its command."""
     parser = argparse.ArgumentParser(prog="cluster/preemption.py", description=__doc__.split("\n")[0])
     parser.add_argument("verb", choices=("watch", "stop"))
-    parser.add_argument("--seconds", type=int, default=110, help="stop: seconds until this node is killed")
-    parser.add_argument("--metadata", default=METADATA, help="watch: the address of the metadata server")
-    parser.add_argument("--node-id", help="Ray's id of the node (default: that of this node)")
-    parser.add_argument("--address", help="of Ray's head (default: of the Ray that runs here)")
+    parser.add_argument("--seconds", type=int, default=110, help="for stop: seconds until this node is killed")
+    parser.add_argument("--metadata", default=METADATA, help="for watch: address of the metadata server")
+    parser.add_argument("--node-id", help="Ray's id of the node (default: this node)")
+    parser.add_argument("--address", help="address of Ray's head (default: the Ray on this machine)")
     given = parser.parse_args()
 
     def drain(notice: Notice) -> bool:
@@ -216,8 +221,8 @@ def main() -> None:
     with (Path(tempfile.gettempdir()) / f"dontstop-preemption-{os.getuid()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # from the last time that the node was set up
-            _say("another process watches already")
+        except BlockingIOError:  # started by an earlier setup of the node
+            _say("another process watches this node already")
             return
         _say(watch(given.metadata, drain))
 

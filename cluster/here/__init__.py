@@ -1,8 +1,8 @@
-"""A cluster on this machine, brought up, used and taken down.
+"""Runs a Ray cluster of several nodes on this machine, for demonstrations and tests.
 
-- `processes`: what a node has started is kept together, found, and ended.
-- `nodes`: the head and other nodes of Ray, each a group of processes.
-- `autoscaler`: Ray's autoscaler brings such nodes and takes them away.
-- `submission`: what a demonstration submits, looks at and tells.
-- `demonstrations`: a node is lost, the head is lost, nodes come and go.
+- `processes`: finds and ends all processes of a node.
+- `nodes`: starts the head and other nodes of Ray, each as a group of processes.
+- `autoscaler`: lets Ray's autoscaler start and stop such nodes.
+- `submission`: submits a job, follows it, and reads its results.
+- `demonstrations`: shows the loss of a node, the loss of the head, and autoscaling.
 """

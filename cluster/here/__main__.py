@@ -1,4 +1,4 @@
-"""Brings a cluster up on this machine, submits the demo to it, disturbs it, and takes it down: `make cluster`."""
+"""Starts a cluster on this machine, submits the demo to it, kills a node, and stops the cluster: `make cluster`."""
 
 import argparse
 import tempfile
@@ -13,15 +13,15 @@ from cluster.here.demonstrations import grow_and_shrink, lose_a_node, restart_th
 from cluster.here.submission import Story
 
 Demonstration = Callable[[Path, Path, Story], dict[str, Any]]
-"""Is given a folder and the demo's model; tells what it sees; gives back what is worth a program's while."""
+"""Takes a folder, the demo's model and the story to tell. Returns the metrics of its jobs."""
 
 
 def main() -> None:
-    """Reads the command line, and shows what it asks for."""
+    """Reads the command line and runs the chosen demonstration."""
     parser = argparse.ArgumentParser(prog="python -m cluster.here", description=__doc__)
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--restart-head", action="store_true", help="the head is lost, and starts again with its state")
-    kinds.add_argument("--autoscale", action="store_true", help="two jobs share nodes that Ray's autoscaler brings")
+    kinds.add_argument("--restart-head", action="store_true", help="kill the head and restart it with its state")
+    kinds.add_argument("--autoscale", action="store_true", help="run two jobs, with Ray's autoscaler")
     given = parser.parse_args()
     show: Demonstration = lose_a_node
     show = restart_the_head if given.restart_head else grow_and_shrink if given.autoscale else show
@@ -30,7 +30,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="cluster-") as folder:
             found = show(Path(folder), demo_checkpoint(NAME), story)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; the cluster is down, and nothing of it is left", "give it again") from None
+        raise Interrupted("interrupted; the cluster is stopped", "run the command again") from None
     story.retell()
     finish("cluster", "", found)
 

@@ -1,4 +1,4 @@
-"""Ray's own autoscaler on this machine: a node that it starts is a group of processes here, and not a machine."""
+"""Lets Ray's own autoscaler start nodes on this machine. Each node is a group of processes instead of a machine."""
 
 import json
 import os
@@ -12,28 +12,28 @@ from cluster.here.nodes import STORE_BYTES, Node
 from cluster.here.processes import free_port
 
 HEAD = "f" * 51 + "00000"
-"""The head's name to the autoscaler; it names those that it starts by the numbers that follow."""
+"""Id of the head in the autoscaler. The nodes that it starts have the following numbers as ids."""
 PROVIDER = "cluster.here.autoscaler.GroupsOfProcesses"
 IDLE_S = 10.0
-"""How long a node has nothing to do before it is taken away."""
+"""Idle time after which the autoscaler stops a node [s]."""
 _HEAD_TYPE = "ray.head.default"
 
 
 def environment() -> dict[str, str]:
-    """What a head's environment says beside the usual, for the second version of the autoscaler, as in clouds."""
+    """Returns the environment variables of a head that runs the autoscaler's second version, as in clouds."""
     version = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD, "RAY_NODE_TYPE_NAME": _HEAD_TYPE}
     here = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_METRIC_PORT": str(free_port())}
     return {**version, **here, "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
 
 
 def head_arguments(folder: Path, address: str, cpus: int, most: int) -> list[str]:
-    """Writes a cluster file, and gives the head's arguments.
+    """Writes a cluster file and returns the arguments of `ray start` for the head.
 
     Args:
-        folder: for the file.
-        address: the head's.
-        cpus: cores of a node.
-        most: nodes beside the head.
+        folder: folder for the file.
+        address: address of the head.
+        cpus: number of cores per node.
+        most: largest number of nodes, without the head.
     """
     file = folder / "autoscaling.json"
     file.write_text(json.dumps(_content(address, cpus, most)))
@@ -42,7 +42,7 @@ def head_arguments(folder: Path, address: str, cpus: int, most: int) -> list[str
 
 def _content(address: str, cpus: int, most: int) -> dict[str, Any]:
     own = {"use_node_id_as_ip": True, "disable_node_updaters": True, "disable_launch_config_check": True}
-    # with `memory` among the resources of a kind, Ray's autoscaler would launch nodes without end
+    # without `memory`: with it, Ray's autoscaler would start nodes without end
     worker = {"resources": {"CPU": cpus, "object_store_memory": STORE_BYTES}, "min_workers": 0, "max_workers": most}
     lists = ("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands")
     further = ("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files", "rsync_exclude")
@@ -74,11 +74,11 @@ def _content(address: str, cpus: int, most: int) -> dict[str, Any]:
 
 
 FIRST = 100
-"""The number of the first, so that addresses are not those of nodes that are started by hand."""
+"""Number of the first autoscaled node. It keeps their addresses apart from nodes that are started by hand."""
 
 
 class GroupsOfProcesses(FakeMultiNodeProvider):
-    """Ray's own provider for trying out the autoscaler, but that nodes have folders and addresses of their own."""
+    """Ray's provider for testing the autoscaler, extended by a separate folder and address per node."""
 
     def _create_node_with_resources_and_labels(
         self, node_config: Any, tags: dict[str, str], count: int, resources: dict[str, float], labels: Any

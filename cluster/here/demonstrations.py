@@ -1,4 +1,4 @@
-"""The demo on a cluster: a node is lost, the head is lost and starts again, or nodes come and go."""
+"""Runs the demo on a cluster while a node is lost, the head restarts, or nodes start and stop."""
 
 import json
 import time
@@ -12,18 +12,18 @@ from cluster.here.submission import Reports, Story, Submission, exported, submit
 
 STEPS, INTERVAL = 60, 10
 NODE_CPUS = 3
-"""Cores that a node says it has, whatever the machine has. A worker takes all but one, which is left for readers."""
+"""Number of cores that each node declares. A worker takes all but one, which remains for readers of data."""
 
 
 def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int = STEPS) -> list[str]:
-    """What `jobs/chain.py submit` is given: the demo with less text and few steps, each with a report.
+    """Returns the arguments of `dontstop chain submit` for the demo with less text and few steps, each with a report.
 
     Args:
-        folder: for the text, and as `runs` for the results.
-        model: the demo's checkpoint, by its place: jobs on a cluster keep their cache elsewhere.
-        workers: `resources.workers`.
-        further: arguments.
-        steps: of the training.
+        folder: folder of the text. Results go to its folder `runs`.
+        model: folder of the demo's checkpoint, because jobs on a cluster have another cache.
+        workers: value of `resources.workers`.
+        further: additional arguments.
+        steps: number of training steps.
     """
     where = [f"--storage.root={folder / 'runs'}", f"--model.path={model}"]
     read = ["--corpus.source=files", "--corpus.packages=[]", f"--corpus.paths={text_in(folder)}"]
@@ -34,7 +34,7 @@ def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int
 
 
 def text_in(folder: Path) -> Path:
-    """A file with the paragraphs of Python's own reference, written once."""
+    """Returns a file with the paragraphs of Python's reference, which the first call writes."""
     file = folder / "text.jsonl"
     if not file.exists():
         paragraphs = (" ".join(part.split()) for topic in topics.values() for part in topic.split("\n\n"))
@@ -43,7 +43,7 @@ def text_in(folder: Path) -> Path:
 
 
 def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
-    """Submits the demo for one or two workers, and ends the node of one of them.
+    """Submits the demo for one or two workers, and kills the node of one of them.
 
     Returns:
         The metrics of the job.
@@ -52,11 +52,13 @@ def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
         cluster.start_head()
         cluster.add(NODE_CPUS)
         lost = cluster.add(NODE_CPUS)
-        story.tell(f"a head and two nodes of {NODE_CPUS} cores are up; jobs go to {cluster.dashboard}, with a token")
+        story.tell(
+            f"a head and two nodes with {NODE_CPUS} cores run; {cluster.dashboard} accepts jobs that have the token"
+        )
         command = [*arguments(folder, model, "[1,2]"), "--address", cluster.dashboard]
         with submitted(command, cluster.environment, "submit") as submission:
             submission.wait(lambda: submission.has_said("with 2 of 1 to 2 workers"), "two workers train")
-            story.tell("two workers start, one on each node")
+            story.tell("two workers start, one per node")
             reports = train_until(submission, folder / "runs", INTERVAL + 2, story)
             resumed, said = reports.beginning_again(), len(submission.said)
             lost.lose()
@@ -64,46 +66,46 @@ def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
                 f"all processes of node {lost.number} ({lost.host}) were killed after step {reports.steps()[-1]}"
             )
             submission.wait(lambda: submission.has_said("with 1 of 1 to 2 workers", said), "one worker trains")
-            submission.wait(resumed, "the training goes on")
-            story.tell(f"the training goes on with one worker, from the checkpoint of step {resumed()}")
+            submission.wait(resumed, "the training continues")
+            story.tell(f"training continues with one worker from the checkpoint of step {resumed()}")
             submission.end()
         tell_end(found := exported(folder / "runs"), story)
     return found
 
 
 def train_until(submission: Submission, root: Path, steps: int, story: Story) -> Reports:
-    """Waits until a training has made so many steps.
+    """Waits until a training has completed a number of steps.
 
     Returns:
-        Its reports.
+        The reports of the training.
     """
     reports = Reports(root)
-    submission.wait(lambda: len(reports.steps()) >= steps, f"{steps} steps are made")
-    story.tell(f"the job trains; {reports.steps()[-1]} steps are made")
+    submission.wait(lambda: len(reports.steps()) >= steps, f"{steps} steps are done")
+    story.tell(f"the job trains; {reports.steps()[-1]} steps are done")
     return reports
 
 
 def tell_end(found: dict[str, Any], story: Story) -> None:
-    """Says what the record of the model says."""
+    """Tells the losses in the record of the model."""
     losses = found["losses"]["domain"]
     before, after = losses["before"]["value"], losses["after"]["value"]
-    story.tell(f"the job has ended well: held-out loss {before:.2f} before, {after:.2f} after")
+    story.tell(f"the job has finished: held-out loss {before:.2f} before, {after:.2f} after")
 
 
 DRIVER = "driver"
-"""The resource of the node on which the job drives itself."""
+"""Resource of the node on which the driver of the job runs."""
 STEPS_WITH_HEAD_LOST = 200
-"""Some of them are made while the head is away, and some when it is back."""
+"""Enough steps for some to run while the head is down, and some after its return."""
 AWAY_S = 5.0
 
 
 def kept_in(folder: Path) -> dict[str, str]:
-    """What the environment of a head says that keeps its state in a folder, in place of its memory alone."""
+    """Returns the environment variables with which a head keeps its state in a folder instead of in memory only."""
     return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)}
 
 
 def restart_the_head(folder: Path, model: Path, story: Story) -> dict[str, Any]:
-    """Submits the demo to drive itself on a node, ends the head while it trains, and starts the head again.
+    """Submits the demo with its driver on a node, kills the head during training, and restarts the head.
 
     Returns:
         The metrics of the job.
@@ -111,7 +113,7 @@ def restart_the_head(folder: Path, model: Path, story: Story) -> dict[str, Any]:
     with told_cluster(story, folder, kept_in(folder / "state")) as cluster:
         head = cluster.start_head()
         cluster.add(NODE_CPUS, "--resources", f'{{"{DRIVER}": 1}}')
-        story.tell(f"a head that keeps its state and a node of {NODE_CPUS} cores are up")
+        story.tell(f"a head that keeps its state and a node with {NODE_CPUS} cores run")
         where = ["--address", cluster.dashboard, "--drive-on", DRIVER]
         with submitted(
             arguments(folder, model, "1", *where, steps=STEPS_WITH_HEAD_LOST), cluster.environment, "submit"
@@ -121,9 +123,9 @@ def restart_the_head(folder: Path, model: Path, story: Story) -> dict[str, Any]:
             story.tell(f"all processes of the head were killed after step {(before := reports.steps()[-1])}")
             time.sleep(AWAY_S)
             away = reports.steps()[-1]
-            story.tell(f"meanwhile the training has come to step {away} of {STEPS}")
+            story.tell(f"without the head, the training has reached step {away} of {STEPS_WITH_HEAD_LOST}")
             head.start()
-            story.tell(f"the head is up again, with its state; the training is at step {reports.steps()[-1]}")
+            story.tell(f"the head runs again with its state; the training is at step {reports.steps()[-1]}")
             submission.end()
         tell_end(found := exported(folder / "runs"), story)
     return {**found, "steps_without_head": away - before}
@@ -136,7 +138,7 @@ _GONE_S = 180.0
 
 
 def grow_and_shrink(folder: Path, model: Path, story: Story) -> dict[str, Any]:
-    """Submits two trainings to a cluster without workers, and waits until both have ended and all nodes are gone.
+    """Submits two trainings to a cluster without workers, and waits until both have finished and all nodes are gone.
 
     Returns:
         The metrics of each job by its name.
@@ -145,17 +147,17 @@ def grow_and_shrink(folder: Path, model: Path, story: Story) -> dict[str, Any]:
 
     with told_cluster(story, folder, environment()) as cluster, ExitStack() as stack:
         cluster.start_head(*head_arguments(folder, cluster.address, NODE_CPUS, MOST_NODES))
-        story.tell(f"the head is up, with Ray's autoscaler and {cluster.nodes_alive() - 1} nodes beside it")
+        story.tell(f"the head runs with Ray's autoscaler and {cluster.nodes_alive() - 1} other nodes")
         submissions = {name: stack.enter_context(_job(cluster, folder, model, name)) for name in NAMES}
         most = _watch(cluster, submissions, story)
         for submission in submissions.values():
             submission.end()
         found = {name: exported(folder / "runs", name) for name in NAMES}
-        story.tell(f"both jobs have ended well, on {most} nodes at most")
+        story.tell(f"both jobs have finished, on at most {most} nodes")
         began = time.monotonic()
         while (left := cluster.nodes_alive() - 1) and time.monotonic() - began < _GONE_S:
             time.sleep(_LOOK_S)
-        story.tell(f"{left} nodes are left {time.monotonic() - began:.0f} s later (idle ones go after {IDLE_S:g} s)")
+        story.tell(f"{left} nodes remain {time.monotonic() - began:.0f} s later (idle nodes stop after {IDLE_S:g} s)")
     return found
 
 
@@ -165,15 +167,15 @@ def _job(cluster: Nodes, folder: Path, model: Path, name: str) -> AbstractContex
 
 
 def _watch(cluster: Nodes, submissions: dict[str, Submission], story: Story) -> int:
-    """Tells of nodes and trainings that come and go until both submissions are over.
+    """Tells when nodes and trainings start and stop, until both submissions have ended.
 
     Returns:
-        The most nodes that there were.
+        The largest number of nodes at one time.
     """
     before, most, trains = 0, 0, set[str]()
     while not all(each.is_over for each in submissions.values()):
         if (now := cluster.nodes_alive() - 1) != before:
-            story.tell(f"{now} nodes are up" if now != 1 else "1 node is up")
+            story.tell(f"{now} nodes run" if now != 1 else "1 node runs")
             before, most = now, max(most, now)
         for name, each in submissions.items():
             if name not in trains and each.has_said("step 1/"):

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, each a group of processes with an address and folders of its own."""
+"""Starts a Ray cluster of several nodes on this machine, each a group of processes with its own address and folder."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from adapt.support.errors import ClusterError
 from cluster.here.processes import MODULE, end_all, free_port, processes, wait_for_line
 
 FOLDER = "DONTSTOP_NODE"
-"""The variable by which a node's processes are known, with all that they have started: the node's folder."""
+"""Environment variable that identifies the processes of a node. Its value is the folder of the node."""
 STORE_BYTES = 100 * 2**20
 _STARTED = "Ray runtime started"
 _START_S = 180
@@ -26,47 +26,48 @@ _TRIES = 2
 
 @dataclass(frozen=True)
 class Node:
-    """What `ray start` is to be told, once or again.
+    """The settings with which a node is started, and started again.
 
-    Nodes that shared a folder would take the code of each other's jobs away: each unpacks it anew.
+    Each node needs its own folder: in a shared folder, nodes would overwrite each other's code of the jobs.
     """
 
     number: int
-    """From 1 on; the first is the head."""
+    """Number of the node, starting at 1 for the head."""
     folder: Path
-    """What it says, and Ray's logs and sockets; a short path, for these."""
+    """Folder of output, logs and sockets. Its path must be short, because socket names contain it."""
     arguments: Sequence[str]
     environment: Mapping[str, str]
 
     @property
     def host(self) -> str:
-        """Its address. Ray takes 127.0.0.1 for the machine's own."""
+        """Address of the node. 127.0.0.1 is not used, because Ray replaces it by the address of the machine."""
         return f"127.0.0.{self.number + 1}"
 
     @property
     def command(self) -> list[str]:
-        """What starts it."""
+        """The command that starts the node."""
         own = ("--node-ip-address", self.host, "--temp-dir", str(self.folder), "--block")
         ports = ("--min-worker-port", "0", "--max-worker-port", "0", "--dashboard-agent-listen-port", "0")
         usual = ("--num-gpus", "0", "--object-store-memory", str(STORE_BYTES), "--disable-usage-stats")
         return [sys.executable, "-m", "ray.scripts.scripts", "start", *self.arguments, *own, *ports, *usual]
 
     def start(self) -> None:
-        """Starts it, or starts it again with the same address and ports, and returns when it has joined.
+        """Starts or restarts the node with the same address and ports, and returns when it has joined the cluster.
 
-        Ray gives up where a head does not answer within 30 s, which was seen on busy machines.
+        The start is tried twice, because Ray gives up on a head that does not answer within 30 s, as on busy machines.
 
         Raises:
-            ClusterError: it does not, twice.
+            ClusterError: both tries failed.
         """
         self.folder.mkdir(exist_ok=True)
         for _ in range(_TRIES):
-            (self.folder / "ray_current_cluster").unlink(missing_ok=True)  # says that a head that was lost is there
+            (self.folder / "ray_current_cluster").unlink(missing_ok=True)  # names a head that no longer runs
             if self._has_started():
                 return
             self.lose()
         raise ClusterError(
-            f"node {self.number} does not start: {self._said.read_text()}", "see why, and start it again"
+            f"node {self.number} does not start: {self._said.read_text()}",
+            "read the message above, then start it again",
         )
 
     def _has_started(self) -> bool:
@@ -77,7 +78,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # ctrl-C is for whoever started it, who then ends it
+                start_new_session=True,  # ctrl-C reaches only the process that started the node, which then ends it
             )
         return wait_for_line(self._said, _STARTED, process, _START_S)
 
@@ -86,25 +87,25 @@ class Node:
         return self.folder / "said"
 
     def lose(self) -> None:
-        """Ends all its processes at once, as a power cut does."""
+        """Kills all processes of the node at once, like a power cut."""
         end_all(FOLDER, f"{self.folder}/")
 
 
 QUICK = {"period_ms": "500", "timeout_ms": "1000", "failure_threshold": "2", "initial_delay_ms": "0"}
-"""Health checks with which Ray believes sooner that a node is dead. On a real network they would kill healthy ones."""
+"""Health checks with which Ray notices a dead node sooner. On a real network they would kill healthy nodes."""
 TEMPORARY = "RAY_TMPDIR"
-"""The variable by which all processes of a cluster and its users are known: the folder of all nodes' folders."""
+"""Environment variable of all processes of a cluster. Its value is the folder of all nodes' folders."""
 _ANSWER_S = 30
 
 
 class Nodes:
-    """The head and other nodes, none of which is started yet.
+    """A cluster whose nodes are started one by one.
 
     Args:
-        folder: for the token.
-        notices_quickly: see QUICK.
-        with_jobs: whether the head takes jobs, which needs its dashboard.
-        further: what else the environment of all nodes says.
+        folder: folder for the token.
+        notices_quickly: whether Ray notices dead nodes sooner, see QUICK.
+        with_jobs: whether the head accepts jobs, which needs its dashboard.
+        further: additional environment variables of all nodes.
     """
 
     def __init__(
@@ -119,7 +120,9 @@ class Nodes:
         token.write_text(secrets.token_hex(32))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHON"))}
         checks = {f"RAY_health_check_{name}": value for name, value in QUICK.items()} if notices_quickly else {}
-        self._temporary = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # short: it holds sockets
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="ray-", dir="/tmp"
+        )  # a short path, because it is part of socket names
         self.environment = {
             **kept,
             **checks,
@@ -131,23 +134,23 @@ class Nodes:
             TEMPORARY: self._temporary.name,
             **(further or {}),
         }
-        """What all processes have that are to know the cluster."""
+        """Environment variables of all processes that connect to the cluster."""
         self._with_jobs, self._started = with_jobs, list[Node]()
         self._port, self._dashboard_port = free_port(), free_port()
         self.address = f"{self._node(0).host}:{self._port}"
         self.dashboard = f"http://127.0.0.1:{self._dashboard_port}"
-        """Where jobs are submitted, if it takes any."""
+        """Address to which jobs are submitted, if the head accepts jobs."""
 
     @property
     def head(self) -> Node:
-        """Once it is started."""
+        """The head, after its start."""
         return self._started[0]
 
     def start_head(self, *further: str) -> Node:
         """Starts the head, which has no cores for workers.
 
         Args:
-            further: arguments of `ray start`.
+            further: additional arguments of `ray start`.
         """
         ports = ("--port", str(self._port), "--dashboard-port", str(self._dashboard_port))
         takes = ("--include-dashboard", str(self._with_jobs).lower(), "--dashboard-host", "127.0.0.1")
@@ -155,11 +158,11 @@ class Nodes:
         return self._start(self._node(0, "--head", *ports, *client, *takes, *further))
 
     def add(self, cpus: int = 1, *further: str) -> Node:
-        """Starts a node, and returns when it has joined.
+        """Starts a node, and returns when it has joined the cluster.
 
         Args:
-            cpus: its cores.
-            further: arguments of `ray start`.
+            cpus: number of cores.
+            further: additional arguments of `ray start`.
         """
         return self._start(self._node(cpus, "--address", self.address, *further))
 
@@ -174,7 +177,7 @@ class Nodes:
         return node
 
     def nodes_alive(self) -> int:
-        """How many nodes the cluster counts as alive, its head being one; needs its dashboard."""
+        """Returns how many nodes the dashboard lists as alive, including the head."""
         token = Path(self.environment["RAY_AUTH_TOKEN_PATH"]).read_text()
         asked = Request(f"{self.dashboard}/api/v0/nodes", headers={"Authorization": f"Bearer {token}"})
         with urlopen(asked, timeout=_ANSWER_S) as answer:
@@ -182,11 +185,11 @@ class Nodes:
         return sum(node["state"] == "ALIVE" for node in found)
 
     def processes(self) -> int:
-        """How many processes of this machine work for the cluster, or with it."""
+        """Counts the processes on this machine that belong to the cluster or are connected to it."""
         return sum(1 for _ in processes(TEMPORARY, self._temporary.name))
 
     def stop(self) -> None:
-        """Ends all nodes, and what they have started."""
+        """Kills all nodes and every process that they started."""
         end_all(TEMPORARY, self._temporary.name)
         self._temporary.cleanup()
 
@@ -198,7 +201,7 @@ def nodes(
     with_jobs: bool = False,
     further: Mapping[str, str] | None = None,
 ) -> Iterator[Nodes]:
-    """A cluster as `Nodes`, which is taken down when the block is left."""
+    """Yields a cluster, and stops it at the end of the block. The arguments are those of `Nodes`."""
     cluster = Nodes(folder, notices_quickly, with_jobs, further)
     try:
         yield cluster

@@ -1,9 +1,9 @@
-"""Finds the processes of a node on this machine, waits for them, ends them, and keeps hold of what a command starts.
+"""Finds and ends the processes of a node on this machine, including all processes that they started.
 
 `python -m cluster.here.processes PID COMMAND` runs a command under a keeper. Processes whose parent ends become
 children of the keeper (Linux: PR_SET_CHILD_SUBREAPER), whatever their session, environment and title. The keeper kills
-all of them when the command ends, when it is told to end (SIGTERM), or when the process that started it (PID) is gone,
-even by SIGKILL.
+all of them when the command ends, when it receives SIGTERM, or when the process that started it (PID) ends, even by
+SIGKILL.
 """
 
 import ctypes
@@ -26,11 +26,11 @@ _LOOK_S = 0.1
 
 
 def keep(starter: int, command: list[str]) -> int:
-    """Runs a command until it ends or nobody wants it any more, and kills all that is left of it.
+    """Runs a command until it or its starter ends, and kills all processes that remain of it.
 
     Args:
-        starter: the process that started this one.
-        command: the command with its arguments.
+        starter: id of the process that started this one.
+        command: command with its arguments.
 
     Returns:
         The exit code of the command, or 128 plus the number of the signal that ended it.
@@ -40,7 +40,7 @@ def keep(starter: int, command: list[str]) -> int:
     code = 128 + signal.SIGKILL
     try:
         leader = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is for the command, and for who started this
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the command and the starter
         while os.getppid() == starter:
             ended, status = os.waitpid(-1, os.WNOHANG)
             if ended == leader:
@@ -59,7 +59,7 @@ def _end(_signal: int, _frame: object) -> None:
 
 
 def _kill_all() -> None:
-    """Kills the descendants of this process until there are none: some may start others meanwhile."""
+    """Kills the descendants of this process, repeatedly, because some may start others in the meantime."""
     while found := psutil.Process().children(recursive=True):
         for process in found:
             with suppress(psutil.NoSuchProcess):
@@ -71,18 +71,18 @@ def _kill_all() -> None:
 
 
 _PORTS = range(20_000, 32_000)
-"""Above those of Ray's workers, and below those of connections: net.ipv4.ip_local_port_range."""
+"""Ports above those of Ray's workers and below those of outgoing connections (net.ipv4.ip_local_port_range)."""
 
 
 def processes(variable: str, begins: str) -> Iterator[psutil.Process]:
     """Finds the processes of a node, or of all nodes.
 
-    These are the processes of this user whose environment has the variable, whose stdout or stderr is a file below the
-    folder, and all that descend from such processes. Ray's workers and agents change their title, which overwrites
-    their environment; they write to log files of their node, and they descend from its keeper.
+    A process belongs to a node if its environment has the variable, if its stdout or stderr is a file in the folder,
+    or if it descends from such a process. The environment alone is not enough: Ray's workers and agents change their
+    title, which overwrites their environment.
 
     Args:
-        variable: holds the folder of a node, or the folder of all nodes.
+        variable: environment variable with the folder of a node, or the folder of all nodes.
         begins: that folder.
     """
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
@@ -107,18 +107,18 @@ def _belongs(process: psutil.Process, variable: str, begins: str) -> bool:
 
 
 def end_all(variable: str, begins: str) -> int:
-    """Kills processes, and those that they start meanwhile, and waits until there are none.
+    """Kills the processes of a node, or of all nodes, until there are none.
 
     Args:
-        variable: of their environment, which what they start inherits.
-        begins: how its value begins.
+        variable: environment variable with the folder of a node, or the folder of all nodes.
+        begins: that folder.
 
     Returns:
-        How many it killed.
+        The number of killed processes.
     """
     ended = 0
     while found := list(processes(variable, begins)):
-        # keepers last: what they keep stays theirs, and so is found, while it is killed
+        # keepers last, because their descendants are found through them
         for process in [each for each in found if not _is_keeper(each)] or found:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -134,10 +134,10 @@ def _is_keeper(process: psutil.Process) -> bool:
 
 
 def wait_for_line(file: Path, line: str, process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
-    """Waits until a process has written something into a file.
+    """Waits until a process has written a text into a file.
 
     Returns:
-        Whether it has, before it ended and in time.
+        Whether the text appeared before the process ended and before the time was over.
     """
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
@@ -150,9 +150,9 @@ def wait_for_line(file: Path, line: str, process: "subprocess.Popen[bytes]", tim
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at.
+    """Returns a free port on loopback.
 
-    It is none of those that the system gives to connections by itself, one of which could take it before it is used.
+    The port is outside the range of outgoing connections, one of which could otherwise take it before it is used.
     """
     while True:
         port = _PORTS.start + secrets.randbelow(len(_PORTS))

@@ -1,4 +1,4 @@
-"""A command of dontstop chain as a user gives it to a cluster, followed while it runs, with its reports."""
+"""Runs `dontstop chain submit` as a user would, follows it, and reads the reports of its training."""
 
 import json
 import os
@@ -22,12 +22,12 @@ _LOOK_S = 0.1
 
 
 class Submission:
-    """`jobs/chain.py submit` in a process of its own, whose lines are shown and kept.
+    """A running `dontstop chain submit`, whose output is shown and stored.
 
     Args:
-        arguments: after `submit`.
-        environment: of the command.
-        name: begins each line that is shown.
+        arguments: arguments after `submit`.
+        environment: environment variables of the command.
+        name: text before each shown line.
     """
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], name: str) -> None:
@@ -52,51 +52,51 @@ class Submission:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the command has ended."""
         return self._process.poll() is not None
 
     def wait(self, holds: Callable[[], object], what: str, patience_s: float = 600.0) -> None:
-        """Waits until something holds.
+        """Waits until a condition is true.
 
         Args:
-            holds: asked again and again.
-            what: it is, for people.
-            patience_s: at most.
+            holds: condition, which is called repeatedly.
+            what: description of the condition for the error message.
+            patience_s: longest time to wait [s].
 
         Raises:
-            ClusterError: it does not in time, or the command ends before.
+            ClusterError: the time is over, or the command ended before.
         """
         end = time.monotonic() + patience_s
         while not holds():
             if self.is_over or time.monotonic() > end:
                 why = "the submission has ended" if self.is_over else f"{patience_s:g} s are over"
-                raise ClusterError(f"{why} before {what}", "see what it has said above")
+                raise ClusterError(f"{why} before {what}", "read its output above")
             time.sleep(_LOOK_S)
 
     def has_said(self, words: str, since: int = 0) -> bool:
-        """Whether a line of it, but for so many first, has some words."""
+        """Whether a line of the output contains some words. Skips the first `since` lines."""
         return any(words in line for line in self.said[since:])
 
     def end(self) -> None:
-        """Waits for its end.
+        """Waits for the end of the command.
 
         Raises:
-            ClusterError: it has failed.
+            ClusterError: the command failed.
         """
         self._process.wait()
         self._reader.join()
         if self._process.returncode:
-            raise ClusterError(f"{self._name} ended with exit code {self._process.returncode}", "see what it has said")
+            raise ClusterError(f"{self._name} ended with exit code {self._process.returncode}", "read its output above")
 
     def stop(self) -> None:
-        """Ends following."""
-        self._process.terminate()  # its keeper, which kills it
+        """Ends the command."""
+        self._process.terminate()  # ends the keeper, which kills the command
         self._process.wait()
 
 
 @contextmanager
 def submitted(arguments: Sequence[str], environment: Mapping[str, str], name: str) -> Iterator[Submission]:
-    """A submission, which ends with the block at the latest."""
+    """Yields a submission, and ends it at the end of the block."""
     submission = Submission(arguments, environment, name)
     try:
         yield submission
@@ -105,23 +105,23 @@ def submitted(arguments: Sequence[str], environment: Mapping[str, str], name: st
 
 
 class Reports:
-    """What the only training below a storage root has reported."""
+    """Reads the reports of the only training in a storage root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def steps(self) -> list[int]:
-        """The steps that have been reported, as the file has them now."""
+        """Returns the reported steps, as the file lists them now."""
         text = "".join(file.read_text() for file in self._files())
         return [int(json.loads(line)["step"]) for line in text.rpartition("\n")[0].splitlines()]
 
     def beginning_again(self) -> Callable[[], int | None]:
-        """What tells, from now on, at which step the training has begun again; None until it has, and has gone on."""
+        """Returns a function that gives the step from which the training was resumed, or None while it was not."""
         (file,) = self._files()
         before, kept = file.stat().st_ino, list[int]()
 
         def resumed() -> int | None:
-            if file.stat().st_ino == before:  # it is written anew, without the steps that are lost
+            if file.stat().st_ino == before:  # a resumed training writes a new file without the lost steps
                 return None
             steps = self.steps()
             kept.append(len(steps))
@@ -134,9 +134,9 @@ class Reports:
 
 
 def exported(root: Path, name: str = "demo") -> dict[str, Any]:
-    """What the record of the only model of this name says: above all, losses before and after.
+    """Returns the metrics in the record of the only model with this name, such as its losses before and after.
 
-    The log of the job is no place to look: Ray does not find it where nodes of one machine have folders of their own.
+    The log of the job is not used, because Ray does not find it when nodes on one machine have separate folders.
     """
     (record,) = root.glob(f"export/{name}-*/stage.json")
     found: dict[str, Any] = json.loads(record.read_text())["metrics"]
@@ -145,33 +145,33 @@ def exported(root: Path, name: str = "demo") -> dict[str, Any]:
 
 @dataclass
 class Story:
-    """Sentences, with the time at which each became true."""
+    """The events of a demonstration, each with its time."""
 
     began: float = field(default_factory=time.monotonic)
     told: list[str] = field(default_factory=list)
 
     def tell(self, sentence: str) -> None:
-        """Says what has been seen."""
+        """Logs an event and stores it."""
         self.told.append(f"after {duration(time.monotonic() - self.began):>12}: {sentence}")
         log(f"== {sentence}")
 
     def retell(self) -> None:
-        """Says all of it again."""
-        log("What was seen:")
+        """Logs all events again."""
+        log("What happened:")
         for line in self.told:
             log(f"  {line}")
 
 
 @contextmanager
 def told_cluster(story: Story, folder: Path, further: Mapping[str, str] | None = None) -> Iterator[Nodes]:
-    """A cluster that takes jobs, and whose end is told too.
+    """Yields a cluster that accepts jobs, and tells at its end whether processes remain.
 
     Args:
-        story: of what is seen.
-        folder: for the token.
-        further: what else the environment of all nodes says.
+        story: story to which the end is added.
+        folder: folder for the token.
+        further: additional environment variables of all nodes.
     """
     with nodes(folder, with_jobs=True, further=further) as cluster:
         yield cluster
     left = cluster.processes()
-    story.tell(f"the cluster is down; {left or 'none'} of its processes {'are' if left > 1 else 'is'} left")
+    story.tell(f"the cluster is stopped; {left or 'none'} of its processes {'remain' if left > 1 else 'remains'}")

@@ -260,7 +260,7 @@ def test_the_image_takes_nothing_without_a_hash_and_only_pytorch_from_another_in
         assert "--no-deps" in part
         assert "--require-hashes" in part or by_index or "--no-build-isolation --editable ." in part
     assert len(installs) == 4
-    for file in ("cluster/Dockerfile", "Makefile", "README.md", "docs/guide/clusters.md", "docs/guide/operations.md"):
+    for file in ("cluster/Dockerfile", "Makefile", "README.md", "docs/guide/clusters.md"):
         assert "--extra-index-url" not in (ROOT / file).read_text()
 
 
