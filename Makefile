@@ -1,12 +1,11 @@
-# Needs make and Python 3.11 or newer, and nothing else: no compiler, no activated environment.
+# Needs only make and Python 3.11 or newer: no compiler, no activated environment.
 #   make demo | make cluster | make test | make quick | make fuzz | make check | make docs | make env | make node | make clean
 #
 # Variables:
-#   ARGS         passed on to what is run:   make test ARGS="-k layers", make cluster ARGS=--autoscale
-#   PYTHON       the Python that creates .venv:         make env PYTHON=/opt/python3.12/bin/python3
-#   TORCH_INDEX  where PyTorch, and nothing else, comes from, in place of the index pip is configured with. On Linux the
-#                default index holds builds with CUDA (several GB). They run on a CPU too; to save the download on a
-#                machine without GPU:
+#   ARGS         arguments for the program that runs: make test ARGS="-k layers", make cluster ARGS=--autoscale
+#   PYTHON       the Python that creates .venv:       make env PYTHON=/opt/python3.12/bin/python3
+#   TORCH_INDEX  the package index for PyTorch only. On Linux, pip's default index has builds with CUDA (several GB). They
+#                also run on a CPU, but on a machine without GPU you can download a smaller build:
 #                  make env TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 VENV   := .venv
@@ -17,51 +16,52 @@ TO_RUN := $(VENV)/.installed-run
 ON_NODES := $(VENV)/.installed-node
 PYTHON ?=
 
-# Ninja and other tools of the environment are found without activating it; settings of the caller's stay outside.
+# Finds Ninja and other tools in .venv without activating it, and ignores Python settings of the caller's shell.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
-# Processes take file after file: what the tests of one share is made once. Three on two cores: jobs wait now and then.
+# Each process runs whole files, so that the tests of a file share their fixtures.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env node demo cluster test quick fuzz check docs clean
 
-help: ## this list
+help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
-	@echo '  (ARGS="..." passes arguments on to what is run; more in the Makefile)'
+	@echo '  (ARGS="..." passes arguments to the program; the Makefile explains more)'
 
-env: $(STAMP) ## create .venv with the pinned packages; nothing when it is up to date
+env: $(STAMP) ## create .venv with the pinned packages; do nothing if it is up to date
 
-node: $(ON_NODES) ## the same for a node of a cluster: without what only development needs
+node: $(ON_NODES) ## create .venv for a cluster node, without the packages for development
 
-demo: $(TO_RUN) ## adapt a small language model to technical English, on local Ray: two minutes of work at most
+demo: $(TO_RUN) ## adapt a small language model to technical English, in two minutes at most
 	$(VENV)/bin/dontstop demo $(ARGS)
 
-cluster: $(TO_RUN) ## a cluster of three nodes on this machine: the demo is submitted, a node is lost, all is taken down
+cluster: $(TO_RUN) ## run the demo on a cluster of three nodes on this machine, and kill one node
 	$(PY) -m cluster.here $(ARGS)
 
-test: env ## run the tests, in three processes
+# Three processes on two cores, because jobs spend part of their time waiting.
+test: env ## run all tests
 	$(PY) -m pytest -n 3 $(BY_FILE) $(ARGS)
 
-quick: env ## the tests that start neither Ray nor ranks nor jobs, for the loop while coding
+quick: env ## run the tests that start neither Ray nor jobs, while you write code
 	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy" $(ARGS)
 
-fuzz: env ## look for what is wrong with random corpora and configurations, for ten minutes
+fuzz: env ## try random corpora and configurations for ten minutes
 	$(PY) -m pytest tests/fuzz -k further --minutes 10 $(ARGS)
 
-check: env ## lint, formatting, types, changelog
+check: env ## check lint, formatting, types and the changelog
 	scripts/check
 
-docs: env ## build the site of documentation into site/; warnings are errors
+docs: env ## build the documentation into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet $(ARGS)
 
 clean: ## remove caches and build leftovers (not .venv, not runs/)
 	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# What is installed for development or for a node also runs the demo: each of the three marks TO_RUN.
-# PyTorch goes first, without what it needs, so that nothing else comes from TORCH_INDEX.
+# Every installation can run the demo, so each of the three targets also creates TO_RUN.
+# PyTorch is installed first and without dependencies, so that no other package comes from TORCH_INDEX.
 $(STAMP): EXTRAS := dev
 $(ON_NODES): EXTRAS := mlflow,model2vec,optuna,s3,wandb
 $(TO_RUN): EXTRAS :=
