@@ -1,0 +1,76 @@
+"""What a command of a page runs as, in a fork: `dontstop`, a script, or the check of YAML blocks.
+
+Every job has the small configuration of `tests.docs.world` on top of its own.
+
+- `command.py dontstop ARGUMENTS`
+- `command.py script FILE ARGUMENTS`
+- `command.py check FILES`: refuses unknown fields and wrong values in each file.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+import adapt.parse
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.cli.main import main
+from adapt.config import Config
+from adapt.config.job_config import DAPT
+from adapt.config.reading import hints_of, read_fields
+from adapt.parse.command_line import read_given
+from adapt.parse.keys import named_in, option_sections, overlaid
+from adapt.parse.yaml_file import read_yaml
+from adapt.support.errors import AdaptError
+from adapt.tuning.space import DOMAINS, read_space
+from tests.docs.world import SMALL
+
+
+def make_small() -> None:
+    """Puts the small configuration on top of every configuration that this process reads."""
+    with_defaults = adapt.parse._with_defaults
+    adapt.parse._with_defaults = lambda given, kind: overlaid(with_defaults(given, kind), SMALL)
+
+
+def check(file: str) -> None:
+    """Reads a YAML file as the product does.
+
+    Raises:
+        AdaptError: a field is unknown, or has a wrong value.
+    """
+    content = read_yaml(file)
+    if "stages" in content:
+        expand_chain(read_chain(file))
+    elif any(isinstance(value, dict) and {*value} & {*DOMAINS, "grid_search"} for value in content.values()):
+        read_space(file)
+    else:
+        given = read_given(["--config", file], DAPT)
+        kinds = named_in(given)
+        types = {**hints_of(Config), **option_sections(kinds, frozenset(given))}
+        for name, value in given.items():
+            read_fields(types[name], value, name)
+
+
+def check_all(files: list[str]) -> None:
+    """Checks files, and says for each what is wrong with it."""
+    wrong = 0
+    for file in files:
+        try:
+            check(file)
+        except AdaptError as error:
+            print(f"{Path(file).name}: {error.what}\n  fix: {error.fix}", file=sys.stderr)
+            wrong += 1
+    sys.exit(wrong)
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    if what == "check":
+        check_all(rest)
+    make_small()
+    if what == "dontstop":
+        sys.argv = ["dontstop", *rest]
+        main()
+    sys.argv = rest
+    sys.path[0] = str(Path(rest[0]).parent)
+    runpy.run_path(rest[0], run_name="__main__")
