@@ -24,6 +24,10 @@ class EvaluationConfig:
     """The sample ends once it holds this many tokens."""
     sequence_length: PositiveInt = 512
     """Longer documents are measured in pieces of this many tokens."""
+    mask_fraction: OpenFraction = how(0.15)
+    """Share of the tokens of a document that are hidden when the held-out loss of an encoder is measured: single
+    tokens, 80% replaced by the mask token, 10% by a random token. It is the same whatever `objective` training uses, so
+    that losses of different runs can be compared. Not used with `objective.kind: causal`."""
     bootstrap_samples: PositiveInt = 2000
     """Bootstrap resamples for the 95% interval."""
     examples: NonNegativeInt = 5

@@ -20,6 +20,7 @@ from adapt.model.packing.packed import Packed
 from adapt.model.sparse_prediction import predict_at
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make, uniform
+from adapt.objective.table import measured_objective
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.train.worker_process import use_threads
 
@@ -57,7 +58,7 @@ def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
     is_causal = config.objective.kind == "causal"
     loaded = ready(measurement.pretrained, is_causal, config.resources.trainings)
     model, tokenizer, device = loaded.model, loaded.tokenizer, loaded.device
-    objective = make(config.objective, tokenizer, SAMPLE_SEED)
+    objective = make(measured_objective(config), tokenizer, SAMPLE_SEED)
     losses: dict[str, dict[str, list[float]]] = {}
     routes: dict[str, Routes] = {}
     examples: list[dict[str, Any]] = []

@@ -12,7 +12,7 @@ they are predicted, and the unmasked words of the document are known to all expe
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from adapt.model.additions.domain_modules import choose_set, domain_vectors, dom
 from adapt.model.additions.experts import has_experts
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Objective
+from adapt.objective.table import measured_objective
 from adapt.support.schema import HELDOUT_GLOB
 
 SAMPLE_SEED = 0
@@ -236,11 +237,9 @@ def losses_on(
         numbers: of the texts, from 0 to 2^43 - 1; a text's number decides its masks.
         model: a language model.
         tokenizer: its own.
-        config: `evaluation` and `objective`. Of masking objectives, single tokens are masked: words, spans and
-            entities need marks that only prepared text has.
+        config: `evaluation` and `objective`.
         device: to compute on.
     """
-    causal = config.objective.kind == "causal"
-    objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, SAMPLE_SEED)
+    objective = make(measured_objective(config), tokenizer, SAMPLE_SEED)
     sample = Heldout(list(numbers), list(tokens))
     return heldout_losses(model, objective, sample, config.evaluation, device)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, what
+from adapt.config import Config, ObjectiveConfig, what
 from adapt.config.kinds import Kinds
 
 if TYPE_CHECKING:
@@ -30,6 +30,22 @@ def check_objective(config: Config) -> None:
     """
     if config.objective.kind not in OBJECTIVES:
         OBJECTIVES.load(config.objective.kind)
+
+
+def measured_objective(config: Config) -> ObjectiveConfig:
+    """Returns the objective of held-out losses, which does not depend on how the model was trained.
+
+    Encoders predict single tokens, `evaluation.mask_fraction` of each document. Losses under different masking cannot
+    be compared: at 30% the same model has a higher loss than at 15%. Decoders predict each next token.
+    """
+    if config.objective.kind == "causal":
+        return config.objective
+    return ObjectiveConfig(mask_fraction=config.evaluation.mask_fraction)
+
+
+def measured_what(config: Config) -> dict[str, Any]:
+    """Returns what the objective of held-out losses adds to the key of a stage."""
+    return what(measured_objective(config))
 
 
 def objective_what(config: Config) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from adapt.advise.evidence import Evidence
 from adapt.config import Config
 from adapt.model.start import Start
-from adapt.objective.table import objective_what
+from adapt.objective.table import measured_what
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.finetuning import PrepareTask
@@ -40,7 +40,7 @@ class Look(Stage[Evidence]):
             "model": self.start.digest,
             **self.tokens.tokenizer,
             "texts": {name: [source.reading for source in sources] for name, sources in self.texts.items()},
-            "objective": objective_what(config),
+            "objective": measured_what(config),
             "sequence_length": config.evaluation.sequence_length,
             "max_documents": config.advice.max_documents,
             "min_count": config.vocabulary.min_count,

@@ -13,7 +13,7 @@ from typing import Any
 from adapt.config import Config, what
 from adapt.evaluate.measurements import ModelsCompared, Similar, TaskNeighbours, TextLoss, Unit
 from adapt.model.start import Start
-from adapt.objective.table import objective_what
+from adapt.objective.table import measured_what
 from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.key import deciding
@@ -72,7 +72,7 @@ class Evaluate(Stage[Evaluated]):
         return {
             "model": self.start.digest,
             "evaluation": what(config.evaluation),
-            "objective": objective_what(config),
+            "objective": measured_what(config),
             **({"domains": dict(self.domains)} if self.domains else {}),
         }
 

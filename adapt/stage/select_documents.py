@@ -9,7 +9,7 @@ from adapt.config import Config
 from adapt.corpus.corpora import dedup_identity
 from adapt.corpus.files.manifest import check_listed
 from adapt.model.start import Start
-from adapt.objective.table import objective_what
+from adapt.objective.table import measured_what
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.select.markup import Mark, foreign_marks, markup_warnings, without_marks
 from adapt.select.selection import Given
@@ -227,7 +227,7 @@ class Select(Stage[Selected]):
 
 def measuring_what(config: Config) -> dict[str, Any]:
     """What determines the losses of a model on texts, beside the model."""
-    return {"objective": objective_what(config), "sequence_length": config.evaluation.sequence_length}
+    return {"objective": measured_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
 def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":

@@ -4,10 +4,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from adapt.config import Config, ResourcesConfig
+from adapt.config import Config, EvaluationConfig, ObjectiveConfig, ResourcesConfig
+from adapt.corpus.token_shards import write_shard
 from adapt.evaluate import evaluation_task
 from adapt.evaluate.evaluation_task import measure_corpora, ready
 from adapt.evaluate.measure_model import Measurement, overlaps, trained_on
@@ -97,3 +99,27 @@ def test_what_is_not_known_is_not_said_to_be_none(lineage: dict[str, Record], tm
     assert trained_on(lineage["training"]) is None
     streamed = record(tmp_path / "streamed", "prepare", {"streaming": True})
     assert trained_on(record(tmp_path / "on", "train", **{"corpora.domain": streamed})) is None
+
+
+@pytest.mark.parametrize("kind", ["mlm", "whole_word"])
+@pytest.mark.parametrize("trained_with", [0.15, 0.4])
+def test_a_measured_loss_does_not_depend_on_how_the_model_was_trained(
+    kind: str, trained_with: float, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All runs of an encoder can be compared: single tokens are hidden, `evaluation.mask_fraction` of a document."""
+    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)
+    lengths = [12, 42, 22]
+    texts = [[2, *np.random.default_rng(n).integers(5, 154, n - 2).tolist(), 3] for n in lengths]
+    write_shard(tmp_path / "heldout-000000-000000.arrow", texts, 154)
+
+    def measured(objective: ObjectiveConfig, fraction: float) -> tuple[list[float], list[int]]:
+        evaluation = EvaluationConfig(sequence_length=64, mask_fraction=fraction, examples=0)
+        config = Config(objective=objective, evaluation=evaluation)
+        measurement = Measurement(config, Pretrained(tiny_bert, tiny_bert), {"domain": str(tmp_path)}, {})
+        found = measure_corpora(measurement)[0]["domain"]
+        return found["losses"], found["counts"]
+
+    plain = measured(ObjectiveConfig(), 0.15)
+    assert measured(ObjectiveConfig(kind=kind, mask_fraction=trained_with, mask_token_fraction=1.0), 0.15) == plain
+    assert sorted(plain[1]) == [round(0.15 * (n - 2)) for n in (12, 22, 42)]
+    assert sorted(measured(ObjectiveConfig(), 0.3)[1]) == [3, 6, 12]
