@@ -20,18 +20,19 @@ from tests.drive import run_forked
 from tests.samples import sentences, write
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^```(python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PAGE = (ROOT / "docs" / "develop" / "extending.md").read_text("utf-8")
+FILE = re.compile(r'^```python title="(mine/\w+\.py)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
+FRAGMENT = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory):
     """The folder that holds `mine/`, importable."""
     folder = tmp_path_factory.mktemp("outside")
-    for language, text in BLOCK.findall((ROOT / "docs" / "develop" / "extending.md").read_text()):
-        if language == "python":
-            file = folder / text.splitlines()[0].removeprefix("# ")
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(text)
+    for name, text in FILE.findall(PAGE):
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         yield folder
@@ -40,10 +41,13 @@ def mine(tmp_path_factory):
 def settings() -> dict[str, object]:
     """What the YAML blocks of the page say, together."""
     found: dict[str, object] = {}
-    for language, text in BLOCK.findall((ROOT / "docs" / "develop" / "extending.md").read_text()):
-        if language == "yaml":
-            found |= yaml.safe_load(text)
+    for text in FRAGMENT.findall(PAGE):
+        found |= yaml.safe_load(text)
     return found
+
+
+def test_every_code_block_of_the_page_is_read_by_this_test() -> None:
+    assert len(re.findall(r"^```\w", PAGE, re.MULTILINE)) == len(FILE.findall(PAGE)) + len(FRAGMENT.findall(PAGE))
 
 
 def test_an_embedder_of_ones_own_embeds(mine: Path) -> None:
