@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from benchmarks import rounds as rounds_module
 from benchmarks.common import Options, Result, processor, report
 from benchmarks.rounds import Load, Ratio, Rounds, Watch, alternate
+from scripts import benchmark_table
 
 ROOT = Path(__file__).parents[1]
 TOOLS = {
@@ -145,3 +147,41 @@ def test_the_quick_form_measures_less_of_the_same(name: str, monkeypatch: pytest
         counts.append(measurements)
     assert figures[0] <= figures[1] == set(module.TARGETS)
     assert counts[0] < counts[1]  # a comparison takes three rounds in either form
+
+
+# --- the page of figures
+
+
+HISTORY = json.loads((ROOT / "benchmarks" / "history.json").read_text("utf-8"))
+
+
+def test_the_page_shows_the_last_figures_of_the_history() -> None:
+    page = benchmark_table.PAGE.read_text("utf-8")
+    assert benchmark_table.page_with(page, HISTORY) == page, "run scripts/benchmark_table.py"
+    described = re.findall(r"^\| ([A-Z]) \|", page, re.MULTILINE)
+    assert described == [*HISTORY["machines"]] == sorted({run["machine"] for run in HISTORY["runs"]})
+
+
+def test_benchmarks_that_the_page_and_the_history_name_exist() -> None:
+    page = benchmark_table.PAGE.read_text("utf-8")
+    named = {claim["benchmark"] for claim in HISTORY["claims"]} | {run["benchmark"] for run in HISTORY["runs"]}
+    named |= set(re.findall(r"benchmarks[./](\w+)[` ]", page)) - {"NAME"}
+    assert [name for name in sorted(named) if not list((ROOT / "benchmarks").glob(f"{name}.*"))] == []
+
+
+@pytest.mark.parametrize("name", sorted({claim["benchmark"] for claim in HISTORY["claims"]}))
+def test_targets_of_the_history_are_those_of_the_benchmarks(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.{name}")
+    targets = {**module.TARGETS, **getattr(module, "ELASTIC_TARGETS", {})}
+    for claim in HISTORY["claims"]:
+        if claim["benchmark"] == name:
+            sign, bound = targets[claim["figure"]]
+            assert claim["target"] == f"{sign} {bound:g}"
+            assert benchmark_table.last_figures(HISTORY, name, claim["figure"])
+
+
+def test_a_run_is_added_to_the_history_from_what_a_benchmark_wrote() -> None:
+    written = {"name": "tokenize", "figures": {"bpe": 4.5}, "rounds": {"bpe": {"rounds": [4.5], "noisy_rounds": 1}}}
+    run = benchmark_table.entry(written, "E", "python -m benchmarks.tokenize --quick")
+    history = {"runs": [*HISTORY["runs"], run]}
+    assert benchmark_table.last_figures(history, "tokenize", "bpe")["E"] == (4.5, "°†")
