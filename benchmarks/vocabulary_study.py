@@ -1,7 +1,7 @@
 """What a finished study of vocabularies found, as the Markdown tables of docs/science/replication.md.
 
-Loss a byte of held-out text by compute, for each way to give a model the domain's words, and what it saves; scores with
-gains on the model as it came and on DAPT, paired by seed; and which share of DAPT's gain new words alone bring.
+Bits per byte of held-out text by compute, for each way to give a model the domain's words, and what it saves; scores
+with gains on the model as it came and on DAPT, paired by seed; and which share of DAPT's gain new words alone bring.
 
 python -m benchmarks.vocabulary_study benchmarks/vocabulary_study.yaml [options as of jobs/chain.py]
 """
@@ -27,7 +27,7 @@ SAMPLES = 10_000
 
 
 def losses(finished: Study) -> Table | None:
-    """Nats a byte before training and after each budget: a row for each way and domain."""
+    """Bits per byte before training and after each budget: a row for each way and domain."""
     found: dict[tuple[str, str], dict[str, Adapted]] = {}
     for entry in finished.entries:
         if entry.record.stage == "export":
@@ -40,18 +40,18 @@ def losses(finished: Study) -> Table | None:
     for (domain, way), by_budget in found.items():
         first = next(iter(by_budget.values()))
         cells = [_after(by_budget[budget]) if budget in by_budget else Cell(NONE) for budget in budgets]
-        rows.append([domain, way, f"{first.parameters:,}", _nats(first.losses["domain"].per_byte_before), *cells])
-    note = "Nats a byte of held-out text of the domain; below it tokens that were trained on, and general text."
+        rows.append([domain, way, f"{first.parameters:,}", _bits(first.losses["domain"].bits_per_byte_before), *cells])
+    note = "Bits per byte of held-out text of the domain. Below: tokens trained on, and bits per byte of general text."
     return Table(["domain", "way", "parameters", "before", *budgets], rows, "Loss by compute", note)
 
 
 def _after(adapted: Adapted) -> Cell:
     general = adapted.losses.get("general")
-    small = f"{adapted.tokens:,}; {_nats(general.per_byte_after if general else None)}"
-    return Cell(_nats(adapted.losses["domain"].per_byte_after), small)
+    small = f"{adapted.tokens:,}; {_bits(general.bits_per_byte_after if general else None)}"
+    return Cell(_bits(adapted.losses["domain"].bits_per_byte_after), small)
 
 
-def _nats(value: float | None) -> str:
+def _bits(value: float | None) -> str:
     return NONE if value is None else f"{value:.4f}"
 
 

@@ -10,7 +10,7 @@ from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, Cost
 from adapt.advise.rules import RULES, VOTES, Checked, Strength
 from adapt.config.job_config import TAPT_LENGTH
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, Table, TextBlock
+from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
 from adapt.terminal.console import duration
 
 WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
@@ -31,9 +31,9 @@ class Recipe:
     """The command that runs it, or its first part."""
 
     def cells(self) -> list[str]:
-        """Name, votes and costs."""
+        """Formats name, votes and costs."""
         hours, flops, price = self.cost.device_hours, self.cost.flops, self.cost.price
-        budget = {WITHIN: "", ABOVE: " (above budget)", UNKNOWN: " (not known)"}[self.budget]
+        budget = {WITHIN: "", ABOVE: " (above budget)", UNKNOWN: " (cost not known)"}[self.budget]
         return [
             self.name + budget,
             f"{self.votes:+d}",
@@ -59,7 +59,7 @@ class Remark:
     None if we did not check."""
 
     def cells(self) -> list[Cell | str]:
-        """The recipes that it speaks for and against, the reason, the source."""
+        """Formats the recipes that it is for and against, the reason, and the source."""
         sides = [f"for {' and '.join(self.speaks_for)}"] if self.speaks_for else []
         sides += [f"against {' and '.join(self.speaks_against)}"] if self.speaks_against else []
         checked = f"in our replication: {self.checked}" if self.checked else ""
@@ -80,29 +80,40 @@ class Advice:
     """What the advice is based on."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """What was looked at, what the rules say, the recipes in order with their costs, and what to run first."""
-        lines = [f"training would be refused: {self.refusal}"] if self.refusal else []
-        lines += [f"speed of a device: {self.rate_from}"] if self.rate_from else []
+        """The recommendation in a sentence, the evidence, the rules, the recipes with costs, what to run first."""
         first = self.recipes[0]
+        lines = [f"Training would be refused as it is configured: {self.refusal}"] if self.refusal else []
+        lines += [f"Device-hours assume this speed: {self.rate_from}."] if self.rate_from else []
         if first.budget == ABOVE:
-            lines.append("every recipe is above advice.budget_device_hours; if you raise it, begin with this one:")
-        lines.append(f"run first ({first.name}): {first.command}")
+            lines.append("Every recipe is above advice.budget_device_hours. If you raise it, begin with this one.")
+        lines.append(f"Run first ({first.name}): {first.command}")
         if first.name == BOTH:
-            lines.append("then dontstop tapt in the same way, with --model.path set to the model that this writes")
+            lines.append("Then run dontstop tapt in the same way, with --model.path set to the model that this writes.")
         remarks = Table(
-            ["speaks", "because", "source"], [remark.cells() for remark in self.remarks], "Rules", words=True
+            ["votes", "because", "source"],
+            [remark.cells() for remark in self.remarks],
+            "What the rules say",
+            words=True,
         )
         seen = self.evidence.blocks() if self.evidence else []
-        return [*seen, remarks, self._recipes(), *map(TextBlock, lines)]
+        return [*summary(self._sentence()), *seen, remarks, self._recipes(), *map(TextBlock, lines)]
+
+    def _sentence(self) -> str:
+        """Recommends the first recipe."""
+        first, hours = self.recipes[0], self.recipes[0].cost.device_hours
+        votes = f"{first.votes:+d} vote{'' if abs(first.votes) == 1 else 's'}"
+        cost = "" if hours is None else f" and takes about {hours:.3g} device-hours"
+        return f"Try {first.name} first: it ranks highest of {len(self.recipes)} recipes with {votes}{cost}."
 
     def _recipes(self) -> Table:
         is_priced = any(recipe.cost.price is not None for recipe in self.recipes)
-        header = ["", "recipe", "votes", "tokens", "FLOPs", "about", *(["cost"] if is_priced else [])]
+        header = ["rank", "recipe", "votes", "training tokens", "FLOPs", "time", *(["cost"] if is_priced else [])]
         rows = [[f"{number}", *recipe.cells()] for number, recipe in enumerate(self.recipes, start=1)]
         note = (
-            "DSP: Don't Stop Pretraining. Votes: a strong rule counts 3, a moderate 2, a weak 1; against: minus that."
+            "A strong rule gives a recipe 3 votes, a moderate rule 2, a weak rule 1; a rule against it takes as many"
+            " away. Costs are estimates. DSP: Don't Stop Pretraining (arXiv 2004.10964)."
         )
-        return Table(header, rows, "Recipes", note)
+        return Table(header, rows, "Recipes in the order in which to try them", note)
 
 
 def recommend(case: Case, arguments: Sequence[str]) -> Advice:

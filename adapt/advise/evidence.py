@@ -27,7 +27,7 @@ class TextEvidence:
     save any (`adapt.vocabulary`)."""
 
     def cells(self) -> list[str]:
-        """Size, tokens, documents in the sample, pieces per word, loss."""
+        """Formats size, tokens, sampled documents, tokens per word and loss."""
         about = "" if self.is_exact else "about "
         sizes = [millions(self.bytes, "MB"), millions(self.tokens, "M")]
         shown = [size if size == "not known" else about + size for size in sizes]
@@ -56,7 +56,7 @@ class TaskEvidence:
     """Share of its most frequent words that are also among those of as much general text."""
 
     def cells(self) -> list[str]:
-        """Name, sizes, copies, pieces per word, loss, and the words that it shares with other texts."""
+        """Formats name, sizes, copies, tokens per word, loss, and the words that it shares with other texts."""
         shares = {"corpus": self.overlap, "general": self.general_overlap}
         common = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
         return [
@@ -94,13 +94,22 @@ class Evidence:
             "pool to select from": self.candidates,
         }
         rows = [[name, *text.cells()] for name, text in texts.items() if text]
-        header = ["text", "size", "tokens", "documents looked at", "pieces per word", "model's loss"]
-        blocks: list[Block] = [Table(header, rows, "Texts")] if rows else []
+        header = ["text", "size", "tokens", "sampled documents", "tokens per word", "model loss [nats per token]"]
+        note = "Tokens per word and the loss of the model, before training, are of the sampled documents."
+        blocks: list[Block] = [Table(header, rows, "Texts", note)] if rows else []
         if self.overlap is not None:
-            common = f"corpus and general text have {self.overlap:.1%} of their most frequent words in common"
+            common = f"Corpus and general text share {self.overlap:.1%} of their most frequent words."
             blocks.append(TextBlock(common))
         if self.tasks:
-            header = ["task", "train", "classes", "rarest", "test in train", *header[-2:], "words in common"]
+            header = [
+                "task",
+                "train examples",
+                "classes",
+                "examples of rarest class",
+                "test texts also in train",
+                *header[-2:],
+                "frequent words shared with",
+            ]
             blocks.append(Table(header, [task.cells() for task in self.tasks], "Tasks"))
         return blocks
 

@@ -74,8 +74,8 @@ def loss_changes(before: Evaluation, after: Evaluation, samples: int) -> list[Lo
                 before=mean_loss(old_losses, counts, samples),
                 after=mean_loss(losses, counts, samples),
                 change=change(old_losses, losses, counts, samples),
-                per_byte_before=before[1][text].loss_per_byte,
-                per_byte_after=new.loss_per_byte,
+                bits_per_byte_before=before[1][text].bits_per_byte,
+                bits_per_byte_after=new.bits_per_byte,
                 overlap=new.overlap,
             )
         )
@@ -221,8 +221,8 @@ OBJECTIVES = {
 }
 
 RESULTS_NOTE = (
-    "Loss on held-out text, in nats a predicted token, and perplexity, its exponential; lower is better. "
-    "In brackets the 95% interval. Nats a byte of text compare with models that have other tokens."
+    "Loss on held-out text in nats per predicted token, and perplexity, which is its exponential; lower is better. "
+    "95% intervals are in brackets. Bits per byte of text also compare models with different tokenizers."
 )
 
 
@@ -275,40 +275,26 @@ def model_card(facts: CardFacts) -> str:
 
 
 def card_verdict(results: Sequence[LossChange]) -> str:
-    """One sentence on what was gained and what was forgotten, no stronger than the intervals allow."""
+    """Says what was gained and what was forgotten, a sentence per text, no more firmly than the intervals allow."""
     if not results:
         return f"Its effect was not measured: {NOT_MEASURED}."
-    sentence = " and ".join(part(row) for row in results)
-    return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def part(row: LossChange) -> str:
-    """What happened on one kind of text."""
-    value, low, high = row.change.value, row.change.low, row.change.high
-    if low is None or high is None:
-        return f"on {row.text} text the held-out loss changed by {value:+.3f}, on too few documents for an interval"
-    if low <= 0 <= high:
-        return (
-            f"on {row.text} text the held-out loss did not change measurably "
-            f"({value:+.3f}, 95% interval {low:+.3f} to {high:+.3f})"
-        )
-    direction = "fell" if high < 0 else "rose"
-    sizes = sorted((abs(low), abs(high)))
-    return (
-        f"on {row.text} text the held-out loss {direction} by {abs(value):.3f} "
-        f"(95% interval {sizes[0]:.3f} to {sizes[1]:.3f})"
-    )
+    return " ".join(row.sentence("the domain") for row in results)
 
 
 def results_table(results: Sequence[LossChange]) -> str:
-    """Loss and perplexity before and after, a row for each kind of text; losses per byte where they are known."""
+    """Makes the table of losses, perplexities and bits per byte before and after, with a row per text."""
     if not results:
         return f"Not measured: {NOT_MEASURED}."
     has_domain = any(row.text == "domain" for row in results)
     missing = "" if has_domain else f"\n\nThe domain is not among them: {NOT_MEASURED}."
     losses = ("loss before", "loss after", "change", "perplexity before", "perplexity after")
-    are_sized = any(row.per_byte_before is not None for row in results)
-    header = ("text", "predictions", *losses, *(("per byte before", "per byte after") if are_sized else ()))
+    are_sized = any(row.bits_per_byte_before is not None for row in results)
+    header = (
+        "text",
+        "predicted tokens",
+        *losses,
+        *(("bits per byte before", "bits per byte after") if are_sized else ()),
+    )
     rows = [
         (
             row.text,
@@ -326,8 +312,8 @@ def results_table(results: Sequence[LossChange]) -> str:
 
 
 def _per_byte(row: LossChange) -> list[str]:
-    """Nats per byte of text before and after."""
-    return ["" if value is None else f"{value:.4f}" for value in (row.per_byte_before, row.per_byte_after)]
+    """Formats the bits per byte before and after."""
+    return ["" if value is None else f"{value:.3f}" for value in (row.bits_per_byte_before, row.bits_per_byte_after)]
 
 
 def perplexity(loss: Estimate) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
-from adapt.evaluate.measurements import FEWEST, Estimate
+from adapt.evaluate.measurements import BITS_PER_NAT, FEWEST, Estimate
 from adapt.statistics.seeds import CONFIDENCE
 
 Statistic = Callable[..., np.ndarray]
@@ -81,19 +81,18 @@ class TextLosses:
         return self.losses, self.counts, self.predictable, self.sizes
 
     def per_byte(self, axis: int = -1) -> np.ndarray:
-        """Nats a byte of text: the mean loss of a token, times the tokens of a byte that could be predicted.
+        """Computes the loss in bits per byte of text: mean loss per token times predictable tokens per byte.
 
-        A tokenizer with longer tokens has fewer of them, and loses more at each; in this figure both are in. A causal
-        model predicts all that it could, so there it is the negative logarithm of the text's probability over its
-        length.
+        A tokenizer with longer tokens has fewer of them and a higher loss at each. This figure contains both effects.
+        For causal models, which predict every token, it is the negative log2 of the text's probability over its length.
         """
         of_token = self.losses.sum(axis) / self.counts.sum(axis)
-        found: np.ndarray = of_token * (self.predictable.sum(axis) / self.sizes.sum(axis))
+        found: np.ndarray = BITS_PER_NAT * of_token * (self.predictable.sum(axis) / self.sizes.sum(axis))
         return found
 
 
 def byte_loss(measured: TextLosses, samples: int) -> Estimate:
-    """Loss a byte of text."""
+    """Estimates the loss in bits per byte of text."""
 
     def statistic(*columns: Any, axis: int = -1) -> np.ndarray:
         return TextLosses(*columns).per_byte(axis)
@@ -102,7 +101,10 @@ def byte_loss(measured: TextLosses, samples: int) -> Estimate:
 
 
 def byte_change(before: TextLosses, after: TextLosses, samples: int) -> Estimate:
-    """Change of the loss a byte between two models on the same documents (paired), whatever their tokenizers."""
+    """Estimates the change in bits per byte between two models, which may have different tokenizers.
+
+    Both were measured on the same documents, by which the change is paired.
+    """
 
     def statistic(*columns: Any, axis: int = -1) -> np.ndarray:
         old, new = TextLosses(*columns[:4]), TextLosses(*columns[4:])

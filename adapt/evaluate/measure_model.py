@@ -17,7 +17,7 @@ import ray
 from adapt.config import Config, ResourcesConfig
 from adapt.corpus.heldout import Measured
 from adapt.evaluate.intervals import TextLosses
-from adapt.evaluate.measurements import TextLoss
+from adapt.evaluate.measurements import BITS_PER_NAT, TextLoss
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.runner import Record
@@ -139,10 +139,10 @@ def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
 def _summed(values: dict[str, list[float]], overlap: int | None, routes: Routes) -> TextLoss:
     predictions = sum(values["counts"])
     loss = sum(values["losses"]) / predictions if predictions else None
-    per_byte = None
+    bits = None
     if loss is not None and "sizes" in values:
-        per_byte = loss * sum(values["predictable"]) / sum(values["sizes"])
-    return TextLoss(loss, len(values["counts"]), int(predictions), overlap, *routes, loss_per_byte=per_byte)
+        bits = BITS_PER_NAT * loss * sum(values["predictable"]) / sum(values["sizes"])
+    return TextLoss(loss, len(values["counts"]), int(predictions), overlap, *routes, bits_per_byte=bits)
 
 
 def _measure(measurement: Measurement) -> MeasuredCorpora:

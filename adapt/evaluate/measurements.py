@@ -1,17 +1,23 @@
 """Results of measuring models and texts, as records store them. This module loads nothing heavy."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import combinations
+from typing import Any, Literal
 
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, Table, TextBlock, darkness, estimated, formatted, interval, square
+from adapt.show.blocks import Block, Cell, Table, TextBlock, darkness, estimated, formatted, interval, square, summary
 from adapt.support.better import Less
 
 Unit = Literal["token", "byte"]
+LossUnit = Literal["nats per token", "bits per byte"]
+BITS_PER_NAT = 1 / math.log(2)
+"""1 nat is 1.442695 bits."""
 Text = Literal["domain", "general"]
 """Text that an adapted model is measured on."""
-NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction; of TAPT, the text of dev)"
-"""Why a loss on the domain is missing."""
+NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction, or the dev split for TAPT)"
+"""Reason for a missing loss on the domain."""
 FEWEST = 6
 """Documents that an interval needs: n of them all lie on one side of their median with probability 2^(1 - n)."""
 Rows = list[list[float]]
@@ -42,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class LossChange:
-    """Loss on a held-out text before and after a training, on the same documents and masks."""
+    """Loss on held-out text before and after a training, measured on the same documents and masks."""
 
     text: Text
     predictions: int
@@ -53,13 +59,52 @@ class LossChange:
     """Loss after the training [nats per predicted token]."""
     change: Less[Estimate]
     """after - before, paired by document."""
-    per_byte_before: Less[float | None] = None
-    """Loss before the training [nats per byte of text], by which models with other tokens compare; None where the
+    bits_per_byte_before: Less[float | None] = None
+    """Loss before the training [bits per byte of text], which compares models with different tokenizers. None if the
     length of the texts is not known."""
-    per_byte_after: Less[float | None] = None
-    """Loss after the training [nats per byte of text]."""
+    bits_per_byte_after: Less[float | None] = None
+    """Loss after the training [bits per byte of text]."""
     overlap: Less[int | None] = None
     """Held-out documents that were trained on; None where that is not known."""
+
+    def sentence(self, name: str = "your domain") -> str:
+        """Says in a sentence whether the loss fell or rose, no more firmly than its interval allows.
+
+        Args:
+            name: of the text, if it is not general text.
+        """
+        is_general = self.text == "general"
+        subject = "Loss on general text" if is_general else f"Held-out loss on {name}"
+        before, after, change = self.before.value, self.after.value, self.change
+        if change.low is None or change.high is None:
+            went = f"{subject} went from {before:.2f} to {after:.2f} nats per token"
+            return f"{went}. Too few documents are held out for a 95% interval of the change."
+        ends = f"95% interval of the change: {interval(change.low, change.high, '+.2f')}"
+        if change.low <= 0 <= change.high:
+            losses = f"{before:.2f} nats per token before and {after:.2f} after"
+            said = f"{subject} did not change measurably: {losses} ({ends})"
+            return f"{said}. The model did not measurably forget general text." if is_general else f"{said}."
+        verb = "fell" if change.high < 0 else "rose"
+        said = f"{subject} {verb} from {before:.2f} to {after:.2f} nats per token ({ends})"
+        if not is_general:
+            return f"{said}."
+        return f"{said}: the model forgot general text." if verb == "rose" else f"{said}: the model did not forget it."
+
+
+def bits_of_earlier(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts fields that earlier versions kept in nats per byte into bits per byte."""
+    return {
+        EARLIER.get(name, name): BITS_PER_NAT * value if name in EARLIER and value is not None else value
+        for name, value in values.items()
+    }
+
+
+EARLIER = {
+    "per_byte_before": "bits_per_byte_before",
+    "per_byte_after": "bits_per_byte_after",
+    "loss_per_byte": "bits_per_byte",
+}
+"""Fields in bits per byte, by the names that they had when they were in nats per byte."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +125,9 @@ class TextLoss:
     """The share of documents that are nearest to their own domain; None where the model has no parts for it."""
     mixed: float | None = None
     """Where the model has experts: its loss with their mixture (`adapt.evaluate.losses`) [nats a predicted token]."""
-    loss_per_byte: float | None = None
-    """Nats a byte of text (`adapt.evaluate.intervals`), for models with other tokens; None where no length is known."""
+    bits_per_byte: float | None = None
+    """Loss [bits per byte of text], which compares models with different tokenizers (`adapt.evaluate.intervals`). None
+    if the length of the texts is not known."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +144,9 @@ class TaskNeighbours:
 
 @dataclass(frozen=True)
 class ModelsCompared:
-    """Several models on several texts.
+    """Held-out losses of several models on several texts.
 
-    Grids have a row a model and a column a text. The ends of 95% intervals are None where there are few documents.
+    Grids have a row per model and a column per text. The ends of 95% intervals are None if there are few documents.
     """
 
     models: list[str]
@@ -108,7 +154,7 @@ class ModelsCompared:
     documents: dict[str, int]
     """Measured, by domain."""
     loss: Rows
-    """Nats a predicted token, or a byte of text."""
+    """Held-out loss in `unit`."""
     loss_low: Ends
     loss_high: Ends
     change: Rows
@@ -123,31 +169,74 @@ class ModelsCompared:
     """How many test texts of each task were left out."""
     pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
     """Pseudo-perplexity by domain and model; empty if nobody asked for it."""
-    unit: Unit = "token"
-    """What the losses are of: a byte of text where the models have different tokens."""
+    unit: LossUnit = "nats per token"
+    """Unit of the losses and changes: bits per byte if the models have different tokenizers."""
+
+    @classmethod
+    def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Converts the metrics of a record of an earlier version, whose losses per byte are in nats."""
+        unit = metrics.get("unit")
+        if unit not in ("token", "byte"):
+            return dict(metrics)
+        factor = BITS_PER_NAT if unit == "byte" else 1.0
+        grids = {
+            name: [[None if value is None else factor * value for value in row] for row in rows]
+            for name, rows in metrics.items()
+            if name.startswith(("loss", "change"))
+        }
+        return {**metrics, **grids, "unit": "bits per byte" if unit == "byte" else "nats per token"}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Losses by model and domain (Don't Stop Pretraining, table 12), changes, nearest neighbours, perplexity."""
-        blocks: list[Block] = [self._losses()]
+        """The model with the lowest loss on each text, the losses (Don't Stop Pretraining, table 12), the changes."""
+        said = [self._sentence(column) for column in range(len(self.domains))]
+        more = len(said) - MOST_SENTENCES
+        said = [*said[:MOST_SENTENCES], f"The tables show {more} more texts." if more > 0 else ""]
+        blocks: list[Block] = [*summary(*said), self._losses()]
         if len(self.models) > 1:
             blocks.append(self._changes())
         if self.knn:
-            note = "Accuracy of the nearest neighbours in train, by the cosine of mean features of the frozen model."
-            blocks.append(self._by_model("Nearest neighbours", self.knn, "{:.1%}", note))
+            note = (
+                "Share of test texts whose nearest neighbours in the train split have the same label. Texts are"
+                " compared by the cosine of mean features of the frozen model. Higher is better."
+            )
+            blocks.append(self._by_model("task", "Accuracy of nearest neighbours", self.knn, "{:.1%}", note))
             left = {task: count for task, count in (self.knn_left_out or {}).items() if count}
             for task, count in left.items():
-                blocks.append(TextBlock(f"{task}: {count} test texts that are also in train are left out"))
+                blocks.append(TextBlock(f"{task}: {count} test texts that are also in train are left out."))
         if self.pseudo_perplexity:
-            note = "Every token masked separately (Salazar et al. 2020); of causal models, perplexity. Lower is better."
-            blocks.append(self._by_model("Pseudo-perplexity", self.pseudo_perplexity, "{:,.2f}", note))
-        return [*blocks, TextBlock(f"picture: {record.path / 'matrix.png'}")]
+            note = (
+                "Masked models predict each token with only that token masked (Salazar et al. 2020); for causal models"
+                " it is the perplexity. Lower is better."
+            )
+            blocks.append(self._by_model("text", "Pseudo-perplexity", self.pseudo_perplexity, "{:,.2f}", note))
+        return [*blocks, TextBlock(f"Picture of the losses: {record.path / 'matrix.png'}")]
+
+    def _sentence(self, column: int) -> str:
+        """Names the model with the lowest loss on a text."""
+        values, text, first = [row[column] for row in self.loss], self.domains[column], self.models[0]
+        best = min(range(len(values)), key=values.__getitem__)
+        if len(values) == 1:
+            return f"Held-out loss of {first} on {text} is {self._said(values[0])}."
+        if best == 0:
+            return f"On {text}, no model has a lower held-out loss than {first} ({self._said(values[0])})."
+        low, high = self.change_low[best][column], self.change_high[best][column]
+        lowest = f"On {text}, {self.models[best]} has the lowest held-out loss: {self._said(values[best])}"
+        of_first = f"{values[0]:.{self._digits - 1}f} for {first}"
+        if low is None or high is None:
+            return f"{lowest}, compared with {of_first}. Too few documents are held out for a 95% interval."
+        ends = f"95% interval of the difference: {interval(low, high, f'+.{self._digits - 1}f')}"
+        if low <= 0 <= high:
+            return f"{lowest}, which is not measurably different from {of_first} ({ends})."
+        return f"{lowest}, compared with {of_first} ({ends})."
+
+    def _said(self, loss: float) -> str:
+        return f"{loss:.{self._digits - 1}f} {self.unit}"
 
     @property
     def _digits(self) -> int:
-        return 4 if self.unit == "byte" else 3
+        return 4 if self.unit == "bits per byte" else 3
 
     def _losses(self) -> Table:
-        per = "byte" if self.unit == "byte" else "predicted token"
         columns = [darkness([row[column] for row in self.loss]) for column in range(len(self.domains))]
         rows: list[list[Cell | str]] = [
             [
@@ -159,28 +248,38 @@ class ModelsCompared:
             ]
             for number, model in enumerate(self.models)
         ]
-        note = f"Nats per {per} with 95% intervals over documents. The darkest is the lowest of a column."
-        return Table(["model, text", *self.domains], rows, "Loss on held-out text", note)
+        note = "With 95% intervals over documents. Lower is better."
+        shades = "The darkest cell of a column is the lowest loss."
+        return Table(["model", *self.domains], rows, f"Loss on held-out text [{self.unit}]", note, shades=shades)
 
     def _changes(self) -> Table:
-        """Each model's loss against the first model's. Pairing by document shows more than the losses' intervals."""
+        """Difference of each model's loss from the first model's, paired by document."""
         rows: list[list[Cell | str]] = [
             [model, *self._cells(self.change, self.change_low, self.change_high, number, "+")]
             for number, model in enumerate(self.models)
             if number
         ]
-        note = "Paired by document, with 95% intervals. On text that a model was not adapted to: what it has forgotten."
-        return Table(["model, text", *self.domains], rows, f"Change of the loss against {self.models[0]}", note)
+        note = (
+            "Paired by document, with 95% intervals; negative is better. On text that a model was not adapted to, a"
+            " positive change is forgetting."
+        )
+        return Table(["model", *self.domains], rows, f"Loss minus that of {self.models[0]} [{self.unit}]", note)
 
     def _cells(self, values: Rows, low: Ends, high: Ends, row: int, sign: str) -> list[Cell]:
         columns = zip(values[row], low[row], high[row], strict=True)
         return [estimated(*column, f"{sign}.{self._digits}f") for column in columns]
 
-    def _by_model(self, title: str, of: dict[str, dict[str, float | None]], form: str, note: str) -> Table:
+    def _by_model(
+        self, of_rows: str, title: str, of: dict[str, dict[str, float | None]], form: str, note: str
+    ) -> Table:
         rows = [
             [name, *(formatted(by_model.get(model), form) for model in self.models)] for name, by_model in of.items()
         ]
-        return Table(["", *self.models], rows, title, note)
+        return Table([of_rows, *self.models], rows, title, note)
+
+
+MOST_SENTENCES = 5
+"""Texts that the summary of a comparison has a sentence for."""
 
 
 @dataclass(frozen=True)
@@ -201,17 +300,36 @@ class Similar:
     """Row model, column text: mean held-out loss [nats a predicted token]; None where there are no models."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """A heatmap for each matrix over the domains, and where the picture is."""
+        """The most and the least similar domains, a heatmap for each matrix, and where the picture is."""
+        shared = "Share of the 10,000 most frequent words of one domain that are among those of the other."
+        jaccard = "Words that occur in both domains, divided by words that occur in either."
+        cross = "How much worse word frequencies of the row's domain predict the column's text than its own do."
         measured: tuple[tuple[Rows | None, str, str, bool], ...] = (
-            (self.overlap, "Shared words", "Share of the 10,000 most frequent words that two domains share.", True),
-            (self.jaccard, "Jaccard index", "Jaccard index of all their words.", True),
-            (self.cross_loss, "Cross loss", "Of a unigram model, nats per word. Row: model; column: text.", False),
+            (self.overlap, "Shared frequent words", shared, True),
+            (self.jaccard, "Jaccard index of all words", jaccard, True),
+            (self.cross_loss, "Cross loss [nats per word]", f"{cross} Lower is more similar.", False),
             (
                 self.model_loss,
-                "Loss of the adapted models",
-                "Nats per predicted token. Row: model; column: text.",
+                "Held-out loss of adapted models [nats per token]",
+                "Row: the domain that the model was adapted to. Column: the text that it is measured on.",
                 False,
             ),
         )
         tables = [square(self.domains, of, title, note, is_share) for of, title, note, is_share in measured if of]
-        return [*tables, TextBlock(f"picture: {record.path / 'similarity.png'}")]
+        picture = TextBlock(f"Picture of the matrices: {record.path / 'similarity.png'}")
+        return [*summary(self._sentence()), *tables, picture]
+
+    def _sentence(self) -> str:
+        """Names the pairs of domains that share most and fewest words."""
+        pairs = sorted((self.overlap[one][two], one, two) for one, two in combinations(range(len(self.domains)), 2))
+        if not pairs:
+            return ""
+
+        def said(pair: tuple[float, int, int]) -> str:
+            share, one, two = pair
+            return f"{self.domains[one]} and {self.domains[two]} ({share:.0%} of their 10,000 most frequent words)"
+
+        if len(pairs) == 1:
+            share, one, two = pairs[0]
+            return f"{self.domains[one]} and {self.domains[two]} share {share:.0%} of their 10,000 most frequent words."
+        return f"Most words are shared by {said(pairs[-1])}, fewest by {said(pairs[0])}."

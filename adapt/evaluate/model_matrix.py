@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,10 @@ def compare_models(
         domains: names of the corpora in them.
         samples: bootstrap resamples.
         folder: gets matrix.json and matrix.png.
-        unit: what losses are of.
+        unit: whether losses are per token, or per byte for models with different tokenizers.
 
     Raises:
-        DataError: a domain has no held-out text, or losses of bytes are wanted of texts whose length is not known.
+        DataError: a domain has no held-out text, or losses per byte are needed and the length of a text is not known.
     """
     columns = [(_of_tokens if unit == "token" else _of_bytes)(evaluations, domain, samples) for domain in domains]
     documents = {domain: column.documents for domain, column in zip(domains, columns, strict=True)}
@@ -56,7 +57,7 @@ def compare_models(
         change=_values(difference),
         change_low=change_low,
         change_high=change_high,
-        unit=unit,
+        unit="nats per token" if unit == "token" else "bits per byte",
     )
     measured = {name: value for name, value in asdict(compared).items() if value}  # what is no loss is measured later
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
@@ -102,8 +103,8 @@ def _text_losses(evaluation: Path, domain: str) -> TextLosses:
     found = read_text_losses(evaluation, domain)
     if found is None:
         raise DataError(
-            f"models with different tokens are compared by losses a byte, and {evaluation} does not know how long the"
-            f" texts of {domain} are, since an older version prepared them",
+            f"models with different tokenizers are compared by bits per byte, and {evaluation} does not know how long"
+            f" the texts of {domain} are, because an older version prepared them",
             f"delete {evaluation} and the corpora that it measured on (folders prepare/), and run the job again",
         )
     return found
@@ -128,12 +129,12 @@ def _ends(grid: Grid) -> tuple[Ends, Ends]:
 MATRICES = {
     "overlap": "overlap of the top 10,000 words",
     "jaccard": "Jaccard index of all words",
-    "cross_loss": "cross loss of a unigram model [nats]",
-    "model_loss": "held-out loss of the models [nats]",
-    "loss": "held-out loss [nats a predicted token]",
-    "change": "change against the first model [nats]",
-    "byte_loss": "held-out loss [nats a byte]",
-    "byte_change": "change against the first model [nats a byte]",
+    "cross_loss": "cross loss of a word-frequency model [nats per word]",
+    "model_loss": "held-out loss of the models [nats per token]",
+    "loss": "held-out loss [nats per token]",
+    "change": "loss minus that of the first model [nats per token]",
+    "byte_loss": "held-out loss [bits per byte]",
+    "byte_change": "loss minus that of the first model [bits per byte]",
 }
 """Name -> title."""
 SIGNED = ("change", "byte_change")
@@ -164,7 +165,7 @@ def draw_heatmap(
         _draw_cells(axis, matrix, name in SIGNED, 3 if name in FINE else 2)
         axis.set_xticks(range(len(domains)), domains, rotation=45, ha="right")
         axis.set_yticks(range(len(rows)), rows)
-        axis.set_title(MATRICES[name], fontsize=10)
+        axis.set_title(fill(MATRICES[name], 30), fontsize=10)
         axis.spines[:].set_visible(False)
         axis.tick_params(length=0)
     figure.savefig(file, dpi=120)

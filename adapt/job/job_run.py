@@ -11,7 +11,7 @@ from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.runner import Finished, Stage, ensure, plan_stages
 from adapt.runner.ensure import Planned, check_ahead, unfinished
-from adapt.show.blocks import Block, Table, TextBlock, shown_by
+from adapt.show.blocks import Block, Table, shown_by, summary
 from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.terminal import show_blocks
@@ -183,8 +183,11 @@ class Plan(SelfShown):
         return [line for line in self.stages if not line.record]
 
     def blocks(self) -> list[Block]:
-        """A row for each stage, and what the trainings take."""
-        blocks: list[Block] = [plan_table(self.stages)]
+        """How many stages are to run, a row for each stage, and what the trainings take."""
+        number, to_run = len(self.stages), len(self.to_run)
+        finished = f"{number - to_run} of {number} stages are finished"
+        said = f"{finished}; {to_run} will run." if to_run else f"{finished}, so nothing will run."
+        blocks: list[Block] = [*summary(said), plan_table(self.stages)]
         if len(self.trainings) > 1:
             rows = [
                 TrainingAhead(name, of.tokens, of.device_hours, of.cost) if of else TrainingAhead(name)
@@ -194,27 +197,31 @@ class Plan(SelfShown):
         for name, forecast in self.trainings.items() if len(self.trainings) == 1 else ():
             if forecast:
                 lines = [[figure, text] for figure, text in forecast.lines().items()]
-                blocks.append(Table(["figure", "forecast"], lines, f"The training {name}", words=True))
-        finished = len(self.stages) - len(self.to_run)
-        return [*blocks, TextBlock(f"{finished} of {len(self.stages)} stages are finished")]
+                blocks.append(Table(["figure", "forecast"], lines, f"Training {name}: what it will take", words=True))
+        return blocks
 
 
 def plan_table(stages: list[Planned]) -> Table:
-    """A row for each stage: whether it is to run, its folder, and why."""
+    """Makes a table with a row for each stage: whether it is finished or will run, its folder, and why it runs."""
     rows = [
-        [line.stage.kind, "done" if line.record else "run", f"{line.folder.parent.name}/{line.folder.name}", _why(line)]
+        [
+            line.stage.kind,
+            "finished" if line.record else "will run",
+            f"{line.folder.parent.name}/{line.folder.name}",
+            _why(line),
+        ]
         for line in stages
     ]
-    return Table(["stage", "state", "folder", "because"], rows, words=True)
+    return Table(["stage", "state", "folder", "why it runs"], rows, words=True)
 
 
 def _why(line: Planned) -> str:
-    """Why a stage is to run; empty where it is finished."""
+    """Says why a stage will run; empty if it is finished."""
     if line.record:
         return ""
     if not line.nearest:
-        return "first of its kind"
-    return "\n".join([*line.changed, f"(against {line.nearest.path.name})"])
+        return "it has never run"
+    return "\n".join([*line.changed, f"(compared with {line.nearest.path.name})"])
 
 
 def plan_of(job: Job, context: Context) -> Plan:

@@ -125,13 +125,18 @@ def plain_values(result: Any) -> dict[str, Any]:
 
 
 def read_result(kind: type[R], record: Record) -> R:
-    """The result that a record keeps.
+    """Reads the result that a record keeps.
+
+    A class of results whose fields have changed has a class method `of_earlier`, which takes the metrics of a record of
+    any version and returns them as its fields are now.
 
     Raises:
         StageError: the record's metrics are not those of such a result.
     """
+    of_earlier = getattr(kind, "of_earlier", None)
+    metrics = of_earlier(record.metrics) if of_earlier else record.metrics
     try:
-        result: R = _adapter(cast(Any, kind)).validate_python(record.metrics)
+        result: R = _adapter(cast(Any, kind)).validate_python(metrics)
     except ValidationError as error:
         first = error.errors()[0]
         raise _misfit(record, ".".join(map(str, first["loc"])), first["msg"]) from error

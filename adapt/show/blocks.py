@@ -1,4 +1,4 @@
-"""What a report is written in: sections of plain blocks that every renderer shows, and the text of their cells."""
+"""The blocks that results are shown as. Terminals, pages, notebooks and Markdown render the same blocks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,17 +14,18 @@ class Cell:
 
     text: str
     small: str = ""
-    """A second, smaller line: a deviation or an interval."""
+    """Second, smaller line, such as a standard deviation or an interval."""
     mark: str = ""
-    """A mark that is raised behind the text, such as `*`."""
+    """Mark after the text, such as `*`. Pages raise it."""
     strong: bool = False
+    """Whether the cell is bold. Plain text shows no difference, so the note of a table must not depend on it."""
     shade: float | None = None
-    """In heatmaps, how dark the cell is: 0 to 1."""
+    """Darkness of the cell in heatmaps, from 0 to 1. Terminals do not show it."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells in rows; the first of each is the row's name."""
+    """Rows of cells. The first cell of a row is the row's name."""
 
     kind: ClassVar[str] = "table"
     header: Sequence[str]
@@ -32,7 +33,9 @@ class Table:
     title: str = ""
     note: str = ""
     words: bool = False
-    """Whether the table holds words, set flush left, and not figures."""
+    """Whether the cells hold words, which are aligned to the left, and not figures."""
+    shades: str = ""
+    """Meaning of the shades of cells, added to the note by renderers that show shades."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class TextBlock:
 
     kind: ClassVar[str] = "text"
     text: str
+    is_summary: bool = False
+    """Whether it is a sentence that sums the result up. Such sentences come first and are emphasised."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,11 @@ class Folded:
 
 
 Block: TypeAlias = Table | Findings | TextBlock | Figures | Folded
+
+
+def summary(*sentences: str) -> list[Block]:
+    """Returns the sentences that a result begins with, one paragraph each. Empty sentences are left out."""
+    return [TextBlock(sentence, is_summary=True) for sentence in sentences if sentence]
 
 
 def shown_by(result: Any, record: Any) -> list[Block]:
@@ -150,6 +160,9 @@ class Section:
         return "".join(character if character.isalnum() else "-" for character in self.title.lower())
 
 
+METRICS = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy", "entity_f1": "entity-F1"}
+"""Names of metrics, as people write them."""
+
 TRANSDUCTIVE = " († transductive: pre-training has read the text of dev and test)"
 """Added to titles of results of models that were trained on the text that they are tested on."""
 
@@ -186,7 +199,7 @@ def darkness(values: Sequence[float]) -> list[float]:
 
 
 def square(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str, note: str, is_share: bool) -> Table:
-    """A square matrix as a heatmap. Shares are dark where they are high, other figures where they are low.
+    """Makes a heatmap of a square matrix. Shares are dark where they are high, other figures where they are low.
 
     Args:
         names: of rows and columns.
@@ -201,4 +214,5 @@ def square(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str, 
         shades = values if is_share else flat[number * len(values) : (number + 1) * len(values)]
         texts = [f"{100 * value:.0f}%" if is_share else f"{value:.2f}" for value in values]
         rows.append([name, *(Cell(text, shade=shade) for text, shade in zip(texts, shades, strict=True))])
-    return Table(["", *names], rows, title, note)
+    meaning = "The darker, the higher." if is_share else "The darker, the lower."
+    return Table(["", *names], rows, title, note, shades=meaning)

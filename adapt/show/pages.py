@@ -95,7 +95,7 @@ def render_markdown(name: str, subtitle: str, sections: Sequence[Section]) -> st
 def _block(block: Block) -> str:
     match block:
         case TextBlock():
-            return _plain(block.text)
+            return f"**{_plain(block.text)}**" if block.is_summary else _plain(block.text)
         case Findings():
             return "\n".join(f"- **{_plain(finding.head)}**: {_plain(finding.text)}" for finding in block.items)
         case Table():

@@ -1,69 +1,130 @@
 """Renders blocks on a terminal (tables on stderr, sentences as log lines) and as plain text."""
 
 import io
+import sys
 from collections.abc import Sequence
+from textwrap import fill
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Table, TextBlock, filled
-from adapt.terminal.console import log
+from adapt.terminal.console import log, logs_json
 
 WIDTH = 120
-"""Width of tables in characters where stderr is no terminal."""
+"""Width of tables where stderr is not a terminal [characters]."""
+LONGEST_WORD = 24
+"""Longest word that a column is kept wide enough for [characters]. Longer words, such as paths, may be folded."""
+BORDER, PADDING = 1, 2
+"""Width of a table's left border, and of the blanks around a cell [characters]."""
 
 
 def show_blocks(blocks: Sequence[Block]) -> None:
-    """Prints blocks in order. Drawings and folded blocks are left out: the page has them."""
+    """Prints blocks in order. It leaves out drawings and folded blocks, which only pages show."""
     for block in filled(blocks):
         match block:
             case TextBlock():
-                log(block.text)
+                _say(block.text)
             case Findings():
                 for finding in block.items:
-                    log(finding.sentence)
+                    _say(finding.sentence)
             case Table():
                 _show_table(block)
             case Figures() | Folded():
                 pass
 
 
+def _say(text: str) -> None:
+    """Logs a sentence. On a terminal its lines end between words."""
+    log(text if logs_json() or not sys.stderr.isatty() else _wrapped(text, Console(stderr=True).width))
+
+
+def _wrapped(text: str, width: int) -> str:
+    lines = (fill(line, width, break_long_words=False, break_on_hyphens=False) for line in text.splitlines())
+    return "\n".join(lines)
+
+
 def _show_table(table: Table) -> None:
     console = Console(stderr=True)
     console = console if console.is_terminal else Console(stderr=True, width=WIDTH)
-    console.print(rich_table(table, console))
+    console.print(drawn_table(table, console))
     if table.note:
-        log(table.note)
+        _say(table.note)
 
 
-def drawn_table(table: Table) -> RichTable:
-    """A table for the terminal that stderr is."""
-    return rich_table(table, Console(stderr=True))
+def drawn_table(table: Table, console: Console | None = None) -> RenderableType:
+    """Lays a table out for the width of a console.
 
-
-def rich_table(table: Table, console: Console) -> RichTable:
-    """A table for a console. A cell's second line stands next to the first in brackets if there is room, else below it.
+    A cell's second line is put into brackets next to the first one if there is room, and below it otherwise. Columns
+    that do not fit next to each other without breaking words follow in further tables, each with the rows' names.
 
     Args:
         table: with at least one row.
-        console: that it is to be printed on.
+        console: to print on; None for stderr.
     """
-    shown = _rich_table(table, is_inline=True)
-    return shown if _natural_width(shown, console) <= console.width else _rich_table(table, is_inline=False)
+    width = (console or Console(stderr=True)).width
+    texts = _texts(table, is_inline=True)
+    widths = [_longest(column) for column in texts]
+    if _total(widths) > width:
+        texts = _texts(table, is_inline=False)
+    title = [Text(table.title)] if table.title else []
+    return Group(*title, *(_drawn(table, texts, columns, width) for columns in _groups(texts, width)))
 
 
-def _natural_width(table: RichTable, console: Console) -> int:
-    return console.measure(table, options=console.options.update(max_width=10_000)).maximum
+def _texts(table: Table, is_inline: bool) -> list[list[str]]:
+    """Returns the texts of each column, the heading first."""
+    rows = [[_cell(cell, is_inline) for cell in row] for row in table.rows]
+    return [list(column) for column in zip(table.header, *rows, strict=True)]
 
 
-def _rich_table(table: Table, is_inline: bool) -> RichTable:
-    shown = RichTable(title=Text(table.title) if table.title else None, title_justify="left")
-    for heading in table.header:
-        shown.add_column(Text(heading), overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(Text(_cell(cell, is_inline), _style(cell)) for cell in row))
+def _longest(column: Sequence[str]) -> int:
+    """Returns the width that a column needs if no line of it is wrapped."""
+    return max((Text(line).cell_len for text in column for line in text.split("\n")), default=0)
+
+
+def _longest_word(column: Sequence[str]) -> int:
+    """Returns the width below which words of a column would be broken."""
+    return min(LONGEST_WORD, max((Text(word).cell_len for text in column for word in text.split()), default=0))
+
+
+def _total(widths: Sequence[int]) -> int:
+    """Returns the width of a table with columns of these widths."""
+    return BORDER + sum(width + PADDING + BORDER for width in widths)
+
+
+def _groups(texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Splits columns into groups that fit into a width. Each group begins with the first column."""
+    least = [_longest_word(column) for column in texts]
+    groups: list[list[int]] = [[0]]
+    for number in range(1, len(texts)):
+        if len(groups[-1]) > 1 and _total([least[column] for column in [*groups[-1], number]]) > width:
+            groups.append([0])
+        groups[-1].append(number)
+    return groups
+
+
+def _drawn(table: Table, texts: Sequence[Sequence[str]], columns: Sequence[int], width: int) -> RichTable:
+    widths = _fitted([_longest_word(texts[column]) for column in columns], [_longest(texts[c]) for c in columns], width)
+    shown = RichTable()
+    for column, of_column in zip(columns, widths, strict=True):
+        shown.add_column(Text(table.header[column]), overflow="fold", width=of_column)
+    for number, row in enumerate(table.rows, start=1):
+        shown.add_row(*(Text(texts[column][number], _style(row[column])) for column in columns))
     return shown
+
+
+def _fitted(least: Sequence[int], most: Sequence[int], width: int) -> list[int]:
+    """Returns column widths that fit into a width: as much as each column can use, the narrow columns first."""
+    cap = max(most, default=0)
+    while cap > 1 and _total([max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]) > width:
+        cap -= 1
+    widths = [max(1, low, min(high, cap)) for low, high in zip(least, most, strict=True)]
+    spare = width - _total(widths)
+    for number, high in enumerate(most):
+        more = max(0, min(spare, high - widths[number]))
+        widths[number], spare = widths[number] + more, spare - more
+    return widths
 
 
 def _cell(cell: Cell | str, is_inline: bool) -> str:
@@ -77,7 +138,7 @@ def _cell(cell: Cell | str, is_inline: bool) -> str:
 
 
 def _bracketed(small: str) -> str:
-    """Deviations (± 1.2) stand as they are; everything else goes into brackets."""
+    """Puts a text into brackets, unless it is a standard deviation such as `± 1.2`."""
     return small if small.startswith("\N{PLUS-MINUS SIGN}") else f"({small})"
 
 
@@ -86,7 +147,7 @@ def _style(cell: Cell | str) -> str:
 
 
 def render_text(blocks: Sequence[Block], width: int = WIDTH) -> str:
-    """The blocks as lines of at most `width` characters. Drawings and folded blocks are left out."""
+    """Renders blocks as text with tables of at most `width` characters. Drawings and folded blocks are left out."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
     for block in filled(blocks):
         match block:
@@ -96,7 +157,7 @@ def render_text(blocks: Sequence[Block], width: int = WIDTH) -> str:
                 for finding in block.items:
                     console.print(finding.sentence, markup=False, highlight=False, soft_wrap=True)
             case Table():
-                console.print(rich_table(block, console))
+                console.print(drawn_table(block, console))
                 if block.note:
                     console.print(block.note, markup=False, highlight=False)
     file = console.file

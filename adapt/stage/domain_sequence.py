@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from adapt.config import Config
 from adapt.method.table import method_of
 from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
-from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBlock
+from adapt.runner.record import RECORD_FILE, Record
+from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBlock, summary
 from adapt.stage.finetuning import PrepareTask
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Prepared
@@ -43,57 +44,81 @@ class SequenceResult(SequenceFigures):
         return {"": Path(self.model)}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Scores and losses after each domain, the figures in words, what the method reports, warnings, the model."""
-        domains = " \N{RIGHTWARDS ARROW} ".join(self.order)
-        head = f"{record.name}: {self.method}, {self.mode}, seed {self.seed}, domains {domains}"
+        """What was learnt and forgotten, then scores and losses after each domain, figures, warnings, the model."""
         tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
-        figures = [
-            TextBlock(f"{text}: {value * times:{form}} {unit}{_side(name, value)}")
-            for name, (text, times, form, unit) in FIGURES.items()
-            if (value := getattr(self, name)) is not None
-        ]
+        known = [(each, value) for name, each in FIGURES.items() if (value := getattr(self, name)) is not None]
+        rows = [[title, f"{value * times:{form}} {unit}", about] for (title, times, form, unit, about), value in known]
+        title = f"{record.name}: figures of the sequence ({self.method}, seed {self.seed})"
         warnings = [FindingBlock("warning", warning, "warning") for warning in self.warnings[:MOST_WARNINGS]]
         more = len(self.warnings) - MOST_WARNINGS
         return [
-            TextBlock(head),
+            *summary(*self._sentences()),
             *(table for table in tables if table),
-            *figures,
+            Table(["figure", "value", "meaning"], rows, title, words=True),
             *(_of_method(table) for table in self.tables),
             *([Findings(warnings)] if warnings else []),
-            *([TextBlock(f"and {more} more warnings, in stage.json")] if more > 0 else []),
-            TextBlock(f"model: {self.model}"),
+            *([TextBlock(f"{more} more warnings are in {record.path / RECORD_FILE}.")] if more > 0 else []),
+            TextBlock(f"Model: {self.model}"),
         ]
+
+    def _sentences(self) -> list[str]:
+        """Says what the domains gained, and what was forgotten of them and of general text."""
+        ways = {"separate": "each with its own model", "joint": "all at once"}
+        way = ways.get(self.mode, f"in the order {', '.join(self.order)}")
+        learnt = f"Learnt {len(self.order)} domains with method {self.method}, {way}"
+        start = [self.losses.rows[0].get(name) for name in self.order]
+        before = None if None in start or not start else fmean(loss for loss in start if loss is not None)
+        if self.loss_average is not None and before is not None:
+            learnt += f": mean held-out loss on them went from {before:.2f} to {self.loss_average:.2f} nats per token"
+        said = [f"{learnt}."]
+        if self.average is not None:
+            said.append(f"Mean test score at the end is {100 * self.average:.1f} points of 100.")
+        if self.loss_forgetting is not None:
+            rose = "rose" if self.loss_forgetting > 0 else "fell"
+            said.append(
+                f"Loss on earlier domains {rose} by {abs(self.loss_forgetting):.2f} nats per token on average while"
+                " later ones were learnt."
+            )
+        if self.general_change is not None:
+            rose = "rose" if self.general_change > 0 else "fell"
+            said.append(f"Loss on general text {rose} by {abs(self.general_change):.2f} nats per token.")
+        return [*said, "These are figures of one seed, without intervals."]
 
 
 MOST_WARNINGS = 3
 FIGURES = {
-    "average": ("average score at the end", 100, ".1f", "points"),
-    "learning": ("average score just after each task's own domain", 100, ".1f", "points"),
-    "forgetting": ("forgetting rate", 100, "+.1f", "points"),
-    "forward_transfer": ("forward transfer", 100, "+.1f", "points"),
-    "loss_average": ("average held-out loss at the end", 1, ".3f", "nats"),
-    "loss_forgetting": ("forgetting on held-out loss", 1, "+.3f", "nats"),
-    "loss_forward_transfer": ("forward transfer on held-out loss", 1, "+.3f", "nats"),
-    "general_change": ("change of the loss on general text", 1, "+.3f", "nats"),
+    "average": ("score at the end", 100, ".1f", "points", "mean test score of all tasks; higher is better"),
+    "learning": ("score just after learning", 100, ".1f", "points", "mean, each task right after its own domain"),
+    "forgetting": ("forgetting", 100, "+.1f", "points", "mean fall of scores after the domain was learnt"),
+    "forward_transfer": ("forward transfer", 100, "+.1f", "points", "mean gain of scores before the domain is learnt"),
+    "loss_average": ("loss at the end", 1, ".3f", "nats per token", "mean held-out loss of all domains"),
+    "loss_forgetting": (
+        "loss forgetting",
+        1,
+        "+.3f",
+        "nats per token",
+        "mean rise of losses after the domain was learnt",
+    ),
+    "loss_forward_transfer": (
+        "loss forward transfer",
+        1,
+        "+.3f",
+        "nats per token",
+        "mean fall of losses before the domain is learnt",
+    ),
+    "general_change": ("change on general text", 1, "+.3f", "nats per token", "positive: general text was forgotten"),
 }
-"""Figures of a sequence: words, factor, format and unit."""
-
-
-def _side(name: str, value: float) -> str:
-    """Says what the sign of a forgetting rate means. Less is better."""
-    if "forgetting" not in name or not value:
-        return ""
-    return " (forgotten)" if value > 0 else " (later domains helped)"
+"""Figures of a sequence: name, factor, format, unit and meaning."""
 
 
 def _of_method(table: Mapping[str, Any]) -> Table:
-    """A table that the method reports."""
+    """Makes a table of what the method reports."""
     rows = [[name, *map(two_lines, cells)] for name, cells in table["rows"].items()]
     return Table(["", *table["columns"]], rows, table["title"])
 
 
 def two_lines(text: str) -> Cell:
-    """A cell whose text may have a second line."""
+    """Makes a cell of a text that may have a second line."""
     first, _, small = text.partition("\n")
     return Cell(first, small)
 

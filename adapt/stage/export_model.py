@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.evaluate.measurements import NOT_MEASURED, LossChange, Text
+from adapt.evaluate.measurements import NOT_MEASURED, LossChange, Text, bits_of_earlier
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
-from adapt.show.blocks import TRANSDUCTIVE, Block, Cell, Figures, FindingBlock, Findings, Table, TextBlock, formatted
+from adapt.show.blocks import (
+    TRANSDUCTIVE,
+    Block,
+    Cell,
+    Figures,
+    FindingBlock,
+    Findings,
+    Table,
+    TextBlock,
+    formatted,
+    summary,
+)
 from adapt.show.drawing import METRICS_LINES, loss_curve
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Prepare, Prepared
@@ -28,66 +39,81 @@ class Adapted(Trained, OneModel):
     """Where the tokenizer reads the text that was trained on badly: what it does, and what to do about it."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Losses before and after, guesses of hidden words, what the training took, and where the model is."""
+        """Whether the losses fell or rose, the losses, guesses of hidden words, the training's cost, and the model."""
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
+        name = "your tasks' text" if "text" in record.inputs else "your domain"
+        said = [of.sentence(name) for of in self.losses.values()]
+        missing = "" if "domain" in self.losses else f"The loss on {name} was not measured: {NOT_MEASURED}."
         return [
-            *self._losses(record.name),
+            *summary(missing, *said),
+            *self._losses(record.name, name),
             *([Findings(faults)] if faults else []),
             *_guesses(record),
             *_curve(record),
             TextBlock(self._cost(record)),
-            TextBlock(f"model: {record.path}"),
+            TextBlock(f"Model: {record.path}"),
         ]
 
-    def _losses(self, name: str) -> list[Block]:
-        names = {"domain": "domain, held out", "general": "general"}
+    @classmethod
+    def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Converts the metrics of a record of an earlier version, whose losses per byte are in nats."""
+        return {**metrics, "losses": {text: bits_of_earlier(of) for text, of in metrics.get("losses", {}).items()}}
+
+    def _losses(self, name: str, domain: str) -> list[Block]:
+        names = {"domain": domain, "general": "general text"}
         rows: list[list[Cell | str]] = [
             [names[text], of.before.cell(".3f"), of.after.cell(".3f"), of.change.cell("+.3f"), *_per_byte(of)]
             for text, of in self.losses.items()
         ]
-        missing: list[Block] = [] if "domain" in self.losses else [TextBlock(f"loss on the domain: {NOT_MEASURED}")]
-        if not rows:
-            return missing
-        title = f"{name}: loss on held-out text{TRANSDUCTIVE if self.transductive else ''}"
-        note = "Nats per predicted token with 95% intervals over documents; lower is better."
-        return [Table(["text", "before", "after", "change", "per byte before", "after"], rows, title, note), *missing]
+        title = f"{name}: loss on held-out text [nats per token]{TRANSDUCTIVE if self.transductive else ''}"
+        note = (
+            "Mean over predicted tokens, with 95% intervals over documents; lower is better. Bits per byte of text also"
+            " compare models with different tokenizers."
+        )
+        header = ["text", "loss before", "loss after", "change", "bits per byte before", "bits per byte after"]
+        return [Table(header, rows, title, note)]
 
     def _cost(self, record: Record) -> str:
         cost = record.cost.get("cost")
         parts = [
-            f"{self.steps} steps",
+            f"{self.steps:,} steps",
             f"{self.tokens:,} tokens",
-            f"{self.tokens_per_s:,.0f} tokens/s",
-            f"data wait {self.data_wait_share:.1%}",
+            f"{self.tokens_per_s:,.0f} tokens per second",
+            f"{self.data_wait_share:.1%} of the time waiting for data",
             f"{duration(self.device_seconds)} of device time",
-            *([f"MFU {self.mfu:.0%}"] if self.mfu is not None else []),
-            *([f"at most {self.peak_memory_bytes / 2**30:.1f} GiB per device"] if self.peak_memory_bytes else []),
+            *([f"{self.mfu:.0%} of the device's peak FLOPs"] if self.mfu is not None else []),
+            *([f"peak memory {self.peak_memory_bytes / 2**30:.1f} GiB per device"] if self.peak_memory_bytes else []),
             *([f"cost {cost:,.2f}"] if cost is not None else []),
         ]
-        return ", ".join(parts)
+        return f"Training: {', '.join(parts)}."
 
 
 def _per_byte(of: LossChange) -> list[str]:
-    return [formatted(value, "{:.4f}") for value in (of.per_byte_before, of.per_byte_after)]
+    return [formatted(value, "{:.3f}") for value in (of.bits_per_byte_before, of.bits_per_byte_after)]
 
 
 def _curve(record: Record) -> list[Block]:
-    """The loss of the training, step by step."""
+    """Draws the training loss by step."""
     made = record.inputs.get("training")
     drawing = loss_curve(Path(made["path"]) / METRICS_LINES, record.key[:12], "Training loss") if made else None
     return [Figures([drawing])] if drawing else []
 
 
 def _guesses(record: Record) -> list[Block]:
-    """Held-out sentences with one hidden word, and the model's first guesses before and after."""
+    """Makes the table of held-out sentences with one hidden word and the model's guesses before and after."""
     before, after = (_examples(record, name) for name in ("before", "after"))
     if not before:
         return []
     rows: list[list[Cell | str]] = [
         [old["text"], old["answer"], _guess(old), _guess(new)] for old, new in zip(before, after, strict=True)
     ]
-    title = "Held-out sentences with one word hidden, and the model's first guesses"
-    return [Table(["sentence", "word", "before", "after"], rows, title, "Bold: the word is among them.", words=True)]
+    title = "Held-out sentences with one hidden word, and the model's best guesses for it"
+    header = ["sentence", "hidden word", "guesses before", "guesses after"]
+    return [Table(header, rows, title, f"{HIT} The hidden word is among the guesses.", words=True)]
+
+
+HIT = "\N{CHECK MARK}"
+"""Mark of guesses that contain the hidden word."""
 
 
 def _examples(record: Record, evaluation: str) -> list[dict[str, Any]]:
@@ -97,7 +123,8 @@ def _examples(record: Record, evaluation: str) -> list[dict[str, Any]]:
 
 def _guess(example: Mapping[str, Any]) -> Cell:
     words = [word for word, _ in example["guesses"]]
-    return Cell(", ".join(words), strong=example["answer"] in words)
+    is_hit = example["answer"] in words
+    return Cell(", ".join(words), mark=f" {HIT}" if is_hit else "", strong=is_hit)
 
 
 @dataclass(frozen=True, eq=False)

@@ -129,14 +129,15 @@ class Taught(OneModel):
 
     def blocks(self, record: Record) -> list[Block]:
         """What the rows of new tokens learnt, and where the model is."""
-        measure = "error of hidden states" if record.what["way"] == "distill" else "loss"
+        is_distilled = record.what["way"] == "distill"
+        measure = "mean squared error of hidden states" if is_distilled else "mean training loss [nats per token]"
         extended = load_record(Path(record.inputs["extended"]["path"]))
         before = read_result(Extended, extended).blocks(extended)[:-1] if extended else []  # without its model
         learnt = (
-            f"the rows of {self.tokens:,} new tokens were trained for {self.steps:,} steps: "
-            f"{measure} {self.before:.4g} before, {self.after:.4g} after"
+            f"Embeddings of {self.tokens:,} new tokens were trained for {self.steps:,} steps: "
+            f"{measure} {self.before:.4g} before and {self.after:.4g} after."
         )
-        return [*before, TextBlock(learnt), TextBlock(f"model and tokenizer: {record.path}")]
+        return [*before, TextBlock(learnt), TextBlock(f"Model and tokenizer: {record.path}")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, ONE_CPU, Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.runner.record import Record, cost_of
-from adapt.show.blocks import TRANSDUCTIVE, Block, Table, TextBlock, in_points, interval
+from adapt.show.blocks import METRICS, NONE, TRANSDUCTIVE, Block, Table, TextBlock, in_points, interval, summary
 from adapt.stage.context import Context, Tokens
 from adapt.stage.preflight import check_model, check_weights
 from adapt.stage.text_sources import TaskSplit
@@ -251,20 +251,42 @@ class Scored:
     """Over the test examples whose text does not stand in train, where there are others."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Every seed's score, mean, deviation and interval."""
-        header = ["mean", "deviation", "95% interval", "seeds", "always the most frequent class"]
+        """The mean score in a sentence, then mean, standard deviation, interval, and the score of each seed."""
+        header = ["test examples", "mean", "standard deviation", "95% interval", "score of each seed"]
         scores = "  ".join(in_points(score) for score in self.scores.values())
         own = Spread(self.mean, self.deviation, self.low, self.high, self.seeds)
-        rows = [[*_cells(own), scores, in_points(self.majority_score)]]
+        rows = [["all", *_cells(own), scores]]
         if self.without_leaks:
-            rows.append([*_cells(self.without_leaks), "without test texts that are also in train", ""])
-        title = f"{record.name}: {self.mode}, test {self.metric} in points{TRANSDUCTIVE if self.transductive else ''}"
-        blocks: list[Block] = [Table(header, rows, title)]
+            rows.append(["without texts that are also in train", *_cells(self.without_leaks), NONE])
+        transductive = TRANSDUCTIVE if self.transductive else ""
+        title = (
+            f"{record.name}: {self.mode}, {METRICS.get(self.metric, self.metric)} on test [points of 100]{transductive}"
+        )
+        note = (
+            f"Over {self.seeds} fine-tuning runs with different seeds. Higher is better. Always answering the most"
+            f" frequent class of train scores {in_points(self.majority_score)}."
+        )
+        blocks: list[Block] = [*summary(self._sentence()), Table(header, rows, title, note)]
         if self.degenerate:
             blocks.append(
-                TextBlock(f"{self.degenerate} of {self.seeds} seeds predict one class only; they are counted in")
+                TextBlock(f"{self.degenerate} of {self.seeds} runs predict one class only. They count like the others.")
             )
-        return [*blocks, TextBlock(f"{duration(record.cost['device_seconds'])} of device time")]
+        return [*blocks, TextBlock(f"Fine-tuning took {duration(record.cost['device_seconds'])} of device time.")]
+
+    def _sentence(self) -> str:
+        """Says the mean score, and whether it is measurably above always answering the most frequent class."""
+        name, majority = METRICS.get(self.metric, self.metric), in_points(self.majority_score)
+        metric = name[0].upper() + name[1:]
+        if self.low is None or self.high is None:
+            return (
+                f"{metric} on test is {in_points(self.mean)} points with one seed, so there is no 95% interval; always"
+                f" answering the most frequent class scores {majority}."
+            )
+        ends = f"95% interval over {self.seeds} seeds: {interval(100 * self.low, 100 * self.high, '.1f')}"
+        said = f"{metric} on test is {in_points(self.mean)} points on average ({ends})"
+        if self.low <= self.majority_score <= self.high:
+            return f"{said}, not measurably different from always answering the most frequent class ({majority})."
+        return f"{said}; always answering the most frequent class scores {majority}."
 
 
 def _cells(of: Spread) -> list[str]:

@@ -14,7 +14,7 @@ from adapt.runner.key import deciding
 from adapt.runner.record import Record
 from adapt.select import TEXTS_FILE
 from adapt.select.markup import markup_warnings
-from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted
+from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted, summary
 from adapt.stage.context import Tokens
 from adapt.stage.select_documents import Select, Target, measuring_what
 from adapt.stage.text_sources import lines_of
@@ -69,54 +69,69 @@ class SelectionJudged:
     """How much nearer the target the selection is than the random documents [nats a gram]."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """What was selected next to random documents and the target, and the best documents to read."""
-        judged = {self.way: self.selection, "random": self.random, "target": self.target}
+        """What was selected and how close it is to the target, compared with random documents, and examples."""
+        judged = {f"selected ({self.way})": self.selection, "random": self.random, "target": self.target}
         warned = [FindingBlock("Markup", line, "warning") for line in self.markup]
         blocks: list[Block] = [
+            *summary(*self._sentences()),
             *([Findings(warned)] if warned else []),
             nearness_table({name: of for name, of in judged.items() if of}),
         ]
-        if self.kl_reduction is not None:
-            text = f"KL reduction against random documents: {self.kl_reduction:+.3f} nats per n-gram"
-            blocks.append(TextBlock(text))
-        if best := example_table("The best documents, and the text of the target most like each", record.path):
+        if best := example_table("The highest-ranked documents", record.path):
             blocks.append(best)
-        files = f"selected: {record.path / TEXTS_FILE}; to read: {record.path / EXAMPLES_FILE}"
-        return [*blocks, TextBlock(files)]
+        files = (f"Selected documents: {record.path / TEXTS_FILE}", f"Examples to read: {record.path / EXAMPLES_FILE}")
+        return [*blocks, *map(TextBlock, files)]
+
+    def _sentences(self) -> list[str]:
+        """Says how much was selected, and how much closer it is to the target than random documents."""
+        said = f"Selected {self.documents:,} of {self.pool:,} documents ({self.tokens:,} tokens) with {self.way}."
+        if self.kl_reduction is None:
+            return [said]
+        closer = "closer to" if self.kl_reduction > 0 else "further from"
+        return [
+            said,
+            f"They are {abs(self.kl_reduction):.3f} nats per n-gram {closer} the target than random documents of the"
+            " pool (reduction of the KL divergence).",
+        ]
 
 
 NEARNESS_COLUMNS = {
     "documents": "{:,}",
     "tokens": "{:,}",
-    "KL": "{:.3f}",
-    "AUC": "{:.3f}",
+    "KL divergence": "{:.3f}",
+    "classifier AUC": "{:.3f}",
     "shared words": "{:.1%}",
-    "distinct pairs": "{:.1%}",
-    "distance": "{:.3f}",
-    "loss": "{:.3f}",
+    "distinct word pairs": "{:.1%}",
+    "diversity": "{:.3f}",
+    "model loss": "{:.3f}",
 }
 NEARNESS_NOTE = (
-    "Random documents come from the same pool and have as many tokens. KL: from the target's hashed n-grams to theirs, "
-    "nats per n-gram. AUC: of a classifier that separates them from the target; .5 if it cannot. Distinct pairs: share "
-    "of different pairs of words, in equal amounts of text. Distance: mean of 1 - cosine over all pairs of 1,000 "
-    "random texts (TF-IDF in 50 dimensions). Loss: of the model that the stage begins with, nats per predicted token."
+    "Random documents come from the same pool and have as many tokens. "
+    "KL divergence: from the target's hashed n-grams to the text's, in nats per n-gram; lower is closer. "
+    "Classifier AUC: how well a classifier tells the text from the target; 0.5 if it cannot. "
+    "Shared words: share of the most frequent words that are also among the target's. "
+    "Distinct word pairs: share of different pairs of words, in equal amounts of text. "
+    "Diversity: mean of 1 - cosine over all pairs of 1,000 random texts (TF-IDF in 50 dimensions). "
+    "Model loss: held-out loss of the model before training, in nats per token."
 )
 SHOWN, WIDTH = 5, 100
 """Number of documents that are shown, and characters of each."""
 
 
 def nearness_table(judged: Mapping[str, Nearness]) -> Table:
-    """How near selections, random documents and targets are to a target, a row each."""
+    """Makes a table of how close selections and random documents are to a target, with a row per text."""
     rows = []
     for name, of in judged.items():
         figures = (of.documents, of.tokens, of.kl, of.auc, of.shared_words, of.distinct, of.distance, of.loss)
         forms = NEARNESS_COLUMNS.values()
         rows.append([name, *(formatted(figure, form) for figure, form in zip(figures, forms, strict=True))])
-    return Table(["text", *NEARNESS_COLUMNS], rows, "Selected text", NEARNESS_NOTE)
+    return Table(
+        ["text", *NEARNESS_COLUMNS], rows, "Selected text compared with random text and the target", NEARNESS_NOTE
+    )
 
 
 def example_table(title: str, folder: Path) -> Table | None:
-    """Documents that were selected, each next to the text of the target that is most like it; None without a file."""
+    """Makes a table of selected documents and the most similar text of the target; returns None without a file."""
     try:
         examples = json.loads((folder / EXAMPLES_FILE).read_text(encoding="utf-8"))[:SHOWN]
     except OSError:
@@ -124,7 +139,7 @@ def example_table(title: str, folder: Path) -> Table | None:
     rows = [
         [f"{each['rank']}", f"{each['score']:.3f}", _line(each["text"]), _line(each["nearest"])] for each in examples
     ]
-    return Table(["rank", "score", "document", "most alike of the target"], rows, title, words=True)
+    return Table(["rank", "score", "document", "most similar text of the target"], rows, title, words=True)
 
 
 def _line(text: str) -> str:

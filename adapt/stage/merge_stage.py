@@ -15,7 +15,7 @@ from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, TextBlock
+from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Context, located
 from adapt.support.errors import ModelError
 from adapt.support.redact import redact
@@ -47,16 +47,24 @@ class MadeOf:
         return folders if len(folders) > 1 else {"": next(iter(folders.values()))}
 
     def blocks(self, record: Record) -> list[Block]:
-        """How the models were made, and where each one is."""
-        parts = [f"{self.kind} of {self.tensors} tensors"]
+        """What was merged in a sentence, the settings, and where each model is."""
+        merged, made = len(record.what.get("models", [])), len(self.shares)
+        sources = "1 model" if merged == 1 else f"{merged} models"
+        said = (
+            f"Merged {sources} with the base model by {self.kind} into {made} new model{'' if made == 1 else 's'},"
+            " without training. Run dontstop evaluate to measure what was gained."
+        )
+        parts = [f"{self.tensors} tensors merged"]
         if self.weights:
-            parts.append(f"weights {', '.join(f'{weight:.4g}' for weight in self.weights)}")
+            parts.append(f"weights of the models {', '.join(f'{weight:.4g}' for weight in self.weights)}")
         if self.density is not None:
             parts.append(f"density {self.density:g}")
         if self.new_tokens:
-            parts.append(f"{self.new_tokens:,} tokens that the base has no rows for")
-        folders = [TextBlock(f"share {share}: {record.path / folder}") for share, folder in self.shares.items()]
-        return [TextBlock(", ".join(parts)), *folders]
+            parts.append(f"{self.new_tokens:,} tokens that the base model does not have")
+        folders = [
+            TextBlock(f"Model with share {share}: {record.path / folder}") for share, folder in self.shares.items()
+        ]
+        return [*summary(said), TextBlock(f"Settings: {', '.join(parts)}."), *folders]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, what
-from adapt.evaluate.measurements import ModelsCompared, Similar, TaskNeighbours, TextLoss, Unit
+from adapt.evaluate.measurements import ModelsCompared, Similar, TaskNeighbours, TextLoss, Unit, bits_of_earlier
 from adapt.model.start import Start
 from adapt.objective.table import measured_what
 from adapt.ray.runtime import connect
@@ -31,6 +31,11 @@ class Evaluated:
 
     texts: dict[str, TextLoss]
     """The losses on each corpus, by its name."""
+
+    @classmethod
+    def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Converts the metrics of a record of an earlier version, whose losses per byte are in nats."""
+        return {**metrics, "texts": {name: bits_of_earlier(text) for name, text in metrics["texts"].items()}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +219,7 @@ class Compare(Stage[ModelsCompared]):
     """All measured on the same corpora, each in its own tokens."""
     bootstrap_samples: int
     unit: Unit = "token"
-    """What losses are of: a byte of text where the models have different tokens."""
+    """Whether losses are per token, or per byte for models with different tokenizers."""
 
     @property
     def domains(self) -> list[str]:

@@ -10,7 +10,7 @@ from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
-from adapt.show.blocks import Block, TextBlock
+from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Tokens
 from adapt.stage.text_sources import Files
 from adapt.stage.vocabulary_analysis import Screening
@@ -29,8 +29,11 @@ class Begun(OneModel):
 
     def blocks(self, record: Record) -> list[Block]:
         """What was made, and where it is."""
-        made = f"a tokenizer of {self.vocabulary:,} tokens, a model of {self.parameters:,} random parameters"
-        return [TextBlock(made), TextBlock(f"model and tokenizer: {record.path}")]
+        made = (
+            f"Made a tokenizer with {self.vocabulary:,} tokens and a model with {self.parameters:,} random parameters."
+            " The model knows nothing until it is trained."
+        )
+        return [*summary(made), TextBlock(f"Model and tokenizer: {record.path}")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,8 +72,8 @@ class ScoreMatrix:
             mode: of the sequence (`sequence.mode`).
         """
         cells = [{task: _score(seeds) for task, seeds in row.items()} for row in self.rows]
-        note = "Test scores in points, mean over fine-tuning seeds, ± standard deviation."
-        return _table("Scores on test", note, self.columns, cells, order, mode)
+        note = "Mean over fine-tuning seeds ± standard deviation. Higher is better."
+        return _table("Scores on test [points of 100]", note, self.columns, cells, order, mode)
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class LossMatrix:
             mode: of the sequence (`sequence.mode`).
         """
         cells = [{name: Cell(f"{loss:.3f}") for name, loss in row.items()} for row in self.rows]
-        note = "Nats per predicted token on held-out text. Lower is better."
-        return _table("Loss on held-out text", note, self.columns, cells, order, mode)
+        note = "Lower is better. Each column is a text."
+        return _table("Loss on held-out text [nats per token]", note, self.columns, cells, order, mode)
 
 
 def _table(
@@ -105,9 +105,9 @@ def _table(
     order: Sequence[str],
     mode: str,
 ) -> Table | None:
-    """A row for each model, a column for each task or domain in the order learnt; rows without a cell are left out."""
+    """Makes a table with a row per model and a column per task or text. Rows without a cell are left out."""
     ordered = dict(sorted(columns.items(), key=lambda one: len(order) if one[1] is None else one[1]))
-    names = ["before", *(_after(domain, mode) for domain in order)]
+    names = ["before all", *(_after(domain, mode) for domain in order)]
     rows: list[list[Cell | str]] = [
         [name, *(row.get(column, Cell(NONE)) for column in ordered)]
         for name, row in zip(names, cells, strict=True)
@@ -117,7 +117,7 @@ def _table(
         name if number is None or order[number] == name else f"{name} ({order[number]})"
         for name, number in ordered.items()
     ]
-    return Table(["", *heads], rows, title, note) if rows else None
+    return Table(["model", *heads], rows, title, note) if rows else None
 
 
 def _after(domain: str, mode: str) -> str:

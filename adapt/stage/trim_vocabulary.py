@@ -11,7 +11,7 @@ from adapt.model.additions.table import refuse_additions
 from adapt.model.start import Start
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
-from adapt.show.blocks import Block, TextBlock
+from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Tokens
 from adapt.stage.preflight import check_weights
 from adapt.stage.text_sources import Files
@@ -39,12 +39,13 @@ class TrimmedVocabulary(OneModel):
 
     def blocks(self, record: Record) -> list[Block]:
         """What remains of the vocabulary, and where the model is."""
-        kept = (
-            f"{self.vocabulary:,} of {self.before:,} tokens remain ({self.used:,} of them occur in the text); "
-            f"{self.parameters_saved:,} parameters fewer"
+        said = (
+            f"Removed {self.before - self.vocabulary:,} of {self.before:,} tokens, which your text does not use:"
+            f" the model has {self.parameters_saved:,} parameters fewer."
         )
-        lines = [kept, *compute_saved(self.compute_saved), f"model and tokenizer: {record.path}"]
-        return [TextBlock(line) for line in lines]
+        kept = f"{self.vocabulary:,} tokens remain. {self.used:,} of them occur in the text."
+        lines = [kept, *compute_saved(self.compute_saved), f"Model and tokenizer: {record.path}"]
+        return [*summary(said), *(TextBlock(line) for line in lines)]
 
 
 @dataclass(frozen=True, eq=False)

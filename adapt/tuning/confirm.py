@@ -13,7 +13,7 @@ from adapt.config import Config
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, Table, TextBlock
+from adapt.show.blocks import Block, Cell, Table, TextBlock, interval, summary
 from adapt.terminal.console import log
 from adapt.tuning.job_trial import DEV_SCORE, TEST_SCORE, Trial, TrialMeasured, named_by_values, over_seeds
 from adapt.tuning.search_stage import Search, Searched
@@ -50,25 +50,43 @@ class Confirmed:
     here, and was of dev before."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """The best trial next to the configuration as it is, and how much of the gain was selection."""
+        """What the best trial gains with fresh seeds, in sentences and as a table."""
         rows: list[list[Cell | str]] = [
             [name, *(of.cell(".4f") if of else "failed" for of in (figure.best, figure.as_it_is, figure.difference))]
             for name, figure in self.fresh.items()
         ]
-        title = f"{record.name}: mean of {len(self.seeds)} fresh seeds, with 95% intervals"
-        table = Table(["figure", "best trial", "as it is", "difference"], rows, title)
-        return [table, *([TextBlock(self.gain)] if self.gain else [])]
+        title = f"{record.name}: the best trial again with {len(self.seeds)} fresh seeds"
+        header = ["figure", "best trial", "your configuration", "difference"]
+        table = Table(header, rows, title, "Mean over seeds with 95% intervals; the difference is paired by seed.")
+        return [*summary(self._sentence()), table, *([TextBlock(self.gain)] if self.gain else [])]
+
+    def _sentence(self) -> str:
+        """Says what the best trial gains in the first figure, no more firmly than the interval allows."""
+        name, figure = next(iter(self.fresh.items()))
+        if figure.as_it_is is None or figure.difference is None or self.gained is None:
+            return ""
+        seeds = f"With {len(self.seeds)} fresh seed{'' if len(self.seeds) == 1 else 's'}"
+        values = figure.best.value, figure.as_it_is.value
+        said = f"{name} is {values[0]:.4g} for the best trial and {values[1]:.4g} for your configuration"
+        low, high = figure.difference.low, figure.difference.high
+        if low is None or high is None:
+            return f"{seeds}, {said}; there are too few seeds for a 95% interval."
+        ends = f"95% interval of the difference: {interval(low, high, '+.4f')}"
+        if low <= 0 <= high:
+            return f"{seeds}, the best trial is not measurably different: {said} ({ends})."
+        return f"{seeds}, the best trial is {'better' if self.gained > 0 else 'worse'}: {said} ({ends})."
 
     @property
     def gain(self) -> str:
-        """How much of the gain in the first objective was selection, in a sentence; empty where that is not known."""
+        """Says how much of the gain in the first objective was luck of the choice; empty if that is not known."""
         if self.gained is None or self.apparent is None:
-            return "the configuration as it is failed, so what the best values gain is not known"
+            return "Your configuration failed, so what the best values gain is not known."
         if self.selection is None:
             return ""
         return (
-            f"{next(iter(self.fresh))}: the best trial was better by {self.apparent:.4f} when it was chosen, and is by"
-            f" {self.gained:+.4f} with fresh seeds; {self.selection:+.4f} of that was selection"
+            f"In {next(iter(self.fresh))} the best trial was better by {self.apparent:.4f} when it was chosen and is"
+            f" better by {self.gained:+.4f} with fresh seeds: {self.selection:+.4f} was the luck of choosing the best"
+            " of many trials."
         )
 
 

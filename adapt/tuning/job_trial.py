@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from adapt.config import Config, TaskConfig, flat, most_of
-from adapt.evaluate.measurements import Estimate, LossChange
+from adapt.evaluate.measurements import BITS_PER_NAT, EARLIER, Estimate, LossChange
 from adapt.job.job_run import Job
 from adapt.parse.keys import nested
 from adapt.ray.runtime import address_of, await_resources
@@ -50,6 +50,19 @@ class TrialMeasured:
 
     figures: dict[str, Estimate]
 
+    @classmethod
+    def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Converts the metrics of a record of an earlier version, whose losses per byte are in nats."""
+        figures: dict[str, Any] = {}
+        for name, figure in metrics["figures"].items():
+            text, dot, last = name.rpartition(".")
+            is_earlier = last in EARLIER
+            figures[f"{text}{dot}{EARLIER.get(last, last)}"] = {
+                end: BITS_PER_NAT * value if is_earlier and value is not None else value
+                for end, value in figure.items()
+            }
+        return {**metrics, "figures": figures}
+
 
 @dataclass(frozen=True, eq=False)
 class Trial(Stage[TrialMeasured]):
@@ -69,7 +82,7 @@ class Trial(Stage[TrialMeasured]):
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
-        """Collects."""
+        """Reads the trial's figures from the records of its stages."""
         figures = numbers_of(done[self.final].result)
         taught = {task: [done[run].result for run in runs] for task, runs in self.runs.items()}
         if taught:

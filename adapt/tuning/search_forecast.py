@@ -72,9 +72,9 @@ class SearchAhead:
         Args:
             name: of the search, where several are shown.
         """
-        header = ["trial", "values", "stages to run", "stages found", "device-hours"]
+        header = ["trial", "values", "stages to run", "finished or shared stages", "device-hours"]
         title = f"{name}: trials ahead" if name else "Trials ahead"
-        note = "A stage counts for the first trial that needs it."
+        note = "A stage that several trials share counts for the first of them."
         return [Table(header, self._rows(), title, note, words=True), TextBlock(self.total())]
 
     def _rows(self) -> list[list[str]]:
@@ -90,15 +90,15 @@ class SearchAhead:
         ]
 
     def total(self) -> str:
-        """What all trials take, for people."""
+        """Says what all trials take."""
         config, hours = self.search.config, self.device_hours
         budget, price = config.tune.budget_device_hours, config.resources.price_per_device_hour
         taken = "an unknown number of device-hours" if hours is None else f"about {hours:.3g} device-hours"
-        cost = "" if hours is None or price is None else f", {hours * price:,.2f}"
-        limit = "" if budget is None else f"; at most {budget:g} (tune.budget_device_hours)"
+        cost = "" if hours is None or price is None else f" (cost {hours * price:,.2f})"
+        limit = "" if budget is None else f", and at most {budget:g} (tune.budget_device_hours)"
         later = self.count - len(self.trials)
-        more = f"{later} more follow from the results of these; " if later else ""
-        return f"{more}{self.count} trials will take {taken}{cost}{limit}"
+        more = f" The values of {later} further trials depend on the results of these." if later else ""
+        return f"All {self.count} trials will take {taken}{cost}{limit}.{more}"
 
 
 def trials_ahead(search: Search, asked: Proposals, store: Store) -> list[TrialAhead]:

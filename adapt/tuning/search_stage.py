@@ -14,7 +14,7 @@ from adapt.runner.files import write_atomically
 from adapt.runner.key import deciding
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.runner.stage import everything
-from adapt.show.blocks import Block, Cell, Table, TextBlock
+from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
 from adapt.stage.context import Context, root_of
 from adapt.tuning.job_trial import (
     Configure,
@@ -98,7 +98,7 @@ class Searched:
         return best_first(self.trials, name, way) + [row for row in self.trials if not row.figures]
 
     def blocks(self, record: Record) -> list[Block]:
-        """The trials with their values and objectives, the best by the first objective on top, and where it is."""
+        """The best trial in a sentence, the trials with their values and objectives, and the best configuration."""
         fields = list(dict.fromkeys(name for row in self.trials for name in row.values))
         judged = ["steps"] if any(row.steps for row in self.trials) else []
         rows: list[list[Cell | str]] = [
@@ -106,20 +106,37 @@ class Searched:
                 f"{row.number}{'*' if row.number in self.front else ''}",
                 *(str(row.steps) for _ in judged),
                 *(row.figures[name].cell(".4f") if name in row.figures else "failed" for name in self.objectives),
-                *(shown(row.values.get(name, "as it is")) for name in fields),
+                *(shown(row.values.get(name, "unchanged")) for name in fields),
             ]
             for row in self.in_order()[:SHOWN]
         ]
-        title = f"{record.name}: trials of {self.job}, on dev"
-        note = "*: no trial is better in all objectives."
+        title = f"{record.name}: trials of {self.job}, measured on dev"
+        note = (
+            "Trial 0 is your configuration unchanged. Asterisk: no other trial is at least as good in every objective."
+            " In brackets or below a value is its 95% interval, where there are several seeds."
+        )
         lines = [
-            f"{len(self.trials)} trials, {self.stages} stages; {self.shared} times a trial found a stage that another "
-            f"trial has, too; {self.device_hours:.3g} device-hours",
-            f"best on dev: trial {self.best}; its configuration: {record.path / BEST_FILE}",
+            f"The trials took {self.device_hours:.3g} device-hours and {self.stages} stages. {self.shared} times a"
+            " trial reused a stage of another trial.",
+            f"Configuration of the best trial: {record.path / BEST_FILE}",
         ]
         if len(self.trials) > SHOWN:
-            lines.insert(0, f"and {len(self.trials) - SHOWN} more, in {record.path / RECORD_FILE}")
-        return [Table(["trial", *judged, *self.objectives, *fields], rows, title, note), *map(TextBlock, lines)]
+            lines.insert(0, f"{len(self.trials) - SHOWN} more trials are in {record.path / RECORD_FILE}.")
+        table = Table(["trial", *judged, *self.objectives, *fields], rows, title, note)
+        return [*summary(self._sentence()), table, *map(TextBlock, lines)]
+
+    def _sentence(self) -> str:
+        """Says which trial is best on dev, compared with the configuration as it is."""
+        name, way = next(iter(self.objectives.items()))
+        best, first = self.best_row, next((row for row in self.trials if row.number == 0), None)
+        goal = "lowest" if way == "min" else "highest"
+        value = best.figures[name].value
+        said = f"Trial {best.number} of {len(self.trials)} has the {goal} {name} on dev: {value:.4g}"
+        if best.number == 0:
+            return f"{said}. It is your configuration unchanged."
+        known = first.figures.get(name) if first else None
+        compared = f", compared with {known.value:.4g} for your configuration" if known else ""
+        return f"{said}{compared} ({', '.join(f'{field} {shown(of)}' for field, of in best.values.items())})."
 
 
 SHOWN = 40

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapt.runner.record import OneModel, Record
-from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted
+from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted, summary
 from adapt.show.drawing import canvas, color, style, svg
 from adapt.support.better import Less, More
 from adapt.support.errors import DataError
@@ -75,8 +75,19 @@ class DomainWords:
         """What the tokens up to the elbow would do."""
         return next(each for each in self.curve if each.tokens == self.elbow)
 
+    def sentence(self, name: str) -> str:
+        """Says how often words are split, and what new tokens would save."""
+        best = self.at_elbow
+        said = (
+            f"The tokenizer splits {self.broken_share:.1%} of the words of {name} into several tokens"
+            f" ({self.fertility:.2f} tokens per word)"
+        )
+        if not best.tokens:
+            return f"{said}. No further token would make its text shorter."
+        return f"{said}. Adding {best.tokens:,} tokens would make its text {best.length_saved:.1%} shorter."
+
     def cells(self) -> list[str]:
-        """The cells of WORD_COLUMNS."""
+        """Formats the cells of WORD_COLUMNS."""
         best = self.at_elbow
         return [
             f"{self.words:,}",
@@ -92,7 +103,7 @@ class DomainWords:
         ]
 
     def extensions(self, name: str) -> Table:
-        """What more tokens would save, by their number."""
+        """Makes the table of what more tokens would save, by their number."""
         rows = [
             [
                 f"{each.tokens:,}" + (" (elbow)" if each.tokens == self.elbow else ""),
@@ -102,13 +113,14 @@ class DomainWords:
             ]
             for each in self.curve
         ]
-        header = ["tokens added", "pieces per word", "shorter by", "compute saved"]
-        return Table(header, rows, f"{name}: what more tokens would save")
+        header = ["tokens added", "tokens per word", "text shorter by", "training compute saved"]
+        return Table(header, rows, f"{name}: what adding tokens would save", "Elbow: see the note on splitting words.")
 
     def worst_words(self, name: str) -> Table:
-        """The words that cost most pieces."""
+        """Makes the table of the words that would save most tokens if each were one token."""
         rows = [[each.word, f"{each.count:,}", " ".join(each.pieces)] for each in self.worst[:SHOWN]]
-        return Table(["word", "times", "pieces"], rows, f"{name}: words that cost most pieces", words=True)
+        title = f"{name}: words that cost most tokens"
+        return Table(["word", "occurrences", "split into"], rows, title, words=True)
 
 
 @dataclass(frozen=True)
@@ -121,16 +133,18 @@ class Analyzed:
     """By name; general text is `(general)`."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """How words are broken, the words that cost most pieces, and what more tokens would save."""
+        """How often words are broken, in sentences; then tables of words and of what more tokens would save."""
         rows = [[name, *words.cells()] for name, words in self.domains.items()]
         series = [(name, number) for number, name in enumerate(self.domains)]
-        drawing = Drawing(self._curves(record.name), "Pieces per word by number of tokens added; dot: elbow.")
+        drawing = Drawing(self._curves(record.name), "Tokens per word by number of tokens added; the dot is the elbow.")
+        said = [words.sentence(name) for name, words in self.domains.items()]
         return [
-            Table(["domain", *WORD_COLUMNS], rows, "How words are broken", WORD_NOTE),
+            *summary(*said),
+            Table(["text", *WORD_COLUMNS], rows, "How the tokenizer splits words", WORD_NOTE),
             Figures([drawing], series),
             *(words.extensions(name) for name, words in self.domains.items()),
             *(words.worst_words(name) for name, words in self.domains.items()),
-            TextBlock(f"picture: {record.path / 'vocabulary.png'}"),
+            TextBlock(f"Picture of tokens per word: {record.path / 'vocabulary.png'}"),
         ]
 
     def _curves(self, name: str) -> Callable[[], str]:
@@ -143,7 +157,7 @@ class Analyzed:
                     best = words.at_elbow
                     axes.plot([best.tokens], [best.fertility], "o", color=color(number))
                 axes.set_xscale("symlog", linthresh=10)
-                axes.set(xlabel="tokens added", ylabel="pieces per word")
+                axes.set(xlabel="tokens added", ylabel="tokens per word")
                 return svg(figure, f"{name}-vocabulary")
 
         return draw
@@ -151,30 +165,31 @@ class Analyzed:
 
 WORD_COLUMNS = (
     "words",
-    "pieces per word",
-    "pieces per distinct word",
-    "broken words",
+    "tokens per word",
+    "tokens per distinct word",
+    "split words",
     "unknown words",
-    "byte pieces",
-    "longer than general",
-    "elbow",
-    "shorter by",
-    "compute saved",
+    "byte tokens",
+    "more tokens per byte than general text",
+    "tokens to add (elbow)",
+    "text shorter by",
+    "training compute saved",
 )
 WORD_NOTE = (
-    "A word has a letter or a digit and ends where the tokenizer's words end. Byte pieces are not whole characters. "
-    "Longer than general: pieces per byte against general text. Elbow: number of tokens after which a further token "
-    "saves less than the average candidate. Shorter by: share of the pieces that these tokens would save. Compute "
-    "saved: share of the FLOPs of training on the same text."
+    "A word has a letter or a digit and ends where the tokenizer's words end. Distinct words are counted once each. "
+    "Byte tokens are parts of characters. Elbow: the number of new tokens after which a further token saves less than "
+    "the average candidate. The last two columns are what adding that many tokens would save: the share of the text's "
+    "tokens, and the share of the FLOPs of training on the same text."
 )
 
 
 def compute_saved(saved: float | None, added: int | None = None) -> list[str]:
-    """What training on the same text takes with another vocabulary, in a sentence; nothing where it is not known."""
+    """Says how much less compute training on the same text takes; returns nothing if that is not known."""
     if saved is None:
         return []
-    parameters = f"{added:,} parameters more; " if added is not None else ""
-    return [f"{parameters}training on the same text takes {abs(saved):.1%} {'less' if saved >= 0 else 'more'} compute"]
+    parameters = f"The model has {added:,} parameters more. " if added is not None else ""
+    less = "less" if saved >= 0 else "more"
+    return [f"{parameters}Training on the same text takes {abs(saved):.1%} {less} compute."]
 
 
 @dataclass(frozen=True)
@@ -209,16 +224,24 @@ class Extended(OneModel):
 
     def blocks(self, record: Record) -> list[Block]:
         """What became of the vocabulary, and where the model is."""
-        steps = f", with {self.steps:,} intermediate tokens that their merges need" if self.steps else ""
+        said = (
+            f"Added {self.words:,} words of the corpus as tokens: its text is {self.length_saved:.1%} shorter"
+            f" ({self.fertility_after:.2f} tokens per word instead of {self.fertility_before:.2f})."
+        )
         lines = [
-            f"{self.words:,} words became tokens{steps}: {', '.join(self.first[:SHOWN])} ...",
-            f"pieces per word of the corpus: {self.fertility_before:.3f} before, {self.fertility_after:.3f} after; "
-            f"its words are {self.length_saved:.1%} shorter",
+            f"The first new tokens: {', '.join(self.first[:SHOWN])}{' ...' if self.words > SHOWN else ''}",
             *compute_saved(self.compute_saved, self.parameters_added),
         ]
+        if self.steps:
+            lines.append(
+                f"{self.steps:,} intermediate tokens were added too, because the tokenizer's merges need them."
+            )
         if self.left_out:
-            lines.append(f"{self.left_out:,} words were left out: other texts would change, or no word contains them")
-        return [TextBlock(line) for line in [*lines, f"model and tokenizer: {record.path}"]]
+            lines.append(
+                f"{self.left_out:,} words were left out, because other text would be split differently or no word"
+                " contains them."
+            )
+        return [*summary(said), *(TextBlock(line) for line in [*lines, f"Model and tokenizer: {record.path}"])]
 
 
 def empty_corpus(name: str) -> DataError:
@@ -242,7 +265,7 @@ def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:
                 axes.plot(each.tokens, each.fertility, "o", color=line.get_color())
     axes.set_xscale("symlog", linthresh=10)
     axes.set_xlabel("tokens added (dot: elbow)")
-    axes.set_ylabel("pieces a word")
+    axes.set_ylabel("tokens per word")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(file, dpi=120)

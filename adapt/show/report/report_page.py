@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from adapt.runner.files import write_atomically
-from adapt.show.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock, shown_by
+from adapt.show.blocks import METRICS, NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock, shown_by
 from adapt.show.pages import render_html, render_markdown
 from adapt.show.report.lineage import draw_lineage, lineage
 from adapt.show.report.score_warnings import versions_of, warnings
@@ -20,7 +20,7 @@ from adapt.show.report.sequence_section import sequence_verdicts, sequence_warni
 from adapt.show.report.study import HTML, Study
 from adapt.show.report.task_comparison import Compared, Trainings, compare_all, verdicts
 from adapt.show.report.task_figures import cost_against_gain, difference_figures, learning_curves, training_curve
-from adapt.show.report.task_runs import METRICS, Results, Row, collect
+from adapt.show.report.task_runs import Results, Row, collect
 from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
 from adapt.show.report.tradeoffs import FEWEST, MeasuredAlike, tradeoff_section, tradeoff_verdicts, tradeoffs
 from adapt.show.report.trainings import exports_of, pretraining, training_costs

@@ -8,11 +8,10 @@ from statistics import fmean, median
 import numpy as np
 
 from adapt.runner.record import Record
-from adapt.show.blocks import NONE, Cell, Table, darkness, worded_interval
+from adapt.show.blocks import METRICS, NONE, Cell, Table, darkness, worded_interval
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, SequenceRun, Sequences, by_seed, cells_of
 from adapt.show.report.study import record_at
 from adapt.show.report.task_comparison import hours, stars
-from adapt.show.report.task_runs import METRICS
 from adapt.show.report.task_tables import MARKS, score_cell
 from adapt.statistics.comparison import p_value
 from adapt.statistics.continual_metrics import Matrix

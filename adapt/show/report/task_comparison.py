@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from adapt.runner.record import Record
-from adapt.show.blocks import FindingBlock
+from adapt.show.blocks import METRICS, FindingBlock
 from adapt.show.report.study import Entry, Study
-from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
+from adapt.show.report.task_runs import Results, Row, RunGroup
 from adapt.statistics.comparison import Comparison, average_over_tasks, compare, holm, points, significant, verdict
 from adapt.statistics.outcomes import Tested
 

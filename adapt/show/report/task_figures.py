@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from adapt.show.blocks import Drawing
+from adapt.show.blocks import METRICS, Drawing
 from adapt.show.drawing import INK, METRICS_LINES, WIDTH, canvas, color, json_lines, loss_curve, short, style, svg
 from adapt.show.report.study import Entry, upstream
 from adapt.show.report.task_comparison import Compared, RecipeCompared, Trainings
-from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
+from adapt.show.report.task_runs import Results, Row, RunGroup
 from adapt.statistics.comparison import Comparison
 
 Drawn = tuple[str, str]

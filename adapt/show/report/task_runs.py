@@ -82,10 +82,6 @@ def _tested(runs: list[list[dict[str, Any]]], classes: int, labels: Sequence[str
     return entities(truth, predicted, labels) if labels else None
 
 
-METRICS = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy", "entity_f1": "entity-F1"}
-"""The names of metrics, as reports write them."""
-
-
 @dataclass(frozen=True)
 class RunGroup:
     """The runs of one recipe on one task, one for each seed."""

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from adapt.show.blocks import NONE, Block, Cell, Figures, Folded, Table, worded_interval
+from adapt.show.blocks import METRICS, NONE, Block, Cell, Figures, Folded, Table, worded_interval
 from adapt.show.report.task_comparison import Compared, RecipeCompared, stars
 from adapt.show.report.task_figures import reliability
-from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
+from adapt.show.report.task_runs import Results, Row, RunGroup
 from adapt.statistics.comparison import out_of_reach, p_value, points
 from adapt.statistics.seeds import Spread, spread
 

@@ -136,7 +136,7 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     """Each model of a comparison on one domain and general text."""
     compared = entry.result
     names, domains = compared.models, compared.domains
-    if len(domains) != 2 or domains[1] != GENERAL or compared.unit == "byte":  # others are losses of tokens
+    if len(domains) != 2 or domains[1] != GENERAL or compared.unit == "bits per byte":  # others are per token
         return
     looks = {name: look for name in names if (look := upstream(entry.record, f"models.{name}.losses"))}
     has_base = names[0] in looks and START not in looks[names[0]].inputs

@@ -16,7 +16,7 @@ def exports_of(study: Study) -> list[Entry]:
 
 def pretraining(study: Study) -> Table:
     """One row a model: text, length, held-out loss, price."""
-    losses = ["loss on its domain", "loss on general text", "nats per byte"]
+    losses = ["loss on its domain", "loss on general text", "bits per byte"]
     header = ["model", "text", "steps", "tokens", *losses, "device time"]
     rows: list[list[Cell | str]] = [
         [
@@ -32,9 +32,9 @@ def pretraining(study: Study) -> Table:
         for entry in exports_of(study)
     ]
     note = (
-        "Loss on held-out text in nats per predicted token, before → after; below it the change with its 95% interval "
-        "over documents, for this one training. Lower is better. Nats per byte of the domain's text compare models "
-        "with different tokens."
+        "Loss on held-out text in nats per predicted token, before → after the training. Below it is the change with "
+        "its 95% interval over documents, which does not contain the chance of training again. Lower is better. Bits "
+        "per byte of the domain's text also compare models with different tokenizers."
     )
     if any("domain" not in entry.result.losses for entry in exports_of(study)):
         note += f" A missing loss on its domain: {NOT_MEASURED}."
@@ -59,10 +59,10 @@ def _loss(of: LossChange | None) -> Cell:
 
 
 def _per_byte(of: LossChange | None) -> str:
-    """On the text of its domain, before and after."""
-    if of is None or of.per_byte_before is None or of.per_byte_after is None:
+    """Formats the bits per byte of the domain's text before and after."""
+    if of is None or of.bits_per_byte_before is None or of.bits_per_byte_after is None:
         return NONE
-    return f"{of.per_byte_before:.3f} → {of.per_byte_after:.3f}"
+    return f"{of.bits_per_byte_before:.3f} → {of.bits_per_byte_after:.3f}"
 
 
 def _large(value: float | None) -> str:
