@@ -29,8 +29,11 @@ def finished(tmp_path: Path) -> Study:
         entries.append(Entry(job, job, values, finished_stage(record)))
 
     for budget, loss in (("half", 0.8), ("whole", 0.7)):
-        change = partial(loss_change, before=4.0, after=3.0, per_byte_before=1.0)
-        losses = {"domain": change("domain", per_byte_after=loss), "general": change("general", per_byte_after=0.9)}
+        change = partial(loss_change, before=4.0, after=3.0, bits_per_byte_before=1.0)
+        losses = {
+            "domain": change("domain", bits_per_byte_after=loss),
+            "general": change("general", bits_per_byte_after=0.9),
+        }
         figures = {"losses": losses, "tokens": 1000, "parameters": 4_400_000}
         add("dapt", "export", {"way": "plain", "domain": "biomed", "budget": budget}, figures)
     figures = {"words": 1000, "fertility_before": 1.5, "fertility_after": 1.2, "length_saved": 0.2}

@@ -84,7 +84,8 @@ class DomainWords:
         )
         if not best.tokens:
             return f"{said}. No further token would make its text shorter."
-        return f"{said}. Adding {best.tokens:,} tokens would make its text {best.length_saved:.1%} shorter."
+        tokens = "1 token" if best.tokens == 1 else f"{best.tokens:,} tokens"
+        return f"{said}. Adding {tokens} would make its text {best.length_saved:.1%} shorter."
 
     def cells(self) -> list[str]:
         """Formats the cells of WORD_COLUMNS."""
@@ -137,7 +138,8 @@ class Analyzed:
         rows = [[name, *words.cells()] for name, words in self.domains.items()]
         series = [(name, number) for number, name in enumerate(self.domains)]
         drawing = Drawing(self._curves(record.name), "Tokens per word by number of tokens added; the dot is the elbow.")
-        said = [words.sentence(name) for name, words in self.domains.items()]
+        names = {name: "general text" if name == "(general)" else name for name in self.domains}
+        said = [words.sentence(names[name]) for name, words in self.domains.items()]
         return [
             *summary(*said),
             Table(["text", *WORD_COLUMNS], rows, "How the tokenizer splits words", WORD_NOTE),

@@ -121,7 +121,7 @@ def test_model_files_and_card(handed: Make, tmp_path: Path) -> None:
         'base_model: "owner/base-model"',
         "# physics",
         "a.jsonl, b.jsonl",
-        "held-out loss fell by",
+        "Held-out loss on the domain fell from",
         "50,000",
         "12,345",
         "| learning_rate | 0.0005 |",
@@ -289,7 +289,8 @@ def test_results_give_loss_and_perplexity_with_intervals() -> None:
 def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> None:
     few = LossChange("domain", 9, Estimate(4), Estimate(3), Estimate(-1))
     assert card_verdict([few]) == (
-        "On domain text the held-out loss changed by -1.000, on too few documents for an interval."
+        "Held-out loss on the domain went from 4.00 to 3.00 nats per token. Too few documents are held out for a 95% "
+        "interval of the change."
     )
     row = next(line for line in model_card(facts(results=[few])).splitlines() if line.startswith("| domain"))
     assert [cell.strip() for cell in row.split("|")[3:-1]] == ["4.000", "3.000", "-1.000", "54.60", "20.09"]
@@ -297,13 +298,17 @@ def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> No
 
 def test_verdict_says_gain_and_loss_no_stronger_than_measured() -> None:
     assert card_verdict([result("domain", 4.0, 3.0), result("general", 3.0, 3.2)]) == (
-        "On domain text the held-out loss fell by 1.000 (95% interval 0.950 to 1.050) and "
-        "on general text the held-out loss rose by 0.200 (95% interval 0.150 to 0.250)."
+        "Held-out loss on the domain fell from 4.00 to 3.00 nats per token (95% interval of the change: -1.05 to "
+        "-0.95). Loss on general text rose from 3.00 to 3.20 nats per token (95% interval of the change: +0.15 to "
+        "+0.25): the model forgot general text."
     )
     undecided = card_verdict([result("domain", 4.0, 3.99)])
     assert undecided == (
-        "On domain text the held-out loss did not change measurably (-0.010, 95% interval -0.060 to +0.040)."
+        "Held-out loss on the domain did not change measurably: 4.00 nats per token before and 3.99 after (95% "
+        "interval of the change: -0.06 to +0.04)."
     )
+    assert card_verdict([result("general", 3.0, 3.0)]).endswith("The model did not measurably forget general text.")
+    assert card_verdict([result("general", 3.0, 2.0)]).endswith(": the model did not forget it.")
     assert card_verdict([]).startswith("Its effect was not measured: fewer than two documents are held out")
     assert "| text |" not in model_card(facts(results=[]))
     assert "Not measured: fewer than two documents are held out" in model_card(facts(results=[]))

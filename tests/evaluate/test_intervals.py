@@ -17,7 +17,7 @@ from adapt.corpus.encode_chunks import Encode
 from adapt.corpus.prepare_corpus import _row
 from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
 from adapt.evaluate.losses import Heldout, heldout_losses, predictable_tokens
-from adapt.evaluate.measure_model import LOSSES_FILE
+from adapt.evaluate.measure_model import LOSSES_FILE, _summed
 from adapt.evaluate.model_matrix import compare_models
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
@@ -202,7 +202,7 @@ def test_of_a_causal_model_it_is_the_surprise_of_the_text_over_its_length(corpus
     assert predictable.tolist() == counts.tolist()
     assert sample.sizes
     measured = TextLosses(total, counts, predictable, np.array(sample.sizes))
-    assert byte_loss(measured, 10).value == pytest.approx(counts.sum() * math.log(50) / sum(sample.sizes))
+    assert byte_loss(measured, 10).value == pytest.approx(counts.sum() * math.log2(50) / sum(sample.sizes))
 
 
 def test_a_model_loses_as_much_a_byte_whatever_share_is_masked(corpus: Path, tiny_bert: Path) -> None:
@@ -218,13 +218,25 @@ def test_a_model_loses_as_much_a_byte_whatever_share_is_masked(corpus: Path, tin
     assert found[0] == pytest.approx(found[1], rel=0.1)  # a model that knows nothing loses alike everywhere
 
 
+def test_a_random_guess_among_all_bytes_takes_eight_bits_per_byte() -> None:
+    """A token per byte, each guessed with probability 1/256, and the same text in tokens of two bytes."""
+    sizes = np.array([100, 37, 8])
+    of_bytes = TextLosses(sizes * -math.log(1 / 256), sizes, sizes, sizes)
+    of_pairs = TextLosses(sizes // 2 * -math.log(1 / 65536), sizes // 2, sizes / 2, sizes)
+    assert byte_loss(of_bytes, 10).value == pytest.approx(8)
+    assert byte_loss(of_pairs, 10).value == pytest.approx(8)
+    values = {name: column.tolist() for name, column in vars(of_bytes).items()}
+    assert _summed(values, 0, (None, None, None)).bits_per_byte == pytest.approx(8)
+
+
 def test_intervals_are_those_of_a_plain_bootstrap_over_documents() -> None:
     first, second = drawn(0), drawn(1)
     draw, found = np.random.default_rng(5), []
     for _ in range(3000):
         some = draw.integers(0, 40, 40)
         each = [
-            (one.losses[some].sum() / one.counts[some].sum()) * (one.predictable[some].sum() / one.sizes[some].sum())
+            (one.losses[some].sum() / one.counts[some].sum() / math.log(2))
+            * (one.predictable[some].sum() / one.sizes[some].sum())
             for one in (first, second)
         ]
         found.append(each[1] - each[0])
@@ -258,7 +270,7 @@ def test_longer_tokens_that_lose_as_much_in_all_are_no_worse(tmp_path: Path) -> 
         "long": evaluation(tmp_path / "long", halved(base)[:35]),  # a limit in tokens ends the sample elsewhere
     }
     found = compare_models(folders, ["cells"], 50, tmp_path, "byte")
-    assert (found.unit, found.documents) == ("byte", {"cells": 35})
+    assert (found.unit, found.documents) == ("bits per byte", {"cells": 35})
     assert found.loss[1][0] == pytest.approx(found.loss[0][0]) == pytest.approx(byte_loss(base[:35], 10).value)
     assert found.change[1][0] == pytest.approx(0, abs=1e-9)
     assert (tmp_path / "matrix.png").exists()

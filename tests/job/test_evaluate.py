@@ -153,14 +153,14 @@ def test_pseudo_perplexities_of_different_tokens_are_refused(config: Config) -> 
 def test_losses_of_different_tokens_are_compared_by_bytes(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
     context = Context.of(with_another_tokenizer(config))
     done = ensure(evaluate_stages(context), context.store)
-    assert done.result.unit == "byte"
+    assert done.result.unit == "bits per byte"
     base = done.result.loss[0]
     assert all(0.2 < loss < 4 for loss in base)  # about log(154) a token of some 4 letters
     for name, path in ((each["stage"], each["path"]) for each in done.record.inputs.values()):
         texts = json.loads((Path(path) / "stage.json").read_text())["metrics"]["texts"]
-        assert all(text["loss_per_byte"] for text in texts.values()), name
+        assert all(text["bits_per_byte"] for text in texts.values()), name
     show_result(done)
-    assert "Nats per byte" in capsys.readouterr().err
+    assert "bits per byte" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("ray_cluster")

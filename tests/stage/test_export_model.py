@@ -78,7 +78,7 @@ class ToyEvaluation(Stage[Evaluated]):
             sums = counts * np.random.default_rng(size).normal(self.mean, 0.2, size)
             losses[name] = {"losses": sums.tolist(), "counts": counts.tolist()}
             loss = float(sums.sum() / counts.sum()) if size else None
-            texts[name] = TextLoss(loss, size, int(counts.sum()), self.overlap, loss_per_byte=self.mean / 4)
+            texts[name] = TextLoss(loss, size, int(counts.sum()), self.overlap, bits_per_byte=self.mean / 4)
         (folder / LOSSES_FILE).write_text(json.dumps(losses))
         return Outcome(Evaluated(texts))
 
@@ -103,11 +103,11 @@ def test_the_record_has_losses_before_and_after_with_their_change_and_the_traini
             before=mean_loss(old, counts, 200),
             after=mean_loss(new, counts, 200),
             change=change(old, new, counts, 200),
-            per_byte_before=0.5,
-            per_byte_after=0.4,
+            bits_per_byte_before=0.5,
+            bits_per_byte_after=0.4,
             overlap=0,
         )
-    assert "| 0.5000 | 0.4000 |" in (done.path / "README.md").read_text()
+    assert "| 0.500 | 0.400 |" in (done.path / "README.md").read_text()
     assert {name: done.record.metrics[name] for name in asdict(TRAINED)} == asdict(TRAINED)
     assert done.result.sources == TRAINED.sources
     assert done.record.cost["cost"] == 0.04

@@ -124,7 +124,14 @@ def test_terminal_and_report_show_it(judged: Finished[SelectionJudged], capsys: 
     capsys.readouterr()
     show_result(judged)
     shown = capsys.readouterr().err
-    for word in ("dsir", "random", "target", "KL reduction", "texts.jsonl", f"{judged.result.tokens:,}"):
+    for word in (
+        "dsir",
+        "random",
+        "target",
+        "reduction of the KL divergence",
+        "texts.jsonl",
+        f"{judged.result.tokens:,}",
+    ):
         assert word in shown
     other = Finished(_without_random(judged.record), SelectionJudged)
     named = {"chosen": judged, "chosen again": judged, "other": other}

@@ -10,7 +10,7 @@ from adapt.job.job_run import carry_out
 from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, told
 from adapt.runner import ensure
 from adapt.runner.record import load_record, read_result
-from adapt.show.blocks import Figures, Table
+from adapt.show.blocks import Figures, Table, TextBlock
 from adapt.stage.context import Context
 from adapt.support.errors import DataError
 from adapt.vocabulary.vocabulary_results import Analyzed
@@ -63,7 +63,11 @@ def test_domains_are_analyzed_and_shown(config: Config, capsys: pytest.CaptureFi
     assert "(elbow)" in err
     record = load_record(Path(line["path"]))
     assert record
-    table, figures, *_ = read_result(Analyzed, record).blocks(record)
+    general, corpus, table, figures, *_ = read_result(Analyzed, record).blocks(record)
+    assert isinstance(general, TextBlock)
+    assert "of the words of general text into several tokens" in general.text
+    assert isinstance(corpus, TextBlock)
+    assert "of the words of corpus into several tokens" in corpus.text
     assert isinstance(table, Table)
     assert [row[0] for row in table.rows] == ["(general)", "corpus"]
     assert isinstance(figures, Figures)

@@ -92,7 +92,7 @@ def test_the_page_is_for_light_and_dark_and_for_phones(report):
         "finetune[RAND-TAPT, acl_arc, 1]",
         "Scores on test examples whose text does not stand in train",
         "Loss on held-out text",
-        "Shared words",
+        "Shared frequent words",
         "two recipes share one corpus",
         "32,151 documents",
         "2.13.0",
