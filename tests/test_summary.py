@@ -88,28 +88,32 @@ def test_an_adapted_model_is_shown_with_losses_cost_and_place(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     shown = shown_result(capsys, tmp_path)
-    assert row(shown, "domain, held out", "3.250 (3.000 to 3.500)", "2.000", "-1.250", "0.8125", "0.5000")
+    assert row(shown, "your domain", "3.250 (3.000 to 3.500)", "2.000", "-1.250", "0.812", "0.500")
+    assert shown.startswith("Held-out loss on your domain went from 3.25 to 2.00 nats per token. Too few documents")
     assert "general" not in shown  # it was not measured
-    assert "600 steps, 4,915,200 tokens, 20,000 tokens/s, data wait 1.2%, 4 min 05 s of device time" in shown
-    assert ", MFU 23%, at most 1.5 GiB per device\n" in shown
-    assert f"model: {tmp_path}\n" in shown
+    assert "Training: 600 steps, 4,915,200 tokens, 20,000 tokens per second, 1.2% of the time waiting for data" in shown
+    assert ", 4 min 05 s of device time, 23% of the device's peak FLOPs, peak memory 1.5 GiB per device.\n" in shown
+    assert f"Model: {tmp_path}\n" in shown
     assert "[demo] x: " in shown
     assert "transductive" not in shown
     assert "transductive" in shown_result(capsys, tmp_path, transductive=True)
 
 
 def test_a_price_is_shown_where_there_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert ", cost 1,234.50\n" in shown_result(capsys, tmp_path, cost=1234.5)
+    assert ", cost 1,234.50.\n" in shown_result(capsys, tmp_path, cost=1234.5)
 
 
 def test_what_was_not_measured_is_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "4 min 05 s of device time\n" in shown_result(capsys, tmp_path, mfu=None, peak_memory_bytes=None)
+    assert "4 min 05 s of device time.\n" in shown_result(capsys, tmp_path, mfu=None, peak_memory_bytes=None)
 
 
 def test_a_table_without_rows_is_not_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shown = shown_result(capsys, tmp_path, losses={})
     assert "┏" not in shown
-    assert "loss on the domain: fewer than two documents are held out (corpus.heldout_fraction" in shown
+    assert (
+        "The loss on your domain was not measured: fewer than two documents are held out (corpus.heldout_fraction"
+        in shown
+    )
 
 
 def test_examples_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -119,7 +123,7 @@ def test_examples_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], tmp_
     columns = ["".join(cells) for cells in zip(*(line for line in lines[1:] if len(line) == 4), strict=True)]
     assert STRANGE.replace(" ", "") in columns[0].replace(" ", "")
     assert columns[1].endswith("[/x]")
-    assert columns[2].endswith("[/x], \\, ]")
+    assert columns[2].endswith("[/x], \\, ] ✓")
 
 
 def test_a_plan_shows_each_stage_with_its_reason(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -132,13 +136,13 @@ def test_a_plan_shows_each_stage_with_its_reason(capsys: pytest.CaptureFixture[s
     show_blocks([plan_table(plan_stages(stage("first", paths=["a"]), store))])
     out, shown = capsys.readouterr()
     assert out == ""
-    assert row(shown, "train", "run", f"train/{made.path.name}", "first of its kind")
-    assert row(shown, "train", "done", f"train/{made.path.name}", "")
+    assert row(shown, "train", "will run", f"train/{made.path.name}", "it has never run")
+    assert row(shown, "train", "finished", f"train/{made.path.name}", "")
     changed = stage("[red]", paths=["[/b]"])
     show_blocks([plan_table(plan_stages(changed, store))])
     shown = capsys.readouterr().err
-    assert row(shown, "train", "run", f"train/[red]-{changed.key[:DIGITS]}", 'paths: ["a"] -> ["[/b]"]')
-    assert f"(against {made.path.name})" in shown
+    assert row(shown, "train", "will run", f"train/[red]-{changed.key[:DIGITS]}", 'paths: ["a"] -> ["[/b]"]')
+    assert f"(compared with {made.path.name})" in shown
 
 
 def test_a_stage_that_starts_from_another_entrys_model_waits_for_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import sys
 from collections.abc import Sequence
+from math import ceil
 from textwrap import fill
 
 from rich.console import Console, Group, RenderableType
@@ -68,8 +69,10 @@ def drawn_table(table: Table, console: Console | None = None) -> RenderableType:
     widths = [_longest(column) for column in texts]
     if _total(widths) > width:
         texts = _texts(table, is_inline=False)
+    least = [_least(column, table.words or not number) for number, column in enumerate(texts)]
     title = [Text(table.title)] if table.title else []
-    return Group(*title, *(_drawn(table, texts, columns, width) for columns in _groups(texts, width)))
+    groups = _groups(least, width)
+    return Group(*title, *(_drawn(table, texts, columns, [least[c] for c in columns], width) for columns in groups))
 
 
 def _texts(table: Table, is_inline: bool) -> list[list[str]]:
@@ -83,9 +86,11 @@ def _longest(column: Sequence[str]) -> int:
     return max((Text(line).cell_len for text in column for line in text.split("\n")), default=0)
 
 
-def _longest_word(column: Sequence[str]) -> int:
-    """Returns the width below which words of a column would be broken."""
-    return min(LONGEST_WORD, max((Text(word).cell_len for text in column for word in text.split()), default=0))
+def _least(column: Sequence[str], of_words: bool) -> int:
+    """Returns the width below which words of a column, or figures with their intervals, would be broken."""
+    heading, *cells = column
+    pieces = [piece for text in cells for piece in (text.split() if of_words else text.split("\n"))]
+    return min(LONGEST_WORD, max((Text(piece).cell_len for piece in [*heading.split(), *pieces]), default=0))
 
 
 def _total(widths: Sequence[int]) -> int:
@@ -93,19 +98,28 @@ def _total(widths: Sequence[int]) -> int:
     return BORDER + sum(width + PADDING + BORDER for width in widths)
 
 
-def _groups(texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """Splits columns into groups that fit into a width. Each group begins with the first column."""
-    least = [_longest_word(column) for column in texts]
+def _groups(least: Sequence[int], width: int) -> list[list[int]]:
+    """Splits columns of some least widths into groups that fit into a width. Each begins with the first column."""
+    fewest = len(_filled_groups(least, width, len(least)))
+    even = _filled_groups(least, width, ceil((len(least) - 1) / fewest) + 1)
+    return even if len(even) == fewest else _filled_groups(least, width, len(least))
+
+
+def _filled_groups(least: Sequence[int], width: int, most: int) -> list[list[int]]:
+    """Fills each group with up to `most` columns before it begins the next one."""
     groups: list[list[int]] = [[0]]
-    for number in range(1, len(texts)):
-        if len(groups[-1]) > 1 and _total([least[column] for column in [*groups[-1], number]]) > width:
+    for number in range(1, len(least)):
+        is_full = len(groups[-1]) == most or _total([least[column] for column in [*groups[-1], number]]) > width
+        if len(groups[-1]) > 1 and is_full:
             groups.append([0])
         groups[-1].append(number)
     return groups
 
 
-def _drawn(table: Table, texts: Sequence[Sequence[str]], columns: Sequence[int], width: int) -> RichTable:
-    widths = _fitted([_longest_word(texts[column]) for column in columns], [_longest(texts[c]) for c in columns], width)
+def _drawn(
+    table: Table, texts: Sequence[Sequence[str]], columns: Sequence[int], least: Sequence[int], width: int
+) -> RichTable:
+    widths = _fitted(least, [_longest(texts[column]) for column in columns], width)
     shown = RichTable()
     for column, of_column in zip(columns, widths, strict=True):
         shown.add_column(Text(table.header[column]), overflow="fold", width=of_column)
@@ -116,6 +130,8 @@ def _drawn(table: Table, texts: Sequence[Sequence[str]], columns: Sequence[int],
 
 def _fitted(least: Sequence[int], most: Sequence[int], width: int) -> list[int]:
     """Returns column widths that fit into a width: as much as each column can use, the narrow columns first."""
+    while _total(least) > width and max(least) > 1:  # too narrow even for the longest words
+        least = [min(each, max(least) - 1) for each in least]
     cap = max(most, default=0)
     while cap > 1 and _total([max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]) > width:
         cap -= 1

@@ -79,7 +79,7 @@ def test_the_whole_job(arguments: list[str], capsys: pytest.CaptureFixture[str])
     first = metrics["recipes"][0]
     assert first["command"].startswith("dontstop ")
     assert "--debug" not in first["command"]
-    assert f"run first ({first['name']}): {first['command']}" in shown
+    assert f"Run first ({first['name']}): {first['command']}" in shown
     assert "1 of 8" in shown
     assert "DSP table 5" in shown
 

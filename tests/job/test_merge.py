@@ -173,7 +173,7 @@ def test_a_base_takes_the_words_of_a_model_and_keeps_the_rest_in_part(
     assert torch.equal(mixed[table][:known], base[table].lerp(other[table][:known], 0.25))
     assert "| new tokens | 2 |" in (finished.path / "README.md").read_text()
     show_result(finished)
-    assert "2 tokens that the base has no rows for" in capsys.readouterr().err
+    assert "2 tokens that the base model does not have" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])

@@ -60,7 +60,7 @@ def test_a_plan_after_a_run_says_what_changed(
     finish(job, tmp_path, monkeypatch)
     assert last_line(run("chain.py", "plan", *job))["metrics"] == {"done": 6, "stages": 6}
     ran = run("chain.py", "plan", *job)
-    assert "The training " not in ran.err  # it is done
+    assert "what it will take" not in ran.err  # it is done
     ran = run("chain.py", "plan", *job, "--training.learning_rate=1e-4")
     assert last_line(ran)["metrics"] == {"done": 3, "stages": 6}
     assert ran.err.count("training.learning_rate: 0.0005 -> 0.0001") == 1

@@ -52,8 +52,8 @@ def test_new_rows_are_distilled_and_warmed_up_and_all_else_stays(
     assert load_tokenizer(after).tokenize("nephritis") == ["nephritis"]
     record = replace(records[distilled.key], what={"way": "distill"}, inputs={"extended": {"path": str(extended.path)}})
     lines = [block.text for block in read_result(Taught, record).blocks(record) if isinstance(block, TextBlock)]
-    assert lines[0].startswith("3 words became tokens")
-    assert "the rows of 3 new tokens were trained for 2 steps: error of hidden states" in lines[-2]
+    assert lines[0].startswith("Added 3 words of the corpus as tokens")
+    assert "Embeddings of 3 new tokens were trained for 2 steps: mean squared error of hidden states" in lines[-2]
 
 
 def _record(like: Record, path, found) -> Record:  # type: ignore[no-untyped-def]

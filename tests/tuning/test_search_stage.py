@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from adapt.evaluate.measurements import Estimate
-from adapt.show.blocks import Cell, Table, TextBlock
+from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.tuning.confirm import Confirmed, FreshFigure
 from adapt.tuning.search_stage import Searched, TrialRow, nondominated
 from tests import drive
@@ -119,6 +119,10 @@ def searched(way: str, *trials: TrialRow) -> Searched:
     return made_up(Searched, job="tapt", objectives={"loss": way}, trials=list(trials), best=2, front=[2])
 
 
+def is_summary(block: Block) -> bool:
+    return isinstance(block, TextBlock) and block.is_summary
+
+
 def numbers(way: str, *trials: TrialRow) -> list[int]:
     return [row.number for row in searched(way, *trials).in_order()]
 
@@ -135,10 +139,14 @@ def test_a_trial_that_came_further_comes_first() -> None:
 
 def test_trials_are_a_table(tmp_path: Path) -> None:
     record = Fake(tmp_path).record("search", "rates")
-    table, *lines = searched("min", trial(0, 2.0), trial(1, None), trial(2, 1.0)).blocks(record)
+    said, table, *lines = searched("min", trial(0, 2.0), trial(1, None), trial(2, 1.0)).blocks(record)
+    assert said == TextBlock(
+        "Trial 2 of 3 has the lowest loss on dev: 1, compared with 2 for your configuration (rate 0.2).",
+        is_summary=True,
+    )
     assert isinstance(table, Table)
     assert table.header == ["trial", "loss", "rate"]
-    assert table.rows == [["2*", Cell("1.0000"), "0.2"], ["0", Cell("2.0000"), "as it is"], ["1", "failed", "0.1"]]
+    assert table.rows == [["2*", Cell("1.0000"), "0.2"], ["0", Cell("2.0000"), "unchanged"], ["1", "failed", "0.1"]]
     assert str(record.path / "best.yaml") in str(lines[-1])
 
 
@@ -147,13 +155,13 @@ def test_trials_are_a_table(tmp_path: Path) -> None:
     [
         (
             {"apparent": 0.25, "gained": 0.1, "selection": 0.15},
-            "dev_score: the best trial was better by 0.2500 when it was chosen, and is by +0.1000 with fresh seeds;"
-            " +0.1500 of that was selection",
+            "In dev_score the best trial was better by 0.2500 when it was chosen and is better by +0.1000 with fresh"
+            " seeds: +0.1500 was the luck of choosing the best of many trials.",
         ),
         ({"apparent": 0.25, "gained": 0.1, "selection": None}, None),
         (
             {"apparent": None, "gained": None, "selection": None},
-            "the configuration as it is failed, so what the best values gain is not known",
+            "Your configuration failed, so what the best values gain is not known.",
         ),
     ],
 )
@@ -164,7 +172,9 @@ def test_the_gain_is_said_where_selection_is_known(
     as_it_is = None if failed else Estimate(0.6)
     fresh = {"dev_score": FreshFigure(Estimate(0.7, 0.6, 0.8), as_it_is, None if failed else Estimate(0.1))}
     found = made_up(Confirmed, seeds=[1, 2], fresh=fresh, **known)
-    table, *lines = found.blocks(Fake(tmp_path).record("confirm", "rates"))
+    table, *lines = [
+        block for block in found.blocks(Fake(tmp_path).record("confirm", "rates")) if not is_summary(block)
+    ]
     assert isinstance(table, Table)
     assert table.rows[0][:2] == ["dev_score", Cell("0.7000", "0.6000 to 0.8000")]
     assert table.rows[0][2] == ("failed" if failed else Cell("0.6000"))
