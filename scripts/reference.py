@@ -1,0 +1,487 @@
+"""Writes the generated pages of the site's reference from the code: fields, plug-ins, commands, records, Python API.
+
+`scripts/site_hooks.py` calls `pages()` while the site is built, so these pages are never out of date.
+`python scripts/reference.py FOLDER` writes them into a folder.
+"""
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, get_origin
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
+
+import dontstop  # noqa: E402
+from adapt.cli import chain_command, doctor, init, main, tune_command  # noqa: E402
+from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig  # noqa: E402
+from adapt.config.kinds import Kinds  # noqa: E402
+from adapt.config.reading import hints_of, type_words  # noqa: E402
+from adapt.corpus.cleaning.catalogue import BLOCKS  # noqa: E402
+from adapt.embed.embedder import EMBEDDERS  # noqa: E402
+from adapt.job.registry import JOBS  # noqa: E402
+from adapt.job.vocabulary_job import ACTIONS  # noqa: E402
+from adapt.merge.table import MERGERS  # noqa: E402
+from adapt.method.table import METHODS  # noqa: E402
+from adapt.objective.table import OBJECTIVES  # noqa: E402
+from adapt.parse.keys import OPTIONS  # noqa: E402
+from adapt.parse.shown import documented  # noqa: E402
+from adapt.runner.record import Record  # noqa: E402
+from adapt.select.table import SELECTIONS  # noqa: E402
+from adapt.support import errors  # noqa: E402
+
+ALL = tuple(JOBS)
+STREAMING = ("dapt", "tapt", "sequence")
+"""Jobs that train a language model."""
+USED_BY: Mapping[str, tuple[str, ...]] = {
+    "model": ALL,
+    "corpus": tuple(name for name in ALL if name not in ("merge", "finetune")),
+    "mixture": (*STREAMING, "select"),
+    "objective": tuple(name for name in ALL if name != "finetune"),
+    "training": (*STREAMING, "vocabulary", "advise"),
+    "method": (*STREAMING, "advise"),
+    "sequence": ("sequence",),
+    "evaluation": (*STREAMING, "select", "evaluate", "similarity", "vocabulary", "advise"),
+    "task": ("tapt", "select", "sequence", "finetune", "evaluate", "advise"),
+    "tasks": ("tapt", "select", "sequence", "evaluate", "advise"),
+    "tapt": ("tapt", "select", "advise"),
+    "select": ("select", "dapt", "tapt", "advise"),
+    "finetune": ("finetune", "sequence", "advise"),
+    "merge": ("merge", "sequence"),
+    "comparison": ("evaluate",),
+    "vocabulary": ("vocabulary", "advise"),
+    "similarity": ("similarity",),
+    "advice": ("advise",),
+    "tune": ("dontstop tune",),
+    "resources": ALL,
+    "storage": ALL,
+    "tracking": (*STREAMING, "dontstop tune"),
+}
+"""The jobs that read a section. A test compares this with what jobs read when they are planned."""
+FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "model": ("Model, objective, training", ("model", "objective", "training", "method", "sequence")),
+    "text": ("Text", ("corpus", "mixture", "select")),
+    "tasks": ("Tasks and fine-tuning", ("task", "tapt", "finetune")),
+    "measuring": (
+        "Measuring, merging, vocabulary, searching",
+        ("evaluation", "comparison", "similarity", "merge", "vocabulary", "advice", "tune"),
+    ),
+    "running": ("Resources, storage, tracking", ("resources", "storage", "tracking")),
+}
+ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
+    "sources": ("entries of `corpus.sources`", SourceConfig),
+    "decontaminate": ("entries of `corpus.decontaminate`", EvaluationSet),
+    "models": ("entries of `comparison.models`", NamedModel),
+}
+"""Lists of sections: where the page explains their entries."""
+RESULTS = {
+    "dapt": "Adapted",
+    "tapt": "Adapted",
+    "select": "SelectionJudged",
+    "sequence": "SequenceResult",
+    "merge": "MadeOf",
+    "finetune": "Scored",
+    "evaluate": "ModelsCompared",
+    "similarity": "Similar",
+    "vocabulary analyze": "Analyzed",
+    "vocabulary extend": "Extended",
+    "vocabulary trim": "TrimmedVocabulary",
+    "vocabulary scratch": "Begun",
+    "advise": "Advice",
+}
+"""The dataclass of the result of each job."""
+UNIT = re.compile(r" ?\[([^\[\]()]{1,40})\](?=[.;:,]|$| )")
+
+
+def pages() -> dict[str, str]:
+    """The generated pages, by their place below docs/."""
+    found = {f"reference/fields-{name}.md": fields_page(*of) for name, of in FIELD_PAGES.items()}
+    found["reference/methods.md"] = plug_ins_page(
+        "Methods",
+        "A method changes how a model is trained, so that it forgets less or keeps domains in parts of its own."
+        " `method.kind` names it. The section with the method's name holds its options."
+        " [Forgetting](../guide/forgetting.md) explains how to choose one.",
+        METHODS,
+    )
+    found["reference/selections.md"] = plug_ins_page(
+        "Selections and embedders",
+        "A selection gives every document of a pool a score, and takes the best until the budget is full."
+        " `select.kind` names one or a list. The section with the selection's name holds its options."
+        " [Selection](../guide/selection.md) explains how to choose one.",
+        SELECTIONS,
+    ) + plug_ins_section(
+        "Embedders",
+        "An embedder turns a text into a vector, which `knn`, `tsds` and `semdedup` compare. `select.embedder` names it.",
+        EMBEDDERS,
+        further=True,
+    )
+    found["reference/cleaning.md"] = plug_ins_page(
+        "Cleaning blocks",
+        "A cleaning block changes or drops documents. `corpus.cleaning` lists blocks in the order in which documents"
+        " pass them, each as `name` or `name: {option: value}`.",
+        BLOCKS,
+        inline=True,
+    )
+    found["reference/kinds.md"] = other_kinds_page()
+    found["reference/commands.md"] = commands_page()
+    found["reference/records.md"] = records_page()
+    found["reference/python-api.md"] = python_page()
+    return found
+
+
+# Fields
+
+
+def fields_page(title: str, sections: Iterable[str]) -> str:
+    """A page of fields, a section after another."""
+    text = [
+        f"# Fields: {title}",
+        "Write fields into a YAML file by section, or give them on the command line as `--section.field VALUE`."
+        " A field marked *execution* says how the work is done: changing it does not run finished stages again.",
+    ]
+    hints = hints_of(Config)
+    if "resources" in sections:
+        text.append("## Fields without a section")
+        for name, about in documented(Config).items():
+            if name not in OPTIONS and not is_dataclass(hints[name]) and name != "tasks":
+                text.append(field_text(name, hints[name], about, getattr(Config(), name), is_how=False))
+    for section in sections:
+        kind = hints[section]
+        used = ", ".join(f"`{job}`" for job in USED_BY[section])
+        text += [f"## {section} {{ #{section} }}", _first(kind.__doc__), f"Used by: {used}."]
+        text += section_fields(section, kind)
+        if section == "task":
+            about = documented(Config)["tasks"]
+            text.append(field_text("tasks", hints["tasks"], about, [], is_how=True))
+        for field, (where, entry) in ENTRIES.items():
+            if field in kind.__dataclass_fields__ and kind.__name__ in ("CorpusConfig", "ComparisonConfig"):
+                text += [f"### {where[0].upper()}{where[1:]} {{ #{section}.{field}.entries }}", _first(entry.__doc__)]
+                text += section_fields(f"{section}.{field}.", entry)
+    return "\n\n".join(text) + "\n"
+
+
+def section_fields(section: str, kind: type[Any]) -> Iterator[str]:
+    """The fields of a dataclass, each as a heading and what it means."""
+    about, hints = documented(kind), hints_of(kind)
+    for each in fields(kind):
+        if get_origin(hints[each.name]) is ClassVar or each.name.startswith("_") or each.name not in about:
+            continue
+        default = each.default if each.default is not MISSING else MISSING
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        name = f"{section}.{each.name}" if section and not section.endswith(".") else f"{section}{each.name}"
+        shown = each.name if section.endswith(".") or not section else name
+        yield field_text(
+            name, hints[each.name], about[each.name], default, is_how=bool(each.metadata.get("how")), shown=shown
+        )
+
+
+def field_text(name: str, hint: Any, about: str, default: Any, is_how: bool, shown: str = "") -> str:
+    """A field: its name, what it takes, its default, its unit, and what it means."""
+    kinds = " or ".join(f"`{word}`" for word in map(_spaced, type_words(hint, with_range=True))) or "value"
+    words = [kinds, "required" if default is MISSING else f"default `{_yaml(default)}`"]
+    unit = UNIT.search(about)
+    if unit and unit[1] not in ("start, end", "fewest, most"):
+        about = UNIT.sub("", about, count=1)
+        words.append(f"in {unit[1]}")
+    if is_how:
+        words.append("*execution*")
+    return f"#### `{shown or name}` {{ #{name} }}\n\n{' · '.join(words)}\n{{ .field }}\n\n{_text(about)}"
+
+
+def _spaced(word: str) -> str:
+    """A type with its range, spaces around signs: `float >=0 and <=1` becomes `float >= 0 and <= 1`."""
+    return re.sub(r"([<>]=?)(?=[\d-])", r"\1 ", word)
+
+
+def _yaml(value: Any) -> str:
+    """A default as YAML writes it on one line."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return json.dumps(asdict(value))
+    if isinstance(value, str):
+        return value or '""'
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return json.dumps(value)
+
+
+def _text(about: str) -> str:
+    """A docstring as Markdown: names of pages become links, and braces and stars stay as they are."""
+    about = re.sub(
+        r"docs/((?:guide|science|develop|start)/[\w-]+)\.md",
+        lambda match: f"[{Path(match[1]).name.replace('-', ' ')}](../{match[1]}.md)",
+        about,
+    )
+    about = re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", about)
+    about = re.sub(r"(?<![`\w])([a-z_]+\.[a-z_]+)(?![`\w/(])", _linked, about)
+    return about.replace("<", "&lt;")
+
+
+def _linked(match: re.Match[str]) -> str:
+    """A field that a docstring names, as code."""
+    section, _, field = match[1].partition(".")
+    kind = hints_of(Config).get(section)
+    return f"`{match[1]}`" if is_dataclass(kind) and field in kind.__dataclass_fields__ else match[1]
+
+
+def _first(docstring: str | None) -> str:
+    """The first sentences of a docstring, up to its first empty line."""
+    return _text(" ".join((docstring or "").strip().partition("\n\n")[0].split()))
+
+
+# Plug-ins
+
+
+def plug_ins_page(title: str, about: str, table: Kinds[Any], inline: bool = False) -> str:
+    """A page of kinds: a table of all, then the options of each."""
+    own = "[Your own](../develop/extending.md) is named as `package.module:Class`." if table.base else ""
+    return f"# {title}\n\n{about} {own}\n\n{kinds_table(table)}\n\n{kinds_options(table, inline)}"
+
+
+def plug_ins_section(title: str, about: str, table: Kinds[Any], further: bool = False) -> str:
+    """The same below another table, on the same page."""
+    return f"\n## {title}\n\n{about}\n\n{kinds_table(table)}\n\n{kinds_options(table)}"
+
+
+def kinds_table(table: Kinds[Any]) -> str:
+    """A row for each kind: its name, and what it does."""
+    lines = ["| name | what it does |", "|---|---|"]
+    for name in table:
+        doc = class_of(table[name]).doc
+        lines.append(f"| `{name}` | {_first_sentence(doc)} |")
+    return "\n".join(lines)
+
+
+def kinds_options(table: Kinds[Any], inline: bool = False) -> str:
+    """The options of each kind of a table."""
+    text = []
+    for name in table:
+        kind = table.load(name)
+        options = kind if inline else getattr(kind, "Options", None)
+        if options is None or not any(get_origin(hint) is not ClassVar for hint in hints_of(options).values()):
+            continue
+        about = "" if inline else _first(options.__doc__)
+        text += [f"### {name} {{ #{name} }}", about, *section_fields(f"{name}", options)]
+    return "\n\n".join(filter(None, text)) + "\n"
+
+
+def other_kinds_page() -> str:
+    """The kinds whose options are fields of a section: objectives, ways of merging, actions on vocabularies."""
+    text = ["# Objectives, mergers, vocabulary actions", "The options of these kinds are fields of their section."]
+    for title, field, table in (
+        ("Objectives", "objective", OBJECTIVES),
+        ("Ways of merging", "merge", MERGERS),
+        ("Vocabulary actions", "vocabulary", ACTIONS),
+    ):
+        page = next(name for name, (_, sections) in FIELD_PAGES.items() if field in sections)
+        where = f"Named by `{table.field}`. Options: [section `{field}`](fields-{page}.md#{field})."
+        text += [f"## {title}", where, kinds_table(table)]
+    return "\n\n".join(text) + "\n"
+
+
+# Commands
+
+
+def commands_page() -> str:
+    """Every command with its usage, its own options, and the exit codes."""
+    text = [
+        "# Commands",
+        "`dontstop COMMAND --help` shows the same on the command line. Messages and tables go to stderr."
+        " The last line of stdout is JSON: the job, the folder of its result, and its figures.",
+        "## Jobs",
+        "`dontstop JOB [--config FILE ...] [--section.field VALUE ...]` runs a job. With several files, later ones win;"
+        " fields on the command line that follow a file win over it.",
+        "| job | what it does |\n|---|---|\n"
+        + "\n".join(f"| `{name}` | {_first_sentence(job.kind.description)} |" for name, job in JOBS.items()),
+        "`dontstop vocabulary` takes the action as its first word: `analyze`, `extend`, `trim` or `scratch`.",
+        "| option | meaning |\n|---|---|\n"
+        "| `--config FILE` | A YAML file of fields, or the name of a recipe. May be repeated. |\n"
+        "| `--section.field VALUE` | Sets a field. The value is read as YAML. |\n"
+        "| `--section.field+=VALUE` | Adds to a list. |\n"
+        "| `--print_config` | Prints the whole configuration as YAML, which `--config` reads, and ends. |\n"
+        "| `--debug` | Shows stack traces of errors. |\n"
+        "| `--log_format plain` or `json` | How messages are written. `json` writes a line of JSON per message. |\n"
+        "| `--help` | Lists every field with its type, meaning and default. |",
+        "Defaults that a job changes:",
+        "| job | field | default |\n|---|---|---|\n"
+        + "\n".join(
+            f"| `{name}` | `{field}` | `{_yaml(value)}` |"
+            for name, job in JOBS.items()
+            for field, value in job.kind.defaults.items()
+        ),
+    ]
+    helps = {"chain": chain_command.HELP, "tune": tune_command.HELP, "init": init.HELP, "doctor": doctor.HELP}
+    for name, about in main.COMMANDS.items():
+        text += [f"## {name} {{ #{name} }}", f"{about[0].upper()}{about[1:]}."]
+        text += [f"```text\n{helps[name]}\n```"] if name in helps else []
+    codes = {}
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.AdaptError) and "exit_code" in vars(kind):
+            codes[kind.exit_code] = kind
+    rows = [f"| {code} | `{kind.__name__}` | {_first(kind.__doc__)} |" for code, kind in sorted(codes.items()) if code > 1]
+    rows = ["| 0 | | Done. |", *rows, "| 70 | | A bug in dontstop, or an untried version of a package. |"]
+    text += ["## Exit codes", "| code | error | meaning |\n|---|---|---|\n" + "\n".join(sorted(rows, key=_code))]
+    return "\n\n".join(text) + "\n"
+
+
+def _code(row: str) -> int:
+    return int(row.split("|")[1])
+
+
+# Records
+
+
+@dataclass(frozen=True)
+class ClassText:
+    """A class as its source says it is."""
+
+    name: str
+    doc: str
+    bases: tuple[str, ...]
+    fields: dict[str, tuple[str, str]]
+    """For each field its annotation and its docstring."""
+    constants: dict[str, str]
+
+
+@cache
+def classes() -> dict[str, list[ClassText]]:
+    """All classes and functions of the package, by name."""
+    found: dict[str, list[ClassText]] = {}
+    for file in sorted((ROOT / "adapt").rglob("*.py")):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                found.setdefault(node.name, []).append(_class_text(node))
+    return found
+
+
+def _class_text(node: ast.ClassDef | ast.FunctionDef) -> ClassText:
+    named: dict[str, tuple[str, str]] = {}
+    constants: dict[str, str] = {}
+    body = [*node.body, ast.Pass()] if isinstance(node, ast.ClassDef) else []
+    for line, below in zip(body, body[1:], strict=False):
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            is_doc = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            doc = str(below.value.value) if is_doc else ""  # type: ignore[attr-defined]
+            named[line.target.id] = ast.unparse(line.annotation), " ".join(doc.split())
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant) and isinstance(line.targets[0], ast.Name):
+            constants[line.targets[0].id] = str(line.value.value)
+    bases = tuple(ast.unparse(base) for base in getattr(node, "bases", ()))
+    return ClassText(node.name, ast.get_docstring(node) or "", bases, named, constants)
+
+
+def class_of(place: str) -> ClassText:
+    """The class or function at `package.module:name`, without importing it."""
+    module, _, name = place.partition(":")
+    source = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+    (node,) = [n for n in source.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
+    return _class_text(node)
+
+
+def all_fields(kind: ClassText) -> dict[str, tuple[str, str]]:
+    """The fields of a class, those of its bases first."""
+    inherited: dict[str, tuple[str, str]] = {}
+    for base in kind.bases:
+        for other in classes().get(base, [])[:1]:
+            inherited |= all_fields(other)
+    return inherited | {name: of for name, of in kind.fields.items() if not of[0].startswith("ClassVar")}
+
+
+def records_page() -> str:
+    """The fields of records, the results of jobs, and the kinds of stages."""
+    text = [
+        "# Records and results",
+        "A job consists of stages. Each stage has a folder `KIND/NAME-KEY` below `storage.root`, where KEY is the first 16"
+        " digits of the stage's key. The last file in the folder is `stage.json`, the record. A folder without it is"
+        " unfinished, and the same command continues it.",
+        "## Folders",
+        "| folder | stage |\n|---|---|\n" + "\n".join(_stages()),
+        "`reports/NAME/` has the report of a chain (`report.html`, `report.md`). `logs/KIND/` has what each stage said,"
+        " as lines of JSON.",
+        "## stage.json",
+        _table(all_fields(classes()[Record.__name__][0]), leave_out=("path",)),
+        "## Results",
+        "In Python, `run.result` is one of these. On the command line, the line of JSON on stdout has the same fields in"
+        " `metrics`. Figures with an interval have `value`, `low` and `high`, the ends of the 95% interval.",
+    ]
+    shown: dict[str, list[str]] = {}
+    for job, name in RESULTS.items():
+        shown.setdefault(name, []).append(f"`dontstop {job}`")
+    further: list[str] = []
+    for name, jobs in shown.items():
+        kind = classes()[name][0]
+        text += [f"### {name} {{ #{name} }}", f"{_first(kind.doc)} Result of {' and '.join(jobs)}."]
+        text.append(_table(all_fields(kind), further))
+    text += ["## Parts of results"]
+    for name in further:
+        if name not in shown:
+            kind = classes()[name][0]
+            text += [f"### {name} {{ #{name} }}", _first(kind.doc), _table(all_fields(kind), further)]
+    return "\n\n".join(text) + "\n"
+
+
+def _stages() -> Iterator[str]:
+    """A row for each kind of stage."""
+    rows: dict[str, str] = {}
+    for named in classes().values():
+        for kind in named:
+            if any(base.startswith("Stage[") for base in kind.bases) and "kind" in kind.constants:
+                rows.setdefault(kind.constants["kind"], _first_sentence(kind.doc))
+    return (f"| `{kind}/` | {about} |" for kind, about in sorted(rows.items()))
+
+
+def _table(named: Mapping[str, tuple[str, str]], found: list[str] | None = None, leave_out: tuple[str, ...] = ()) -> str:
+    """A table of fields. Dataclasses among their types are added to `found`."""
+    lines = ["| field | type | meaning |", "|---|---|---|"]
+    for name, (annotation, about) in named.items():
+        if name in leave_out or name.startswith("_"):
+            continue
+        annotation = re.sub(r"\b(?:More|Less|Even)\[(.*)\]$", r"\1", annotation.strip("'\""))
+        shown = f"`{annotation}`".replace("|", "\\|")
+        for part in dict.fromkeys(re.findall(r"[A-Z]\w+", annotation)):
+            if found is not None and part in classes() and all_fields(classes()[part][0]):
+                found.extend([part] if part not in found else [])
+                shown += f" ([{part}](#{part}))"
+        lines.append(f"| `{name}` | {shown} | {_text(about).replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) if len(lines) > 2 else "It has no fields."
+
+
+# Python
+
+
+def python_page() -> str:
+    """The public functions and classes, from their docstrings."""
+    text = [
+        "# Python API",
+        "`import dontstop` offers every job as a function. [Python](../guide/python.md) explains how to use them.",
+        "## Jobs",
+    ]
+    options = "    options:\n      heading_level: 3\n      show_root_full_path: false"
+    for name in [*JOBS, "plan", "tune", "chain"]:
+        text.append(f"::: dontstop.{name}\n{options}")
+    text.append("## What they return and raise")
+    for name in ("Run", "Plan", "ChainStudy", "AdaptError"):
+        text.append(f"::: dontstop.{name}\n{options}\n      inherited_members: false")
+    text.append(
+        "`dontstop.Config` is the configuration with all its sections: see [the fields](fields-model.md)."
+        " `dontstop.__version__` is the version as text."
+    )
+    missing = {*dontstop.__all__} - {*JOBS, "plan", "tune", "chain", "Run", "Plan", "ChainStudy", "AdaptError"}
+    assert missing == {"Config", "__version__"}, missing
+    return "\n\n".join(text) + "\n"
+
+
+def _first_sentence(text: str) -> str:
+    sentence, stop, _ = " ".join(text.strip().partition("\n\n")[0].split()).partition(". ")
+    return _text(f"{sentence}." if stop else sentence).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for place, content in pages().items():
+        file = Path(sys.argv[1], place)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, "utf-8")
