@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, get_origin
 
@@ -116,9 +117,9 @@ def pages() -> dict[str, str]:
         SELECTIONS,
     ) + plug_ins_section(
         "Embedders",
-        "An embedder turns a text into a vector, which `knn`, `tsds` and `semdedup` compare. `select.embedder` names it.",
+        "An embedder turns a text into a vector, which `knn`, `tsds` and `semdedup` compare."
+        " `select.embedder` names it.",
         EMBEDDERS,
-        further=True,
     )
     found["reference/cleaning.md"] = plug_ins_page(
         "Cleaning blocks",
@@ -243,7 +244,7 @@ def plug_ins_page(title: str, about: str, table: Kinds[Any], inline: bool = Fals
     return f"# {title}\n\n{about} {own}\n\n{kinds_table(table)}\n\n{kinds_options(table, inline)}"
 
 
-def plug_ins_section(title: str, about: str, table: Kinds[Any], further: bool = False) -> str:
+def plug_ins_section(title: str, about: str, table: Kinds[Any]) -> str:
     """The same below another table, on the same page."""
     return f"\n## {title}\n\n{about}\n\n{kinds_table(table)}\n\n{kinds_options(table)}"
 
@@ -323,7 +324,9 @@ def commands_page() -> str:
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.AdaptError) and "exit_code" in vars(kind):
             codes[kind.exit_code] = kind
-    rows = [f"| {code} | `{kind.__name__}` | {_first(kind.__doc__)} |" for code, kind in sorted(codes.items()) if code > 1]
+    rows = [
+        f"| {code} | `{kind.__name__}` | {_first(kind.__doc__)} |" for code, kind in sorted(codes.items()) if code > 1
+    ]
     rows = ["| 0 | | Done. |", *rows, "| 70 | | A bug in dontstop, or an untried version of a package. |"]
     text += ["## Exit codes", "| code | error | meaning |\n|---|---|---|\n" + "\n".join(sorted(rows, key=_code))]
     return "\n\n".join(text) + "\n"
@@ -363,12 +366,16 @@ def _class_text(node: ast.ClassDef | ast.FunctionDef) -> ClassText:
     named: dict[str, tuple[str, str]] = {}
     constants: dict[str, str] = {}
     body = [*node.body, ast.Pass()] if isinstance(node, ast.ClassDef) else []
-    for line, below in zip(body, body[1:], strict=False):
+    for line, below in pairwise(body):
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             is_doc = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
             doc = str(below.value.value) if is_doc else ""  # type: ignore[attr-defined]
             named[line.target.id] = ast.unparse(line.annotation), " ".join(doc.split())
-        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant) and isinstance(line.targets[0], ast.Name):
+        if (
+            isinstance(line, ast.Assign)
+            and isinstance(line.value, ast.Constant)
+            and isinstance(line.targets[0], ast.Name)
+        ):
             constants[line.targets[0].id] = str(line.value.value)
     bases = tuple(ast.unparse(base) for base in getattr(node, "bases", ()))
     return ClassText(node.name, ast.get_docstring(node) or "", bases, named, constants)
@@ -395,8 +402,8 @@ def records_page() -> str:
     """The fields of records, the results of jobs, and the kinds of stages."""
     text = [
         "# Records and results",
-        "A job consists of stages. Each stage has a folder `KIND/NAME-KEY` below `storage.root`, where KEY is the first 16"
-        " digits of the stage's key. The last file in the folder is `stage.json`, the record. A folder without it is"
+        "A job consists of stages. Each stage has a folder `KIND/NAME-KEY` below `storage.root`, where KEY is the first"
+        " 16 digits of the stage's key. The last file in the folder is `stage.json`, the record. A folder without it is"
         " unfinished, and the same command continues it.",
         "## Folders",
         "| folder | stage |\n|---|---|\n" + "\n".join(_stages()),
@@ -405,8 +412,8 @@ def records_page() -> str:
         "## stage.json",
         _table(all_fields(classes()[Record.__name__][0]), leave_out=("path",)),
         "## Results",
-        "In Python, `run.result` is one of these. On the command line, the line of JSON on stdout has the same fields in"
-        " `metrics`. Figures with an interval have `value`, `low` and `high`, the ends of the 95% interval.",
+        "In Python, `run.result` is one of these. On the command line, the line of JSON on stdout has the same"
+        " fields in `metrics`. Figures with an interval have `value`, `low` and `high`, the ends of the 95% interval.",
     ]
     shown: dict[str, list[str]] = {}
     for job, name in RESULTS.items():
@@ -434,7 +441,9 @@ def _stages() -> Iterator[str]:
     return (f"| `{kind}/` | {about} |" for kind, about in sorted(rows.items()))
 
 
-def _table(named: Mapping[str, tuple[str, str]], found: list[str] | None = None, leave_out: tuple[str, ...] = ()) -> str:
+def _table(
+    named: Mapping[str, tuple[str, str]], found: list[str] | None = None, leave_out: tuple[str, ...] = ()
+) -> str:
     """A table of fields. Dataclasses among their types are added to `found`."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
     for name, (annotation, about) in named.items():

@@ -18,7 +18,6 @@ NOT_REWRITTEN = {
     "guide/das.md",
     "guide/forgetting.md",
     "guide/merging.md",
-    "guide/operations.md",
     "guide/python.md",
     "guide/security.md",
     "guide/selection.md",
