@@ -68,10 +68,8 @@ class ComparisonConfig:
     """Number of nearest neighbours, by the cosine of mean features, that vote for the label of a text of `task` or
     `tasks`."""
     pseudo_perplexity: bool = False
-    """Also measure pseudo-perplexity, which masks every token by itself (Salazar et al., arXiv 1910.14659). This takes
-    long: every token needs a forward pass."""
-    pseudo_perplexity_documents: PositiveInt = 100
-    """Held-out documents of each domain on which pseudo-perplexity is measured."""
+    """Also measure pseudo-perplexity on the first 100 held-out documents of each domain. It masks every token by itself
+    (Salazar et al., arXiv 1910.14659). This takes long: every token needs a forward pass."""
 
 
 @dataclass(frozen=True)

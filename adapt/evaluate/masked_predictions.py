@@ -28,25 +28,28 @@ from adapt.model.sparse_prediction import losses_at
 from adapt.objective.objective import CausalLanguageModelling
 
 
-def perplexities(config: Config, pretrained: Pretrained, corpora: Mapping[str, Path]) -> dict[str, float | None]:
+def perplexities(
+    config: Config, pretrained: Pretrained, corpora: Mapping[str, Path], documents: int
+) -> dict[str, float | None]:
     """Measures a model on the first held-out documents of some corpora, on the cluster this process is connected to.
 
     Args:
-        config: `comparison.pseudo_perplexity_documents`, and how much text passes the model at once.
+        config: of the job; says how much text passes the model at once.
         pretrained: the model.
         corpora: folders of prepared corpora by name.
+        documents: at most this many held-out documents of each corpus are measured.
 
     Returns:
         The (pseudo-)perplexity on each; None where it has no held-out text.
     """
     folders = {name: str(folder) for name, folder in corpora.items()}
-    return call_on_device(_all, config.resources, config, pretrained, folders)
+    return call_on_device(_all, config.resources, config, pretrained, folders, documents)
 
 
-def _all(config: Config, pretrained: Pretrained, corpora: Mapping[str, str]) -> dict[str, float | None]:
+def _all(config: Config, pretrained: Pretrained, corpora: Mapping[str, str], documents: int) -> dict[str, float | None]:
     causal = config.objective.kind == "causal"
     loaded = ready(pretrained, causal)
-    evaluation = replace(config.evaluation, max_documents=config.comparison.pseudo_perplexity_documents)
+    evaluation = replace(config.evaluation, max_documents=documents)
     perplexities: dict[str, float | None] = {}
     for name, folder in corpora.items():
         losses, counts = _losses(loaded, Heldout.sample(Path(folder), evaluation), evaluation, causal)

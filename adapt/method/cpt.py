@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from adapt.config import Config, PositiveFloat, PositiveInt
+from adapt.config import Config, PositiveInt
 from adapt.method.base import AddedMemory, Setting
 from adapt.method.domain_parameters import check_domain_sets
-from adapt.method.hat.method import LearnsMasks, plugin_elements, plugins_memory
+from adapt.method.hat.method import STEEPEST, LearnsMasks, plugin_elements, plugins_memory
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ class CptOptions:
     block puts out, as adapters do."""
     train_norms: bool = True
     """Whether the norms of the layers train too, as published. They are shared: `false` forgets nothing."""
-    steepest: PositiveFloat = 400.0
-    """How steep the masks are at the end of a training, before they are rounded."""
 
 
 class Cpt(LearnsMasks):
@@ -43,11 +41,15 @@ class Cpt(LearnsMasks):
     kind: ClassVar[str] = "cpt"
     options: CptOptions
 
+    def settings(self) -> dict[str, Any]:
+        """The options that enter the key, and the steepness, which was an option once."""
+        return {**super().settings(), "steepest": STEEPEST}
+
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
         """Plugins whose masks are rounded."""
         options = self.options
-        made = {"width": options.width, "form": options.form, "steepest": options.steepest, "is_hard": True}
+        made = {"width": options.width, "form": options.form, "steepest": STEEPEST, "is_hard": True}
         return "plugins", made
 
     def check(self, config: Config, model: Path) -> None:
@@ -64,7 +66,7 @@ class Cpt(LearnsMasks):
         from adapt.model.layers import layers_of
 
         super().prepare_model(model, setting)
-        self.learning = MaskLearning(model, used_in_plugins, setting.steps, self.options.steepest, sparsity=0.0)
+        self.learning = MaskLearning(model, used_in_plugins, setting.steps, STEEPEST, sparsity=0.0)
         for layer in layers_of(model) if self.options.train_norms else ():
             for module in layer.module.modules():
                 if "Norm" in type(module).__name__:

@@ -24,6 +24,9 @@ from adapt.stage.preflight import check_model
 from adapt.stage.prepare_text import Prepared
 from adapt.train.capacity.device import task_needs
 
+PERPLEXITY_DOCUMENTS = 100
+"""Held-out documents of each domain on which pseudo-perplexity is measured."""
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -132,7 +135,7 @@ class Perplexity(Stage[Perplexities]):
         config = self.config
         return {
             **measured_model(config, self.start),
-            "documents": config.comparison.pseudo_perplexity_documents,
+            "documents": PERPLEXITY_DOCUMENTS,
             "max_tokens": config.evaluation.max_tokens,
         }
 
@@ -142,7 +145,7 @@ class Perplexity(Stage[Perplexities]):
 
         connect(self.config.resources)
         corpora = {name: done[text].path for name, text in self.corpora.items()}
-        return Outcome(Perplexities(perplexities(self.config, self.start.made(done), corpora)))
+        return Outcome(Perplexities(perplexities(self.config, self.start.made(done), corpora, PERPLEXITY_DOCUMENTS)))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from adapt.config import ComparisonConfig, Config, EvaluationConfig
+from adapt.config import Config, EvaluationConfig
 from adapt.corpus.token_shards import write_shard
 from adapt.evaluate.evaluation_task import LONGEST, SHORTEST, TOP, filled_masks
 from adapt.evaluate.losses import Heldout
@@ -67,9 +67,9 @@ def test_of_corpora_on_the_cluster(tiny_bert: Path, tmp_path: Path, ray_cluster:
     (tmp_path / "empty").mkdir()
     (tmp_path / "some").mkdir()
     write_shard(tmp_path / "some" / "heldout-000000-000000.arrow", texts, 154)
-    config = Config(evaluation=EVALUATION, comparison=ComparisonConfig(pseudo_perplexity_documents=5))
+    config = Config(evaluation=EVALUATION)
     corpora = {name: tmp_path / name for name in ("some", "empty")}
-    found = perplexities(config, Pretrained(tiny_bert, tiny_bert), corpora)
+    found = perplexities(config, Pretrained(tiny_bert, tiny_bert), corpora, 5)
     total, count = one_by_one(tiny_bert, texts)
     assert found == {"some": pytest.approx(np.exp(total / count), rel=1e-4), "empty": None}
 
@@ -95,7 +95,7 @@ def test_causal_models_have_a_perplexity(tmp_path: Path, ray_cluster: None) -> N
             )
             for text in texts
         ]
-    found = perplexities(config, Pretrained(tmp_path, tmp_path), {"a": tmp_path})
+    found = perplexities(config, Pretrained(tmp_path, tmp_path), {"a": tmp_path}, 100)
     assert found["a"] == pytest.approx(float(np.exp(float(sum(losses)) / 5)), rel=1e-4)
 
 

@@ -164,8 +164,11 @@ def test_losses_of_different_tokens_are_compared_by_bytes(config: Config, capsys
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_the_whole_job(config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    comparison = replace(config.comparison, pseudo_perplexity=True, pseudo_perplexity_documents=3, neighbours=1)
+def test_the_whole_job(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapt.stage.model_evaluation.PERPLEXITY_DOCUMENTS", 3)
+    comparison = replace(config.comparison, pseudo_perplexity=True, neighbours=1)
     context = Context.of(replace(config, comparison=comparison, task=task(tmp_path)))
     done = ensure(evaluate_stages(context), context.store)
     found = done.result

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from adapt.config import Config, NonNegativeFloat, PositiveFloat, PositiveInt
+from adapt.config import Config, NonNegativeFloat, PositiveInt
 from adapt.method.base import AddedMemory, Setting, TrainingEngine
 from adapt.method.domain_parameters import TrainsSets, check_domain_sets
 from adapt.model.size import ModelSize
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from adapt.method.hat.mask_learning import MaskLearning
     from adapt.objective.objective import Corrupted, Objective
+
+STEEPEST = 400.0
+"""s_max of the published code: how steep the masks are at the end of a training. They begin at 1 / s_max."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,6 @@ class HatOptions:
     norms and LM head, which have no units, stay."""
     width: PositiveInt = 512
     """`adapters`: neurons of each bottleneck."""
-    steepest: PositiveFloat = 400.0
-    """s_max: how steep the masks are at the end of a training. They begin at 1 / s_max."""
     sparsity: NonNegativeFloat = 0.75
     """Weight in the loss of the share that a domain takes of the units that no other uses; with 0 the first domains may
     leave little to those after."""
@@ -86,13 +87,13 @@ class Hat(LearnsMasks):
 
     def settings(self) -> dict[str, Any]:
         """What is used: no width where the model itself is masked."""
-        given = super().settings()
+        given = {**super().settings(), "steepest": STEEPEST}  # once an option; it stays in keys
         return given if self.options.on == "adapters" else {k: v for k, v in given.items() if k != "width"}
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
         """The kind of the model's addition, and its options."""
-        steepest = {"steepest": self.options.steepest}
+        steepest = {"steepest": STEEPEST}
         if self.options.on == "model":
             return "unit_masks", steepest
         return "plugins", {"width": self.options.width, "form": "sequential", **steepest, "is_hard": False}
@@ -111,7 +112,7 @@ class Hat(LearnsMasks):
 
         super().prepare_model(model, setting)
         options, used = self.options, used_in_layers if self.options.on == "model" else used_in_plugins
-        self.learning = MaskLearning(model, used, setting.steps, options.steepest, options.sparsity)
+        self.learning = MaskLearning(model, used, setting.steps, STEEPEST, options.sparsity)
         return model
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:

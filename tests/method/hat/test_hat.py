@@ -169,7 +169,7 @@ def test_what_it_costs() -> None:
 
 
 def test_masks_of_a_training_that_ended_early_are_said_to_be_less_steep() -> None:
-    method = Hat(HatOptions(width=4, steepest=400.0))
+    method = Hat(HatOptions(width=4))
     method.prepare_model(ready("bert"), Setting(domain="cs", length=9))
     assert method.cut_short(9) == ""
     assert "became 200 steep and were to become 400" in method.cut_short(5)
