@@ -1,4 +1,4 @@
-"""DAS: how fast, how strong its contrast is, and how much its masks leave free."""
+"""Searches DAS: learning rate, weight of its contrast, and how much its masks leave free to learn."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from ray import tune
 
 
 def das() -> dict[str, Any]:
+    """Returns the values of learning rate, contrast weight, normalization and plasticity floor to try."""
     return {
         "training.learning_rate": tune.loguniform(2e-5, 1e-3),
         "das.contrast_weight": tune.choice([0.0, 0.1, 0.3, 1.0]),

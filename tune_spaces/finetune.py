@@ -1,4 +1,4 @@
-"""Fine-tuning: how fast, how long, in which batches."""
+"""Searches fine-tuning: learning rate, number of epochs, batch size and dropout."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from ray import tune
 
 
 def finetune() -> dict[str, Any]:
+    """Returns the values of learning rate, epochs, batch size and dropout to try."""
     return {
         "finetune.learning_rate": tune.loguniform(5e-6, 1e-4),
         "finetune.epochs": tune.choice([3, 5, 10, 20]),

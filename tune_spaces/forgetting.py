@@ -1,4 +1,4 @@
-"""Gain against forgetting: how fast, and how much general text is replayed."""
+"""Searches gain on a domain against forgetting: learning rate and share of replayed general text."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from ray import tune
 
 
 def forgetting() -> dict[str, Any]:
+    """Returns the values of learning rate and replay share to try."""
     return {
         "training.learning_rate": tune.loguniform(2e-5, 1e-3),
         "mixture.replay_fraction": tune.uniform(0.0, 0.5),

@@ -1,4 +1,4 @@
-"""Text selected for a task: how many neighbours, by which vectors, and how long it is trained on."""
+"""Searches TAPT on neighbours of the task's texts: how many, found by which embedder, and number of epochs."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from ray import tune
 
 
 def knn() -> dict[str, Any]:
+    """Returns the numbers of neighbours, the embedders and the numbers of epochs to try."""
     return {
         "select.per_example": tune.choice([10, 50, 150, 500]),
         "select.embedder": tune.choice(["tfidf", "static", "vampire"]),

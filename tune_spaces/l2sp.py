@@ -1,4 +1,4 @@
-"""TAPT held to where it began by L2-SP: how fast, how long, and how strongly it is pulled back."""
+"""Searches TAPT with L2-SP: learning rate, number of epochs, and strength of the pull towards the initial weights."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from ray import tune
 
 
 def l2sp() -> dict[str, Any]:
+    """Returns the values of learning rate, epochs and pull strength to try."""
     return {
         "training.learning_rate": tune.loguniform(2e-5, 1e-3),
         "training.epochs": tune.choice([25.0, 50.0, 100.0, 200.0]),

@@ -1,4 +1,4 @@
-"""A sequence held by L2-SP that replays the past: how fast, how much of it, and how strongly it is pulled back."""
+"""Searches a sequence of domains with L2-SP and replay: learning rate, share of replay, and strength of the pull."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from ray import tune
 
 
 def sequence() -> dict[str, Any]:
+    """Returns the values of learning rate, replay share and pull strength to try."""
     return {
         "training.learning_rate": tune.loguniform(2e-5, 1e-3),
         "sequence.replay_fraction": tune.choice([0.1, 0.25, 0.5]),

@@ -1,4 +1,4 @@
-"""TAPT: how long, how fast, in which batches, and how much is masked."""
+"""Searches TAPT: learning rate, number of epochs, examples per step, and share of masked tokens."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from ray import tune
 
 
 def tapt() -> dict[str, Any]:
+    """Returns the values of learning rate, epochs, examples per step and mask share to try."""
     return {
         "training.learning_rate": tune.loguniform(2e-5, 1e-3),
         "training.epochs": tune.choice([25.0, 50.0, 100.0, 200.0]),
