@@ -1,13 +1,13 @@
-"""Says which recipe to run first for a corpus and tasks, at what cost, and on what evidence.
+"""Recommends which recipe to run first for a corpus and tasks, with its cost and the evidence.
 
-`ray job submit --working-dir . -- python jobs/advise.py ...` runs it on a cluster. The arguments are those of
-`dontstop advise`.
+The arguments are those of `dontstop advise`.
+On a cluster: `ray job submit --working-dir . -- python jobs/advise.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["advise", *sys.argv[1:]])

@@ -1,13 +1,13 @@
-"""Runs a chain of stages from one file, here or on a cluster.
+"""Runs several jobs from one chain file, on this machine or on a cluster.
 
-`ray job submit --working-dir . -- python jobs/chain.py ...` runs it on a cluster. The arguments are those of
-`dontstop chain`.
+The arguments are those of `dontstop chain`.
+On a cluster: `ray job submit --working-dir . -- python jobs/chain.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["chain", *sys.argv[1:]])

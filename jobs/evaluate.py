@@ -1,13 +1,13 @@
-"""Compares models: held-out loss on several domains and on general text.
+"""Compares models by their held-out loss on several domains and on general text.
 
-`ray job submit --working-dir . -- python jobs/evaluate.py ...` runs it on a cluster. The arguments are those of
-`dontstop evaluate`.
+The arguments are those of `dontstop evaluate`.
+On a cluster: `ray job submit --working-dir . -- python jobs/evaluate.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["evaluate", *sys.argv[1:]])

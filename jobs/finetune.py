@@ -1,13 +1,13 @@
-"""Fine-tunes a model on a labelled task, with several seeds side by side, and scores it on the test split.
+"""Fine-tunes a model on a labelled task with several seeds and scores it on the test split.
 
-`ray job submit --working-dir . -- python jobs/finetune.py ...` runs it on a cluster. The arguments are those of
-`dontstop finetune`.
+The arguments are those of `dontstop finetune`.
+On a cluster: `ray job submit --working-dir . -- python jobs/finetune.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["finetune", *sys.argv[1:]])

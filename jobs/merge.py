@@ -1,13 +1,13 @@
-"""Makes models of others without training.
+"""Makes a model from other models without training.
 
-`ray job submit --working-dir . -- python jobs/merge.py ...` runs it on a cluster. The arguments are those of
-`dontstop merge`.
+The arguments are those of `dontstop merge`.
+On a cluster: `ray job submit --working-dir . -- python jobs/merge.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["merge", *sys.argv[1:]])

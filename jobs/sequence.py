@@ -1,13 +1,13 @@
 """Adapts a model to one domain after another without forgetting.
 
-`ray job submit --working-dir . -- python jobs/sequence.py ...` runs it on a cluster. The arguments are those of
-`dontstop sequence`.
+The arguments are those of `dontstop sequence`.
+On a cluster: `ray job submit --working-dir . -- python jobs/sequence.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["sequence", *sys.argv[1:]])

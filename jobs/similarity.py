@@ -1,13 +1,13 @@
-"""Measures how similar the domains of `corpus.sources` are.
+"""Measures how similar the domains in `corpus.sources` are.
 
-`ray job submit --working-dir . -- python jobs/similarity.py ...` runs it on a cluster. The arguments are those of
-`dontstop similarity`.
+The arguments are those of `dontstop similarity`.
+On a cluster: `ray job submit --working-dir . -- python jobs/similarity.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["similarity", *sys.argv[1:]])

@@ -1,13 +1,13 @@
-"""Searches good values for fields of a job, by trials that are measured on dev and never on test.
+"""Searches for good values of a job's fields, by trials that are measured on dev and never on test.
 
-`ray job submit --working-dir . -- python jobs/tune.py ...` runs it on a cluster. The arguments are those of
-`dontstop tune`.
+The arguments are those of `dontstop tune`.
+On a cluster: `ray job submit --working-dir . -- python jobs/tune.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["tune", *sys.argv[1:]])

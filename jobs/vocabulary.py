@@ -1,13 +1,13 @@
-"""Analyzes, extends, trims or builds a vocabulary.
+"""Analyzes, extends, trims or builds the vocabulary of a model.
 
-`ray job submit --working-dir . -- python jobs/vocabulary.py ...` runs it on a cluster. The arguments are those of
-`dontstop vocabulary`.
+The arguments are those of `dontstop vocabulary`.
+On a cluster: `ray job submit --working-dir . -- python jobs/vocabulary.py ...`.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # or `import select` would find jobs/select.py
     from adapt.cli.main import main
 
     main(["vocabulary", *sys.argv[1:]])

@@ -1,7 +1,6 @@
-"""docs/start/tutorial.md is true: its blocks are run in order, as a reader would."""
+"""docs/start/tutorial.md is true: its blocks run in order, as they would for a reader, with the results that it names."""
 
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -9,43 +8,38 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import DOCS, ROOT, CodeBlock, blocks_of
 from tests.drive import run_forked
 
-ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
-
-def run(kind: str, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Jobs are forked; what else there is runs as it would for a reader."""
-    words = shlex.split(text.replace("\\\n", " "), comments=True)
-    if kind == "sh" and words[0] == "python":
-        return run_forked(words[1:], folder)
-    command = ["sh", "-ec", text] if kind == "sh" else [sys.executable, "-c", text]
+def run(block: CodeBlock, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a block. Commands of dontstop are forked."""
+    words = shlex.split(block.text.replace("\\\n", " "), comments=True)
+    if block.language == "sh" and words[0] == "dontstop":
+        return run_forked([str(ROOT / "jobs" / f"{words[1]}.py"), *words[2:]], folder)
+    command = ["sh", "-ec", block.text] if block.language == "sh" else [sys.executable, "-c", block.text]
     return subprocess.run(command, cwd=folder, text=True, capture_output=True)
 
 
 @pytest.mark.slow
 def test_every_block_of_the_tutorial_runs_and_does_what_the_text_says(tmp_path: Path) -> None:
-    for name in ("jobs", "docs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    said = []
-    for kind, text in BLOCK.findall((ROOT / "docs" / "start" / "tutorial.md").read_text()):
-        if kind == "yaml":
-            name = re.match(r"# (\S+)", text)
-            assert name, "a YAML block begins with its file's name"
-            (tmp_path / name[1]).write_text(text)
-            continue
-        done = run(kind, text, tmp_path)
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-        said.append((text, done))
+    ended = []
+    for block in blocks_of((DOCS / "start" / "tutorial.md").read_text("utf-8")):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text)
+        elif block.language in ("sh", "python"):
+            done = run(block, tmp_path)
+            assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+            ended.append((block.text, done))
 
-    first_plan, job, guesses, again, other_rate, other_resources, chosen, curated = (
-        done for text, done in said if "pydoc" not in text and "cat" not in text
+    first_plan, job, guesses, again, other_rate, other_resources, chosen, tapt = (
+        done for text, done in ended if "pydoc" not in text
     )
     assert json.loads(first_plan.stdout)["metrics"] == {"done": 0, "stages": 8}
     metrics = json.loads(job.stdout.splitlines()[-1])["metrics"]
     domain, general = metrics["losses"]["domain"], metrics["losses"]["general"]
     assert domain["after"]["value"] < domain["before"]["value"]
+    assert general["after"]["value"] < general["before"]["value"]
     assert general["before"]["value"] == pytest.approx(general["after"]["value"] - general["change"]["value"])
     assert len(guesses.stdout.splitlines()) == 3
     assert again.stdout.splitlines()[-1] == job.stdout.splitlines()[-1]
@@ -56,4 +50,5 @@ def test_every_block_of_the_tutorial_runs_and_does_what_the_text_says(tmp_path: 
     assert selected["kl_reduction"] > 0
     assert selected["dropped"]["in evaluation set dev-and-test"] > 0
     assert 5000 <= selected["tokens"] < 5200
-    assert "task-pool" in curated.stderr
+    plan = json.loads(tapt.stdout)["metrics"]
+    assert 0 < plan["done"] < plan["stages"]
