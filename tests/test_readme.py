@@ -74,9 +74,11 @@ def test_both_commands_for_a_clone_are_there() -> None:
     assert set(named) <= set(targets)
 
 
-def test_its_links_lead_somewhere() -> None:
+def test_its_links_lead_somewhere_and_to_every_section_of_the_site() -> None:
     links = re.findall(r"\]\(([^)]+)\)", PAGE)
     assert [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()] == []
+    sections = {page.parent.relative_to(ROOT).as_posix() for page in (ROOT / "docs").glob("*/*.md")}
+    assert sections == {link.rpartition("/")[0] for link in links if link.startswith("docs/") and link.endswith(".md")}
 
 
 def test_its_tables_name_all_methods() -> None:

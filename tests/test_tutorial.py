@@ -1,4 +1,4 @@
-"""docs/start/tutorial.md is true: its blocks run in order, as they would for a reader, with the results that it names."""
+"""docs/start/tutorial.md is true: its blocks run in order, as for a reader, and give the results that it names."""
 
 import json
 import shlex
