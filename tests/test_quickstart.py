@@ -27,7 +27,7 @@ def check_shown(notebook: dict[str, Any]) -> None:
     _, _, plan, run, change, guesses, again = outputs(notebook)
     assert plan == "6 of 6 stages are to run\n"
     assert "python: loss on held-out text" in run
-    assert "and the model's first guesses" in run
+    assert "and the model's best guesses" in run
     assert change.startswith("change -")
     assert len(guesses.splitlines()) == 3
     assert again.startswith("True\n")
