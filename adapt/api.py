@@ -1,4 +1,4 @@
-"""What `import dontstop` offers: a function for each job, plans, chains and searches."""
+"""The functions and classes of `import dontstop`: a function for each job, plans, chains and searches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathL
 
 @dataclass(frozen=True, eq=False)
 class Run(SelfShown, Generic[R]):
-    """A job that has run. `print(run)` shows what the command shows; a notebook shows tables and plots."""
+    """A finished job. `print(run)` shows the tables of the command. A notebook shows tables and plots."""
 
     _run: JobRun
 
@@ -58,23 +58,23 @@ class Run(SelfShown, Generic[R]):
 
     @property
     def config(self) -> Config:
-        """The configuration, with all defaults."""
+        """The whole configuration, with defaults."""
         return self._run.context.config
 
     @cached_property
     def result(self) -> R:
-        """The job's result, a dataclass. For `dapt` and `tapt`: `adapt.stage.export_model.Adapted`."""
+        """The result of the job, a dataclass. The reference lists its fields under "Records and results"."""
         result: R = self._run.result
         return result
 
     @property
     def record(self) -> Record:
-        """The record of the job's last stage: key, settings, inputs, cost, package versions."""
+        """The record of the job's last stage: its key, settings, inputs, cost and package versions."""
         return self._run.finished.record
 
     @property
     def path(self) -> Path:
-        """The folder of the job's last stage. For `dapt` and `tapt` it is the Hugging Face model."""
+        """The folder of the job's last stage. For `dapt` and `tapt` it holds the Hugging Face model."""
         return self._run.finished.path
 
     def load(
@@ -83,15 +83,16 @@ class Run(SelfShown, Generic[R]):
         """Loads the model that the job made, with its tokenizer.
 
         Args:
-            domain: whose parts are used, where the model has parts for each domain; None for the domain learnt last.
-            share: of a merge with several shares, the one whose model is loaded.
+            domain: the domain whose own parameters are used, if the model has separate ones per domain. None is the
+                domain that was learnt last.
+            share: the share whose model is loaded, if `merge.shares` has several.
 
         Returns:
-            The model in evaluation mode on the CPU, in fp32, and its tokenizer.
+            The model, in evaluation mode, on the CPU and in fp32, and its tokenizer.
 
         Raises:
-            ConfigError: the job makes no model, or none with this share.
-            ModelError: the model cannot be loaded, or has no parts for the domain.
+            ConfigError: the job makes no model, or none for this share.
+            ModelError: the model cannot be loaded, or has no parameters for this domain.
         """
         from adapt.model.load import load_model
         from adapt.model.tokenizer import load_tokenizer
@@ -101,7 +102,7 @@ class Run(SelfShown, Generic[R]):
         return model, load_tokenizer(folder)
 
     def blocks(self) -> list[Block]:
-        """Tables, sentences and plots of the result (`adapt.show.blocks`)."""
+        """Returns the tables, sentences and plots of the result."""
         return self._run.blocks()
 
     def __repr__(self) -> str:
@@ -114,85 +115,202 @@ def dapt(config: Source = None, /, **fields: Any) -> Run[Adapted]:
     Finished stages are not run again: the same call returns the same result within a second.
 
     Args:
-        config: YAML file or files, a mapping, or a `Config`; None where keywords say everything.
-        **fields: sections and fields that replace those of `config`, such as `training={"learning_rate": 1e-4}`,
-            `corpus={"paths": "papers/*.jsonl"}` or `name="papers"`.
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as `corpus={"paths": "papers/*.jsonl"}`,
+            `training={"learning_rate": 1e-4}` or `name="papers"`.
 
     Returns:
-        The run, with the losses on held-out text before and after in `run.result.losses`.
+        The run. `run.result.losses` has the loss on held-out text before and after training.
 
     Raises:
-        AdaptError: a field, a file or a model is wrong, or a stage failed. The message says which and how to fix it.
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
     """
     return _run("dapt", config, fields)
 
 
 def tapt(config: Source = None, /, **fields: Any) -> Run[Adapted]:
-    """Adapts a language model to the unlabelled text of a task (Don't Stop Pretraining, section 4).
+    """Adapts a language model to the text of a task's training examples (Don't Stop Pretraining, section 4).
 
-    Arguments: see `dapt`.
+    The labels are not used.
+
+    Args:
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as
+            `task={"train": "train.jsonl", ...}`.
+
+    Returns:
+        The run. `run.result.losses` has the loss on the text of the dev examples before and after training.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
     """
     return _run("tapt", config, fields)
 
 
 def select(config: Source = None, /, **fields: Any) -> Run[SelectionJudged]:
-    """Selects the documents of a pool that are worth training on for a task. Arguments: see `dapt`."""
+    """Selects the documents of a pool that resemble the text of a task.
+
+    Args:
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as
+            `select={"pool_paths": "pool.jsonl", "kind": "dsir"}`.
+
+    Returns:
+        The run. `run.result` compares the selected documents with random ones. `run.path` has the documents.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
+    """
     return _run("select", config, fields)
 
 
 def sequence(config: Source = None, /, **fields: Any) -> Run[SequenceResult]:
-    """Adapts a model to one domain after another without forgetting. Arguments: see `dapt`."""
+    """Adapts a model to one domain after another, with a method against forgetting.
+
+    Args:
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as
+            `sequence={"order": ["papers", "reviews"]}`
+            or `method={"kind": "das"}`.
+
+    Returns:
+        The run. `run.result` has losses and scores after each domain, and how much was forgotten.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
+    """
     return _run("sequence", config, fields)
 
 
 def merge(config: Source = None, /, **fields: Any) -> Run[MadeOf]:
-    """Makes a model of others without training. Arguments: see `dapt`."""
+    """Merges the weights of several models into one, without training.
+
+    Args:
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as
+            `merge={"models": ["a", "b"], "kind": "ties"}`.
+
+    Returns:
+        The run. `run.load()` loads the merged model.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
+    """
     return _run("merge", config, fields)
 
 
 def finetune(config: Source = None, /, **fields: Any) -> Run[Scored]:
-    """Fine-tunes a model on a labelled task with several seeds and scores it on test. Arguments: see `dapt`."""
+    """Fine-tunes a model on a labelled task with several seeds, and scores each on the test examples.
+
+    Args:
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as
+            `finetune={"seeds": [0, 1, 2]}`.
+
+    Returns:
+        The run. `run.result` has the score of every seed, and the mean with its 95% interval.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
+    """
     return _run("finetune", config, fields)
 
 
 def evaluate(config: Source = None, /, **fields: Any) -> Run[ModelsCompared]:
-    """Compares models on held-out text of several domains. Arguments: see `dapt`."""
+    """Compares models by their loss on the held-out text of several domains.
+
+    Args:
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as
+            `comparison={"models": [...]}`.
+
+    Returns:
+        The run. `run.result` has the loss of every model on every domain.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
+    """
     return _run("evaluate", config, fields)
 
 
 def similarity(config: Source = None, /, **fields: Any) -> Run[Similar]:
-    """Measures how similar domains are. Arguments: see `dapt`."""
+    """Measures how similar domains are, by the words that they share.
+
+    Args:
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as `corpus={"sources": [...]}`.
+
+    Returns:
+        The run. `run.result` has the similarity of each pair of domains.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
+    """
     return _run("similarity", config, fields)
 
 
 def vocabulary(action: str, config: Source = None, /, **fields: Any) -> Run[Any]:
-    """Analyzes, extends, trims or builds a vocabulary.
+    """Measures how a tokenizer breaks the words of a domain, or changes a model's vocabulary.
 
     Args:
-        action: `analyze`, `extend`, `trim` or `scratch`.
-        config: see `dapt`.
-        **fields: see `dapt`.
+        action: `analyze` measures; `extend` adds tokens; `trim` removes unused tokens; `scratch` trains a new tokenizer
+            and makes a model with random weights.
+        config: as for `dapt`.
+        **fields: as for `dapt`, such as `vocabulary={"size": 500}`.
+
+    Returns:
+        The run. After `extend`, `trim` and `scratch`, `run.load()` loads the new model with its tokenizer.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
     """
     own = fields.get("vocabulary", {})
     return _run("vocabulary", config, {**fields, "vocabulary": {**own, "action": action}})
 
 
 def advise(config: Source = None, /, **fields: Any) -> Run[Advice]:
-    """Says which recipe to run first for a corpus and tasks, at what cost, and why. Arguments: see `dapt`."""
+    """Recommends a recipe, such as DAPT or TAPT, for a corpus and tasks. Nothing is trained.
+
+    Args:
+        config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
+            None if the keywords give everything.
+        **fields: sections or fields that replace those of `config`, such as
+            `advice={"budget_device_hours": 4}`.
+
+    Returns:
+        The run. `run.result` has the recipes in order, each with its cost and the reasons for and against it.
+
+    Raises:
+        AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
+    """
     return _run("advise", config, fields)
 
 
 def tune(space: str | PathLike[str], config: Source = None, /, job: str | None = None, **fields: Any) -> SearchRun:
-    """Searches good values for fields of a job by trials on dev; the best one is run with fresh seeds and then tested.
+    """Searches values for fields of a job, by trials that are compared on dev examples.
+
+    The best values are then run again with fresh seeds, and only then scored on the test examples.
 
     Args:
-        space: name of a space that comes with the package, such as `tapt`, or the file of one.
-        config: see `dapt`.
-        job: whose fields are searched; None for the job that the space is named after.
-        **fields: see `dapt`. The section `tune` has the number of trials, objectives and searcher.
+        space: the name of a space that comes with the package, such as `tapt`, or the path of a file.
+        config: as for `dapt`.
+        job: the job whose fields are searched. None is the job with the name of the space.
+        **fields: as for `dapt`. Section `tune` sets the number of trials, the objectives and the searcher.
+
+    Returns:
+        The search: all trials, the comparison of the best one with the unchanged configuration, and `best`, the YAML
+        file with the best values.
 
     Raises:
-        AdaptError: the space or a field is wrong, or no trial has ended well.
+        AdaptError: the space or a field is wrong, or every trial failed.
     """
     named = {"tune.space": str(space), **({"tune.job": job} if job else {})}
     with _session():
@@ -206,16 +324,19 @@ def chain(
     fields: Mapping[str, Any] | None = None,
     **let: Any,
 ) -> ChainStudy:
-    """Reads a chain file: several jobs, what they start from, and what they are swept over.
+    """Reads a chain file, which describes several jobs. Nothing runs until `run()` is called on the result.
 
     Args:
-        file: its path, or the name of a recipe, such as `study`.
-        only: members to run by the name of their set, such as `{"task": ["acl_arc"]}`.
-        fields: sections or fields of the configuration that hold for all stages.
-        **let: values for the names of the file's `let`, such as `data="/data"`.
+        file: the path of the file, or the name of a recipe, such as `study`.
+        only: the members of sets to keep, such as `{"task": ["acl_arc"]}`. Other members are left out.
+        fields: sections or fields of the configuration for all stages.
+        **let: values that replace those of the file's `let`, such as `data="/data"`.
+
+    Returns:
+        The chain, with `plan()`, `run()`, `status()` and `report()`.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong.
+        ConfigError: the file cannot be read, or has an error.
     """
     values = {name: str(value) for name, value in let.items()}
     members = {name: list(of_set) for name, of_set in (only or {}).items()}
@@ -224,49 +345,58 @@ def chain(
 
 @dataclass(frozen=True)
 class ChainStudy:
-    """A chain of stages that can be planned, run, looked at and reported."""
+    """Several jobs from one chain file. `dontstop.chain` makes one."""
 
     _chain: ChainRun
 
     def plan(self) -> ChainPlan:
-        """What would run, and what it takes. Nothing runs.
+        """Lists the stages that would run, and what they would cost. Nothing runs.
+
+        Returns:
+            The plan. `print(plan)` shows it as tables.
 
         Raises:
-            AdaptError: a stage cannot work.
+            AdaptError: a stage is configured wrongly.
         """
         with _session():
             return self._chain.plan()
 
     def run(self) -> Report:
-        """Runs what is not finished, side by side as far as there is room, and writes the report.
+        """Runs all unfinished stages, as many at once as the resources allow, and writes the report.
+
+        Returns:
+            The report, with the path of its HTML page.
 
         Raises:
-            AdaptError: a stage failed. The report of what is finished is written before.
+            AdaptError: a stage failed. The report of the finished stages is written first.
         """
         with _session():
             return self._chain.run()
 
     def status(self) -> ChainNow:
-        """How far the chain is, wherever it runs."""
+        """Returns which stages are finished, running or waiting, also of a chain that another process runs."""
         with _session():
             return self._chain.status()
 
     def report(self) -> Report:
-        """Writes the report of all that is finished."""
+        """Writes the report of all finished stages, and returns it."""
         with _session():
             return self._chain.report()
 
 
 def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
-    """Says what a job would run, why, and what it takes. Nothing runs.
+    """Lists the stages that a job would run, why each would run, and what trainings would cost. Nothing runs.
 
     Args:
-        job: its name, such as `dapt`.
-        config: see `dapt`.
-        **fields: see `dapt`.
+        job: the name of the job, such as `dapt`.
+        config: as for `dapt`.
+        **fields: as for `dapt`.
+
+    Returns:
+        The plan. `print(plan)` shows it as tables.
 
     Raises:
-        AdaptError: as the job itself would raise before anything runs.
+        AdaptError: the job would be refused: a field, a file or a model is wrong.
     """
     with _session():
         return plan_of(job_of(job), Context.of(configuration(job_of(job).kind, config, fields)))
@@ -274,7 +404,7 @@ def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
 
 @contextmanager
 def _session() -> Iterator[None]:
-    """A run as a library. An interrupt ends what runs, and leaves the process as it was."""
+    """Runs a block as a library. An interrupt ends the run and restores the state of the process."""
     with as_library():
         try:
             yield
@@ -291,12 +421,12 @@ def _run(name: str, config: Source, fields: Mapping[str, Any]) -> Run[Any]:
 
 
 def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Config:
-    """The configuration of a job, checked as the command checks it.
+    """Returns the configuration of a job, checked as the command checks it.
 
     Args:
-        kind: of the job.
-        config: where it comes from.
-        fields: that replace those of `config`.
+        kind: the kind of job.
+        config: the source of the configuration.
+        fields: fields that replace those of `config`.
 
     Raises:
         ConfigError: a file cannot be read, or a field is unknown (names the nearest) or has a wrong value.
@@ -308,7 +438,7 @@ def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Conf
 
 
 def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
-    """The command line that says the same.
+    """Returns the command line that gives the same configuration.
 
     Raises:
         ConfigError: a configuration file does not exist.

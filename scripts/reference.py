@@ -63,7 +63,7 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
     "storage": ALL,
     "tracking": (*STREAMING, "dontstop tune"),
 }
-"""The jobs that read a section. A test compares this with what jobs read when they are planned."""
+"""The jobs that read a section."""
 FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "model": ("Model, objective, training", ("model", "objective", "training", "method", "sequence")),
     "text": ("Text", ("corpus", "mixture", "select")),
@@ -253,18 +253,29 @@ def kinds_table(table: Kinds[Any]) -> str:
     """A row for each kind: its name, and what it does."""
     lines = ["| name | what it does |", "|---|---|"]
     for name in table:
-        doc = class_of(table[name]).doc
-        lines.append(f"| `{name}` | {_first_sentence(doc)} |")
+        kind = class_of(table[name])
+        options = options_of(table, name)
+        is_method = table is METHODS and options is not None
+        shown = f"[`{name}`](#{name})" if options is not None else f"`{name}`"
+        lines.append(f"| {shown} | {_first_sentence((options.__doc__ or '') if is_method else kind.doc)} |")
     return "\n".join(lines)
+
+
+def options_of(table: Kinds[Any], name: str) -> Any:
+    """The dataclass of the options of a kind; None if it has none, or has them in a section that others use too."""
+    if table in (OBJECTIVES, MERGERS, ACTIONS):
+        return None
+    options = table.load(name) if table is BLOCKS else getattr(table.load(name), "Options", None)
+    has_fields = options is not None and any(get_origin(hint) is not ClassVar for hint in hints_of(options).values())
+    return options if has_fields else None
 
 
 def kinds_options(table: Kinds[Any], inline: bool = False) -> str:
     """The options of each kind of a table."""
     text = []
     for name in table:
-        kind = table.load(name)
-        options = kind if inline else getattr(kind, "Options", None)
-        if options is None or not any(get_origin(hint) is not ClassVar for hint in hints_of(options).values()):
+        options = options_of(table, name)
+        if options is None:
             continue
         about = "" if inline else _first(options.__doc__)
         text += [f"### {name} {{ #{name} }}", about, *section_fields(f"{name}", options)]
@@ -485,8 +496,9 @@ def python_page() -> str:
 
 
 def _first_sentence(text: str) -> str:
-    sentence, stop, _ = " ".join(text.strip().partition("\n\n")[0].split()).partition(". ")
-    return _text(f"{sentence}." if stop else sentence).replace("|", "\\|")
+    paragraph = " ".join(text.strip().partition("\n\n")[0].split())
+    match = re.match(r".*?(?<!\bal)(?<!\be\.g)(?<!\bi\.e)\.(?= [A-Z`]|$)", paragraph)
+    return _text(match[0] if match else paragraph).replace("|", "\\|")
 
 
 if __name__ == "__main__":

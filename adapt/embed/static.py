@@ -49,7 +49,7 @@ class StaticOptions:
 
 
 class StaticMean(Embedder):
-    """SIF vectors of a text's tokens, special ones left out."""
+    """Embeds a text by the weighted mean of its tokens' input embeddings (SIF), without running the model."""
 
     Options = StaticOptions
     reads_model = True

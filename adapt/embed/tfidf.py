@@ -36,7 +36,10 @@ class TfidfOptions:
 
 
 class Tfidf(Embedder):
-    """Projects (1 + log count) x (1 + log(texts / texts with the word)), of length 1, on the first singular vectors."""
+    """Embeds a text by its words, weighted by how rare they are, in few dimensions (latent semantic analysis).
+
+    It projects (1 + log count) x (1 + log(texts / texts with the word)), of length 1, on the first singular vectors.
+    """
 
     Options = TfidfOptions
     learns = True

@@ -43,7 +43,7 @@ class TransformerOptions:
 
 
 class TransformerMean(Embedder):
-    """The mean of the states of one layer, or that of the first token."""
+    """Embeds a text by a model's hidden states: their mean in one layer, or the state of the first token."""
 
     Options = TransformerOptions
     reads_model = True

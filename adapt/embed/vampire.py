@@ -43,7 +43,7 @@ class VampireOptions:
 
 
 class Vampire(Embedder):
-    """Trains the topic model on a sample, and embeds by its layers."""
+    """Embeds a text by a topic model that it trains on the pool and the target (VAMPIRE, as in kNN-TAPT)."""
 
     Options = VampireOptions
     learns = True

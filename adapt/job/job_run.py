@@ -169,17 +169,17 @@ def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Plan(SelfShown):
-    """The stages of a job in the order in which they run. `print(plan)` shows them."""
+    """The stages of a job in the order in which they run. `print(plan)` shows them as a table."""
 
     job: str
     stages: list[Planned]
     trainings: dict[str, Any]
-    """What each training that is to run takes, by its name: an `adapt.train.capacity.forecast.Forecast`; None where its
-    text must be prepared first."""
+    """A forecast of tokens, time and cost for each unfinished training, by its name. None if its text is not prepared
+    yet."""
 
     @property
     def to_run(self) -> list[Planned]:
-        """The stages that are not finished."""
+        """The unfinished stages."""
         return [line for line in self.stages if not line.record]
 
     def blocks(self) -> list[Block]:

@@ -36,7 +36,7 @@ def change_vocabulary(context: Context) -> Stage[Any]:
 
 
 def analyze(context: Context) -> AnalyzeVocabulary:
-    """The words of each source, and of general text."""
+    """Measures how the tokenizer breaks the words of each source and of general text."""
     config = context.config
     domains = domain_files(context)
     if config.evaluation.general_paths:
@@ -66,7 +66,7 @@ def screening(context: Context) -> Screening:
 
 
 def extend(context: Context) -> ExtendVocabulary | TeachRows:
-    """Words of the corpus become tokens of the model.
+    """Adds words of the corpus as tokens.
 
     Raises:
         ConfigError: `vocabulary.candidates` is no way and no file, or wants general text and there is none; or the
@@ -141,7 +141,7 @@ def _donor(context: Context) -> Start | None:
 
 
 def trim(context: Context) -> TrimVocabulary:
-    """Tokens that no text uses are dropped.
+    """Removes the tokens that no text uses.
 
     Raises:
         ConfigError: `vocabulary.keep` is no file.
@@ -164,7 +164,7 @@ def _whole(files: Files) -> Files:
 
 
 def scratch(context: Context) -> ScratchModel:
-    """A tokenizer of the corpus and a model that knows nothing, to be trained on.
+    """Trains a tokenizer on the corpus, and makes a model with random weights for it.
 
     Raises:
         ConfigError: `vocabulary.size` is `elbow`, of which there is none.

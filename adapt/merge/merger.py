@@ -108,7 +108,7 @@ def decay_weights(decay: str, models: int) -> tuple[float, ...]:
 
 
 class Average(Merger):
-    """sum_j c_j theta_j / sum_j c_j at share 1; below it, on the straight line from the base."""
+    """Averages models with weights c: sum_j c_j theta_j / sum_j c_j. A share below 1 goes only part of the way."""
 
     is_weighted = True
 
@@ -123,7 +123,7 @@ class Average(Merger):
 
 
 class Interpolate(Merger):
-    """(1 - a) theta_0 + a theta_1 at share a: what was learnt is given back to the base in part."""
+    """Takes the point at share a on the line from the base to one model: (1 - a) theta_0 + a theta_1."""
 
     shares = (0.5,)
     models = (1, 1)

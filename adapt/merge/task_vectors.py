@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class TaskArithmetic(Merger):
-    """theta_0 + a sum_i w_i (theta_i - theta_0) at share a. A negative weight takes away what its model learnt."""
+    """Adds the weighted changes of models to the base: theta_0 + a sum_i w_i (theta_i - theta_0).
+
+    A negative weight removes what its model learnt.
+    """
 
     shares = (0.4,)
     is_weighted = True
@@ -45,7 +48,10 @@ def weighted_sum(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 class Residual(Merger):
-    """theta_adapted + a (theta_instruct - theta_0) at share a. The models are the adapted one and the instruct one."""
+    """Gives an adapted model the instruction tuning of the same base: theta_adapted + a (theta_instruct - theta_0).
+
+    `merge.models` lists the adapted model, then the instruct model.
+    """
 
     models = (2, 2)
     dressed_as = 1
@@ -61,7 +67,9 @@ RANGE = 2**32
 
 
 class Dare(Merger):
-    """theta_0 + a sum_i w_i b_i (theta_i - theta_0) / density at share a, b_i 1 with probability `density`, else 0.
+    """Adds random parts of the models' changes, scaled up to keep their expectation (DARE, arXiv 2311.03099).
+
+    It computes theta_0 + a sum_i w_i b_i (theta_i - theta_0) / density, where b_i is 1 with probability `density`.
 
     So the expectation is task arithmetic's. What is dropped depends on the seed, the place of the model in the list,
     and the name of the tensor, and not on the order of tensors or on threads. Tied tensors stay equal.

@@ -19,7 +19,9 @@ CHUNK = 2**20
 
 
 class Ties(Merger):
-    """theta_0 + a m at share a, where m is the mean of those differences that have the elected sign.
+    """Adds the largest changes on whose sign most models agree (TIES, arXiv 2306.01708).
+
+    It computes theta_0 + a m, where m is the mean of those differences that have the elected sign.
 
     Of each model the `density` largest differences by size are kept, over all tensors together, as published; those
     that equal the smallest kept stay too. The elected sign is that of sum_i w_i tau_i; where that is 0 nothing changes.

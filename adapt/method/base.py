@@ -71,7 +71,7 @@ class AddedMemory:
 
 
 class Method:
-    """Plain training: every hook does nothing.
+    """Trains without any measure against forgetting. Every hook does nothing.
 
     Args:
         options: an instance of `Options`; None where the method has none.

@@ -16,7 +16,7 @@ from adapt.support.errors import ConfigError
 
 
 class One(Method):
-    """ONE: each domain is learnt by a model of its own, from the model to begin with. Nothing can be forgotten."""
+    """Trains a separate model per domain, each from the base model (ONE). Nothing can be forgotten."""
 
     kind: ClassVar[str] = "one"
     mode: ClassVar[str | None] = "separate"
@@ -27,7 +27,7 @@ class One(Method):
 
 
 class Joint(Method):
-    """JOINT: all domains are learnt at once, mixed, by one model."""
+    """Trains one model on the mixed text of all domains (JOINT)."""
 
     kind: ClassVar[str] = "joint"
     mode: ClassVar[str | None] = "joint"
@@ -38,7 +38,7 @@ class Joint(Method):
 
 
 class MergedAfter(Method):
-    """Plain training of each domain from the base; after each domain the merge of all models so far is measured."""
+    """Trains each domain from the base model, and after each merges all models so far."""
 
     kind: ClassVar[str] = "merge"
     is_merged_after: ClassVar[bool] = True

@@ -73,7 +73,10 @@ class DsirOptions:
 
 
 class Dsir(Selection):
-    """Two passes over the pool: its grams are counted, then its documents weighed. Memory is flat."""
+    """Prefers documents whose n-grams are more frequent in the target than in the pool (DSIR, arXiv 2302.03169).
+
+    It reads the pool twice: to count n-grams, and to score documents. Its memory does not grow with the pool.
+    """
 
     Options = DsirOptions
 

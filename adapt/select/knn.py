@@ -28,7 +28,10 @@ Union = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class NearestNeighbours(Selection):
-    """A search of the index for each text, and one pass over the pool. Memory holds the union."""
+    """Takes the nearest documents of every target text, by embedding (kNN-TAPT).
+
+    It searches the index once per text and reads the pool once. Memory holds all neighbours.
+    """
 
     Options = NoOptions
 

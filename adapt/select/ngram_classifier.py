@@ -54,7 +54,10 @@ class ClassifierOptions:
 
 
 class ByClassifier(Selection):
-    """Memory holds the sample; the pool is read once for it, and once for the scores."""
+    """Prefers documents that a classifier of n-grams takes for target text (arXiv 2402.03300).
+
+    It reads the pool twice: once for the sample that it holds in memory, and once for the scores.
+    """
 
     Options = ClassifierOptions
 

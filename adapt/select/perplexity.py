@@ -56,7 +56,10 @@ class PerplexityOptions:
 
 
 class ByPerplexity(Selection):
-    """One pass with the models; for a band, the sample is measured before."""
+    """Takes documents by a model's loss: those within a band, or those that the model predicts better than a reference.
+
+    It reads the pool once with the models. For a band, it measures a sample first.
+    """
 
     Options = PerplexityOptions
 

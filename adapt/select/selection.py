@@ -198,7 +198,9 @@ AT_ONCE = 4096
 
 
 class Random(Selection):
-    """A uniform sample without replacement.
+    """Takes documents at random (RAND-TAPT), the control for every other selection.
+
+    The sample is uniform and without replacement.
 
     Each document draws a number by (seed, id), and those with the largest are taken: more are asked for, those of a
     smaller sample are among them.

@@ -42,7 +42,10 @@ class SemdedupOptions:
 
 
 class WithoutCopies(Selection):
-    """A filter: the vectors are read twice, before the pass over the pool."""
+    """Drops documents whose embedding nearly equals that of another document (SemDeDup, arXiv 2303.09540).
+
+    It is a filter, used before another selection. It reads the vectors twice, before the pass over the pool.
+    """
 
     Options = SemdedupOptions
 

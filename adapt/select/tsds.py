@@ -166,7 +166,10 @@ class TsdsOptions:
 
 
 class TransportMass(Selection):
-    """A search for each text and for each document that gets mass, and one pass over the pool."""
+    """Spreads the selection over the whole target by optimal transport, without near copies (TSDS, arXiv 2410.11303).
+
+    It searches the index for each text and for each document that gets mass, and reads the pool once.
+    """
 
     Options = TsdsOptions
 

@@ -7,11 +7,11 @@ from adapt.support.redact import redact
 
 
 class AdaptError(Exception):
-    """Base of every error this package raises on purpose. Passwords in URLs are left out of what it says.
+    """Base class of the errors that dontstop raises on purpose. Its text never contains passwords of URLs.
 
     Args:
-        what: one sentence that names the file, line or key at fault.
-        fix: one sentence that says what to change.
+        what: a sentence that names the file, line or field at fault.
+        fix: a sentence that says what to change.
     """
 
     exit_code = 1
