@@ -1,6 +1,8 @@
-"""One file a claim: `python -m benchmarks.NAME [--quick] [--json FILE] [--data FOLDER] [--models FOLDER]`.
+"""Benchmarks, one file per claim.
 
-`slices` and `small_decoder` make what docs/science/replication.md starts from; `claims`, `sequences` and `versus` make
-tables of finished chains; `equality` compares what two versions of the code compute. These six are no benchmarks and
-have arguments of their own.
+Usage: `python -m benchmarks.NAME [--quick] [--json FILE] [--data FOLDER] [--models FOLDER]`
+
+Eight files are no benchmarks and have their own arguments: `slices` and `small_decoder` make the data and the decoder
+of the studies in docs/science; `claims`, `sequences`, `selection_study`, `vocabulary_study` and `versus` print tables
+of finished chains. `equality` compares what two versions of the code compute.
 """

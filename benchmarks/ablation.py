@@ -1,4 +1,4 @@
-"""What each technique of the training core is worth: its speed with all of them over its speed without that one."""
+"""Speed of the training core with all of its techniques, over its speed without one of them."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,12 +10,12 @@ from benchmarks.switches import TECHNIQUES
 from benchmarks.texts import Case
 
 TARGETS = {f"{mode}: {name}": (">=", 0.97) for mode in ("grouped", "lines") for name in TECHNIQUES}
-"""None may cost more than noise."""
+"""Least ratio of each technique: none may make training slower by more than noise."""
 STEPS, WARM_UP = 3, 1
 
 
 def measure(options: Options) -> Result:
-    """The small model, both kinds of text; with `--quick` grouped text alone."""
+    """Measures the small model on both kinds of text; with `--quick` on long texts only."""
     modes = ("grouped",) if options.quick else ("grouped", "lines")
     result = Result({})
     for mode in modes:

@@ -1,7 +1,7 @@
-"""What the runner adds to a stage, and how long a study of 10,000 stages takes to plan.
+"""What the chain runner adds to a stage, and how long it plans a study of 10,000 stages.
 
-`stage_overhead_ms` is of a chain of 20 stages that write a line each, in one process: keys, locks, files put to disk,
-records. `plan_10k_s` is a whole `jobs/chain.py plan`: 2,000 fine-tunings with five seeds each.
+`stage_overhead_ms` is measured on a chain of 20 stages that each write a line, in one process: keys, locks, files
+written to disk, records. `plan_10k_s` is a complete `dontstop chain plan` of 2,000 fine-tunings with five seeds each.
 """
 
 import json
@@ -23,14 +23,14 @@ STAGES, SEEDS = 20, 5
 
 @dataclass(frozen=True)
 class Nothing:
-    """The result of a trivial stage."""
+    """Result of a trivial stage: its number."""
 
     number: int
 
 
 @dataclass(frozen=True, eq=False)
 class Trivial(Stage[Nothing]):
-    """A stage that writes a line, after another."""
+    """A stage that writes a line and depends on the stage before."""
 
     kind = "trivial"
 
@@ -39,17 +39,17 @@ class Trivial(Stage[Nothing]):
     before: "Trivial | None"
 
     def what(self) -> Mapping[str, Any]:
-        """Its number."""
+        """Identifies the stage by its number."""
         return {"number": self.number}
 
     def run(self, folder: Path, done: Done) -> Outcome[Nothing]:
-        """Writes it."""
+        """Writes the line."""
         (folder / "line.txt").write_text(f"{self.number}\n")
         return Outcome(Nothing(self.number))
 
 
 def measure(options: Options) -> Result:
-    """Runs trivial chains, and plans a study."""
+    """Runs trivial chains and plans a large study."""
     with workplace() as folder:
         rounds = [_ran(Store(folder / str(number))) for number in range(2 if options.quick else 7)]
         tasks, recipes = (10, 20) if options.quick else (40, 50)
@@ -61,7 +61,7 @@ def measure(options: Options) -> Result:
 
 
 def _ran(store: Store) -> float:
-    """Seconds of a chain of trivial stages."""
+    """Returns the seconds that a chain of trivial stages takes."""
     last = None
     for number in range(STAGES):
         last = Trivial(f"stage-{number}", number, last)
@@ -72,7 +72,7 @@ def _ran(store: Store) -> float:
 
 
 def _planned(folder: Path, tasks: int, recipes: int) -> float:
-    """Seconds of planning fine-tunings with some learning rates on some tasks."""
+    """Returns the seconds that planning fine-tunings with many learning rates and tasks takes."""
     from adapt.model.demo_checkpoint import demo_checkpoint
 
     model = demo_checkpoint("demo:bert-tiny")

@@ -1,8 +1,9 @@
-"""What a finished chain says of the papers' claims, as a Markdown table for docs/science/replication.md.
+"""Prints what a finished chain says about the papers' claims, as a Markdown table for docs/science/dapt-tapt.md.
 
-python -m benchmarks.claims benchmarks/replication.yaml [options as of jobs/chain.py]
+python -m benchmarks.claims benchmarks/replication.yaml [options of dontstop chain]
 
-A claim holds, or does not, where p (Holm-corrected over the recipes compared) is below .05; else it is undecided.
+A claim holds or does not hold if p, corrected by Holm's method over the compared recipes, is below .05. Otherwise it is
+undecided.
 """
 
 import sys
@@ -21,7 +22,7 @@ from adapt.show.report.task_runs import collect
 from adapt.statistics.comparison import points, verdict
 
 Line = tuple[str, str, str]
-"""Claim, direction, figures."""
+"""A claim, its verdict and the figures."""
 
 GAINS = [
     ("DAPT helps (table 3)", "DAPT", "base"),
@@ -34,7 +35,7 @@ GAINS = [
 
 
 def gains(found: Study) -> Iterator[Line]:
-    """The first recipe is better than the second, on average over tasks, and task by task."""
+    """Compares two recipes on average over tasks and on each task."""
     for claim, recipe, baseline in GAINS:
         compared = compare_all(collect(replace(found, baseline=baseline)))
         if recipe not in compared.average:
@@ -48,14 +49,14 @@ def gains(found: Study) -> Iterator[Line]:
 
 
 def direction(found: RecipeCompared) -> str:
-    """What a comparison says of the claim that the difference is above 0."""
+    """Returns the verdict on the claim that the difference is above 0."""
     if not found.significant:
         return "undecided"
     return "holds" if found.comparison.difference > 0 else "does not hold"
 
 
 def harder_tasks(found: Study) -> Iterator[Line]:
-    """Rank correlation of a task's score without adaptation with what adaptation adds."""
+    """Correlates each task's score without adaptation with the gain of adaptation, by rank."""
     results = collect(found)
     compared = compare_all(results)
     for recipe in ("DAPT", "DAPT+TAPT"):
@@ -71,7 +72,7 @@ def harder_tasks(found: Study) -> Iterator[Line]:
 
 
 def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
-    """Spearman's, and p over all permutations."""
+    """Returns Spearman's rank correlation, and its p over all permutations."""
 
     def statistic(values: list[float]) -> float:
         return float(spearmanr(values, other).statistic)
@@ -81,7 +82,7 @@ def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
 
 
 def forgetting(found: Study) -> Iterator[Line]:
-    """General loss after minus before, of every DAPT."""
+    """Returns the change of the loss on general text for each DAPT."""
     changes = {
         "-".join(entry.values.values()): entry.result.losses["general"].change
         for entry in found.entries
@@ -95,7 +96,7 @@ def forgetting(found: Study) -> Iterator[Line]:
 
 
 def loss_matrix(found: Study) -> Iterator[Line]:
-    """The lowest loss on a domain is that of the model adapted to it."""
+    """Checks that each domain's lowest loss is that of the model adapted to it."""
     for entry in found.entries:
         if entry.record.stage != "compare":
             continue

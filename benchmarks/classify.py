@@ -1,4 +1,4 @@
-"""A classification task for the fine-tuning benchmark, real (ChemProt) or made up, and the Trainer's side of it."""
+"""The classification task of the fine-tuning benchmark (ChemProt or generated), and its training with the Trainer."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model and a task."""
+    """A model and its task."""
 
     size: str
     """`tiny` or `minilm`."""
@@ -30,7 +30,7 @@ class Case:
 
 
 def tokenizer(case: Case) -> Any:
-    """The model's, or one made here."""
+    """Loads the model's tokenizer, or trains one."""
     from transformers import AutoTokenizer
 
     if not case.model:
@@ -42,7 +42,7 @@ def tokenizer(case: Case) -> Any:
 
 
 def examples(case: Case) -> list[tuple[list[int], int]]:
-    """Tokens and class of each train example, in random order."""
+    """Returns the tokens and class of each train example, in random order."""
     if case.data:
         with gzip.open(case.data / "tasks/chemprot/train.jsonl.gz", "rt") as lines:
             records = [json.loads(line) for line in lines]
@@ -53,12 +53,12 @@ def examples(case: Case) -> list[tuple[list[int], int]]:
         texts, labels = made_up()
     encoded = tokenizer(case).backend_tokenizer.encode_batch_fast(texts)
     rows = [(encoding.ids[:MAX_LENGTH], label) for encoding, label in zip(encoded, labels, strict=True)]
-    random.Random(0).shuffle(rows)  # a few steps see the first ones only, which are longer in ChemProt
+    random.Random(0).shuffle(rows)  # a few steps only use the first examples, which are longer in ChemProt
     return rows
 
 
 def made_up() -> tuple[list[str], list[int]]:
-    """Sentences of Python's documentation, up to 150 words; the class is whether one names a function."""
+    """Generates a task: sentences of Python's documentation, classified by whether they name a function."""
     from pydoc_data.topics import topics
 
     draw = random.Random(0)
@@ -68,7 +68,7 @@ def made_up() -> tuple[list[str], list[int]]:
 
 
 def language_model(case: Case) -> Any:
-    """A folder's, or a random one of its size."""
+    """Loads a model, or makes a random one of the same size."""
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
@@ -80,7 +80,7 @@ def language_model(case: Case) -> Any:
 
 
 def peer(case: Case, steps: int) -> dict[str, float]:
-    """Trains with the Trainer; examples_per_s and cpu_s_per_example."""
+    """Trains with transformers' Trainer. Returns examples_per_s and cpu_s_per_example."""
     import tempfile
 
     import torch

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, the machine's description, the table and the JSON."""
+"""What all benchmarks share: options, the description of the machine, the printed table and the JSON."""
 
 import argparse
 import json
@@ -20,16 +20,16 @@ from benchmarks.rounds import Ratio
 ROOT = Path(__file__).resolve().parent.parent
 MATRIX_FEATURES = (
     *("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_int8"),
-    *("asimd", "sve", "sve2", "sme", "bf16", "i8mm"),  # of ARM
+    *("asimd", "sve", "sve2", "sme", "bf16", "i8mm"),  # Arm
 )
-"""What decides how fast a CPU multiplies matrices, as Linux names it."""
+"""CPU features that decide how fast matrices are multiplied, as Linux names them."""
 Targets = dict[str, tuple[str, float]]
 T = TypeVar("T")
 
 
 @dataclass
 class Result:
-    """What a benchmark found."""
+    """The figures that a benchmark measured."""
 
     figures: dict[str, float]
     details: list[tuple[str, str]] = field(default_factory=list)
@@ -38,14 +38,14 @@ class Result:
     """The ratio in every round, of figures that compare."""
 
     def compare(self, figure: str, ratio: Ratio) -> None:
-        """Adds a figure that compares: the median over rounds."""
+        """Adds a figure that compares two sides: the median over rounds."""
         self.figures[figure] = ratio.middle
         self.ratios[figure] = ratio
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command line."""
+    """Options of the command line."""
 
     quick: bool
     data: Path | None
@@ -53,7 +53,7 @@ class Options:
 
 
 def quick_precision() -> Any:
-    """What `training.precision: auto` is here: bf16 where that is quicker than fp32, else fp32."""
+    """Returns what `training.precision: auto` chooses on this machine: bf16 where it is faster than fp32."""
     import torch
 
     from adapt.train.precision import resolve
@@ -62,12 +62,12 @@ def quick_precision() -> Any:
 
 
 def parser_of(name: str, about: str | None, needs_folders: bool = False) -> argparse.ArgumentParser:
-    """The arguments that every benchmark takes. One that has no use for a folder takes it all the same.
+    """Makes the parser of the arguments that every benchmark takes, also if it does not use them.
 
     Args:
         name: of the benchmark's module.
         about: what it measures.
-        needs_folders: whether it runs on no other text and models than those of the two folders.
+        needs_folders: whether it needs the text and models of the two folders.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
     parser.add_argument("--quick", action="store_true", help="less of all: a check, at most 3 minutes on 2 cores")
@@ -80,14 +80,14 @@ def parser_of(name: str, about: str | None, needs_folders: bool = False) -> argp
 
 
 def main(name: str, targets: Targets, measure: Callable[[Options], Result]) -> None:
-    """Runs a benchmark, prints its table and writes its JSON where asked."""
+    """Runs a benchmark, prints its table and writes its JSON if requested."""
     arguments = parser_of(name, sys.modules["__main__"].__doc__).parse_args()
     result = measure(Options(arguments.quick, arguments.data, arguments.models))
     report(name, targets, result, arguments.json)
 
 
 def report(name: str, targets: Targets, result: Result, file: Path | None) -> None:
-    """Prints the table, and writes the JSON where asked."""
+    """Prints the table, and writes the JSON if requested."""
     _show(name, targets, result)
     if file:
         values = {"name": name, "machine": machine(), "figures": result.figures, "targets": targets}
@@ -96,7 +96,7 @@ def report(name: str, targets: Targets, result: Result, file: Path | None) -> No
 
 
 def _show(name: str, targets: Targets, result: Result) -> None:
-    """The table for people."""
+    """Prints the table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -116,7 +116,7 @@ def _show(name: str, targets: Targets, result: Result) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures were measured."""
+    """Describes the machine: processor, cores, memory, GPU and versions."""
     import torch
 
     known = processor(Path("/proc/cpuinfo").read_text())
@@ -132,7 +132,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor(described: str) -> dict[str, str]:
-    """What Linux says of the first core (/proc/cpuinfo), and as `matrix` what it multiplies matrices with."""
+    """Reads the first core's description from /proc/cpuinfo. `matrix` lists the features for matrix products."""
     lines = (line.partition(":") for line in described.partition("\n\n")[0].splitlines())
     known = {name.strip(): value.strip() for name, _, value in lines}
     features = known.get("flags", known.get("Features", "")).split()
@@ -140,7 +140,7 @@ def processor(described: str) -> dict[str, str]:
 
 
 def corpus_file(folder: Path, documents: int) -> Path:
-    """A jsonl file of real English that needs no download: sentences of Python's language reference, repeated."""
+    """Writes a jsonl file of English text that needs no download: Python's language reference, repeated."""
     from pydoc_data.topics import topics
 
     paragraphs = [" ".join(part.split()) for text in topics.values() for part in text.split("\n\n") if len(part) > 80]
@@ -154,13 +154,13 @@ def corpus_file(folder: Path, documents: int) -> Path:
 def job(
     arguments: list[str], kind: str = "dapt", environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Starts a job of jobs/."""
+    """Starts a job of jobs/ as a process."""
     command = [sys.executable, str(ROOT / "jobs" / f"{kind}.py"), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Waits for a job and reads its last line of stdout."""
+    """Waits for a job and parses the last line of its stdout."""
     output, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"the job failed with exit code {process.returncode}: {process.args!r}")
@@ -168,13 +168,13 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def steps_done(root: Path, stage: str = "train") -> int:
-    """Steps that a running job has reported."""
+    """Returns the number of steps that a running job has reported."""
     lines = [line for file in root.glob(f"{stage}/*/metrics.jsonl") for line in file.read_text().splitlines()]
     return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 300) -> None:
-    """Waits until a running job has come to some point."""
+    """Waits until a condition on a running job is true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -183,7 +183,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], time
 
 
 def peak_bytes() -> int:
-    """Most memory that this process held: of the GPU, else of the machine."""
+    """Returns the largest memory of this process: on the GPU if there is one, else in RAM."""
     import resource
 
     import torch
@@ -194,16 +194,16 @@ def peak_bytes() -> int:
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> T:
-    """A function's result, computed in a fresh process, so that nothing of one measurement reaches the next."""
+    """Runs a function in a new process, so that measurements do not affect each other."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result: T = pool.apply(function, arguments)
-        pool.close()  # it ends by itself: ended by a signal, as a pool would, it may say that it was interrupted
+        pool.close()  # close the pool and wait: terminating it may print that it was interrupted
         pool.join()
     return result
 
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """A temporary folder."""
+    """Makes a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""Large files of real text for the corpus benchmarks."""
+"""Makes large files of real text for the corpus benchmarks."""
 
 import gzip
 import itertools
@@ -10,7 +10,7 @@ from benchmarks.texts import SMALL
 
 
 def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "") -> Path:
-    """Documents of the shared corpora (else of Python itself), repeated with a salt, so that none is alike."""
+    """Writes documents of the shared corpora (or of Python's documentation), each repetition made unique by a salt."""
     size = 0
     with path.open("w") as file:
         for number, text in enumerate(itertools.cycle(_texts(data))):
@@ -23,9 +23,9 @@ def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "")
 
 
 def some_texts(megabytes: float, data: Path | None) -> list[str]:
-    """Documents from all over the shared corpora (else of Python itself), with about so much text, each once.
+    """Returns about this much text from all over the shared corpora (or Python's documentation), each document once.
 
-    Where there is less text than that, all of it comes again, and again, with a number before each document.
+    If there is less text than that, it is repeated with a number before each document.
     """
     texts = _texts(data)
     size = sum(len(text.encode()) for text in texts) / 1e6
@@ -51,7 +51,7 @@ def _documentation() -> list[str]:
 
 
 def model_folder(folder: Path, models: Path | None) -> Path:
-    """A model whose tokenizer is used: the shared small one, else random weights with a tokenizer made here."""
+    """Returns the folder of a model for its tokenizer: the shared small one, or a random one made here."""
     if models:
         return models / SMALL
     from transformers import BertConfig, BertForMaskedLM

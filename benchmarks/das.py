@@ -1,4 +1,4 @@
-"""What the benchmarks of methods' costs run: a training step with a method, and a batch of the importance pass."""
+"""Training steps with a method and batches of DAS's importance pass, for the benchmarks of their costs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from adapt.train.loop import Loop
 
 Training = Literal["plain", "exact", "lean", "economy"]
-"""Without a method, or DAS at some cost of its contrast."""
+"""A step without a method, or with DAS at one cost of its contrast."""
 Work = Callable[[int, dict[str, Any]], Any]
-"""Takes a number and the columns of some rows, and works on them."""
+"""A step: takes its number and the columns of some rows."""
 
 
 def config_of(case: Case, training: Training) -> Config:
-    """The configuration of a job that trains in this way."""
+    """Returns the configuration of a job that trains in this way."""
     settings = TrainingConfig(global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4)
     if training == "plain":
         return Config(training=settings)
@@ -30,12 +30,12 @@ def config_of(case: Case, training: Training) -> Config:
 
 
 def step_of(case: Case, training: Training, steps: int) -> Work:
-    """An optimizer step of a model of its own, which takes so many."""
+    """Makes an optimizer step with its own model, for this many rows."""
     return method_step(case, config_of(case, training), steps)
 
 
 def method_step(case: Case, config: Config, steps: int) -> Work:
-    """The same with the method of a configuration."""
+    """Makes an optimizer step with the method of a configuration."""
     loop = _loop(case, config, steps)
     return lambda number, columns: loop.step(columns, number, loop.training.learning_rate)
 
@@ -73,7 +73,7 @@ def _loop(case: Case, config: Config, steps: int) -> Loop:
 
 
 def _model(case: Case) -> tuple[Any, Any]:
-    """A model as jobs load it, and the device it is for."""
+    """Loads a model as jobs do, with its device."""
     import torch
 
     from adapt.model.packing.isolation import keep_documents_apart
@@ -84,7 +84,7 @@ def _model(case: Case) -> tuple[Any, Any]:
 
 
 def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
-    """What the stages before a training leave behind."""
+    """Makes what earlier stages would leave for a training."""
     if config.method.kind == "ewc":
         from safetensors.torch import save_file
 
@@ -97,7 +97,7 @@ def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
 
 
 def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
-    """Importance that means nothing."""
+    """Returns random importances."""
     import torch
 
     from adapt.method.das.importance import Importance, normalize, random_sizes, save_importance
@@ -108,11 +108,11 @@ def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
 
 
 def importance_batches(case: Case, most: int) -> dict[str, Work]:
-    """A batch of the importance pass as the stage takes it, about `general` knowledge and a `domain`.
+    """Makes batches of the importance pass as the stage measures them, for `general` knowledge and a `domain`.
 
     Args:
-        case: says the model, and what rows are.
-        most: of the columns' rows are in the batch.
+        case: the model and its rows.
+        most: number of rows in a batch.
     """
     from adapt.model.layers import Gates
     from adapt.model.packing.dropout import use_quick_dropout

@@ -1,10 +1,10 @@
-"""What DAS costs over plain training: time and memory of a step, and the pass that measures importance.
+"""Cost of DAS over plain training: time and memory of a step, and of measuring importance.
 
-Plain training and DAS (soft mask of updates; contrast `exact`, `lean`, `economy`) take the same rows of 164 tokens
-through the product's own loop. Their steps alternate in one process, and every figure is the median over rounds of the
-ratio to the plain step of the same round. `_flops` is the ratio by count; `_memory` that of the peaks of fresh
-processes. `importance_steps`: how many plain steps of the paper's 248 rows 10 batches of 64 rows take for general
-knowledge (`_domain`: for a domain). CPUs get fewer rows in a step and in a batch, and times are scaled by rows.
+Plain training and DAS (soft mask of updates; contrast `exact`, `lean`, `economy`) train on the same rows of 164 tokens
+in the product's loop. Steps alternate in one process. Each figure is the median over rounds of the ratio to the plain
+step of the same round. `_flops` is the ratio by operation count, `_memory` the ratio of peaks of new processes.
+`importance_steps` is the time of 10 batches of 64 rows for general knowledge (`_domain`: for a domain), in plain steps
+of the paper's 248 rows. CPUs use fewer rows per step and batch, and times are scaled by rows.
 """
 
 import os
@@ -31,14 +31,14 @@ WARM_UP = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured."""
+    """Model, rows and rounds of the measurement."""
 
     case: Case
     rounds: int
 
     @classmethod
     def of(cls, size: str, options: Options) -> "Plan":
-        """A pass: of the paper's batch on a GPU, on CPUs one of some seconds."""
+        """Chooses the paper's batch on a GPU, and a batch of some seconds on CPUs."""
         rows, rounds = (4, ROUNDS) if options.quick else (16, 5)
         if machine()["gpu"]:
             rows, rounds = STEP_ROWS, 3 if options.quick else 10
@@ -46,7 +46,7 @@ class Plan:
 
 
 def measure(plan: Plan) -> Result:
-    """Times, operations and memory."""
+    """Measures times, operations and memory."""
     watch = Watch()
     seconds, operations = apart(_seconds, plan), apart(_operations, plan)
     load = watch.stop()
@@ -73,7 +73,7 @@ def measure(plan: Plan) -> Result:
 
 
 def _seconds(plan: Plan) -> dict[str, list[float]]:
-    """Seconds of every kind of step, measured in rounds so that all kinds share what else the machine does."""
+    """Returns the seconds of each kind of step, in rounds, so that other load affects all kinds equally."""
     import torch.distributed as dist
 
     alone()
@@ -93,7 +93,7 @@ def _seconds(plan: Plan) -> dict[str, list[float]]:
 
 
 def _peak(plan: Plan, training: Training) -> int:
-    """Most memory of two steps [bytes]: in the second, the optimizer's state is there."""
+    """Returns the largest memory of two steps [bytes]. The second step includes the optimizer's state."""
     import torch.distributed as dist
 
     alone()
@@ -105,9 +105,9 @@ def _peak(plan: Plan, training: Training) -> int:
 
 
 def _operations(plan: Plan) -> dict[str, float]:
-    """Floating point operations a token, of steps and of the importance pass.
+    """Returns the floating point operations per token of steps and of the importance pass.
 
-    That pass goes forward, and back through activations alone, not weights; for general knowledge it has two views, and
+    That pass runs forward, and backward through activations but not weights. For general knowledge it has two views and
     no head.
     """
     from adapt.method.table import method_of
@@ -130,7 +130,7 @@ def _operations(plan: Plan) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures, prints the table, writes the JSON."""
+    """Measures, prints the table and writes the JSON."""
     parser = parser_of("das_cost", __doc__)
     parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
     arguments = parser.parse_args()

@@ -1,12 +1,11 @@
 """What each deviation of DAS from its published code does, and each of its parts, on PubMed and then film reviews.
 
-Importance: how far two agree that were measured in the same way on different rows and dropout (`stability`), how far
-they agree with the product's (`agreement`, both Spearman's rank correlation within a layer and kind of unit), and by
-how much the held-out loss rises once the tenth of each layer's units that is most important is switched off: the more,
-the better was what matters found.
+Importance has three figures. `stability`: rank correlation (Spearman, within a layer and kind of unit) of two
+measurements on different rows and dropout. `agreement`: rank correlation with the product's measurement. Third, how
+much the held-out loss rises when the most important tenth of each layer's units is switched off: more is better.
 
-Trainings: the second domain is learnt by the product's DAS, and by DAS with one part as published, left out or chosen
-otherwise; differences are paired by seed, with 95% intervals. Base models by path:
+Trainings: the product's DAS learns the second domain, and so does DAS with one part as published, left out or set
+otherwise. Differences are paired by seed, with 95% intervals. Base models are given by path:
 python -m benchmarks.das_deviations --data ../shared/data --models ../shared/models
 """
 
@@ -29,11 +28,11 @@ Figures = dict[str, float]
 WIDTH = 160
 WHAT = ["importance", "trainings"]
 QUICK = ["DAS", "plain training", "published: all of these"]
-"""Trainings of the quick form."""
+"""Trainings of `--quick`."""
 
 
 def main() -> None:
-    """Measures, prints the tables, writes the JSON."""
+    """Measures, prints the tables and writes the JSON."""
     os.environ |= {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
     from benchmarks.deviations import TRAININGS, of_seed
 
@@ -63,7 +62,7 @@ def main() -> None:
 
 
 def show_importance(found: list[dict[str, Any]]) -> None:
-    """A line for each way of measuring."""
+    """Prints a line per way of measuring importance."""
     table = Table("importance of", "measured", "stability", "agreement", "switched off [nats]")
     for about, ways in found[0].items():
         for how, figures in ways.items():
@@ -73,7 +72,7 @@ def show_importance(found: list[dict[str, Any]]) -> None:
 
 
 def show_losses(found: list[dict[str, Any]]) -> None:
-    """A line for each training, compared to the first."""
+    """Prints a line per training, compared with the first."""
     columns = "forgetting", "just learnt", "at the end", "general, change"
     differences = "forgetting", "just learnt", "at the end"
     table = Table("training", *columns, *(f"{column}, difference" for column in differences))
@@ -90,7 +89,7 @@ def show_losses(found: list[dict[str, Any]]) -> None:
 
 
 def outcome(losses: Mapping[str, Figures], name: str) -> Figures:
-    """What a training of the second domain did [nats a predicted token]."""
+    """Returns what a training of the second domain did [nats per predicted token]."""
     before, after = losses["before"], losses[name]
     return {
         "forgetting": after["first"] - before["first"],
@@ -101,7 +100,7 @@ def outcome(losses: Mapping[str, Figures], name: str) -> Figures:
 
 
 def interval(values: list[float], sign: str = "") -> str:
-    """Mean and its 95% interval."""
+    """Returns the mean and its 95% interval."""
     if len(set(values)) < 2:
         return f"{values[0]:{sign}.3f}"
     low, high = ttest_1samp(values, 0.0).confidence_interval()

@@ -1,7 +1,7 @@
-"""Share of a training step that passes in waiting for data, from prepared shards and streamed.
+"""Share of a training step spent waiting for data, from prepared shards and streamed.
 
-A small masked language model (6 layers of 384) trains on real text in the product's own loop, fed through Ray Data as
-in a job: one rank, Ray on this machine. The first batch belongs to a job's start and is not counted.
+A small masked language model (6 layers of 384) trains on real text in the product's loop, fed through Ray Data as in a
+job, with one rank and a local Ray. The first batch counts as start-up and is left out.
 """
 
 import tempfile
@@ -16,11 +16,11 @@ from benchmarks.texts import GROUPED_FILE, Case
 TARGETS = {"prepared": ("<=", 0.02), "streaming": ("<=", 0.02)}
 ROWS, LENGTH = 32, 128
 WINDOW_TOKENS = 2**15
-"""Smaller than the product's, so that a short run crosses the borders of windows, where waiting would be."""
+"""Tokens of a window: fewer than the product's, so that a short run crosses window borders, where waits occur."""
 
 
 def measure(options: Options) -> Result:
-    """Both feeds, each in a process of its own."""
+    """Measures both feeds, each in its own process."""
     result = Result({})
     steps = 6 if options.quick else 120
     with workplace() as folder:
@@ -34,7 +34,7 @@ def measure(options: Options) -> Result:
 
 
 def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, float]:
-    """Trains and says how long it took, how long of it was waiting [s], and on how many tokens."""
+    """Trains. Returns the seconds it took, the seconds it waited, and its tokens."""
     import torch
     import torch.distributed as dist
 
@@ -71,7 +71,7 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
 def batches(
     feed: str, file: Path, models: Path | None, folder: Path, steps: int
 ) -> AbstractContextManager[Iterator[Any]]:
-    """A rank's batches of one feed or the other."""
+    """Yields a rank's batches from one of the feeds."""
     from adapt.config import CorpusConfig
     from adapt.corpus.corpora import PLAIN
     from adapt.corpus.files.manifest import build_manifest
@@ -93,7 +93,7 @@ def batches(
 
 
 def _source(models: Path | None) -> Path:
-    """Folder of the tokenizer."""
+    """Returns the tokenizer's folder."""
     from adapt.model.demo_checkpoint import demo_checkpoint
     from benchmarks.texts import SMALL
 

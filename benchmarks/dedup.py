@@ -1,9 +1,9 @@
-"""Near-duplicates among 20,000 documents: how many are found, how fast, and how fast `datasketch` is driven by hand.
+"""Near duplicates among 20,000 documents: precision, recall, and speed compared with datasketch.
 
-Real texts, from --data or of Python's language reference, and among them copies with seeded edits. The truth is the
-Jaccard similarity of every pair that shares a shingle. `precision`: share of the dropped documents that have a partner
-at the threshold or above; `recall`: share of the pairs at the threshold or above that end in one cluster.
-`ratio_to_datasketch`: documents a second over those of datasketch, each in one process and one thread.
+The texts are real (from --data, or Python's language reference), with seeded edited copies among them. The truth is the
+exact Jaccard similarity of every pair that shares a shingle. `precision`: share of dropped documents with a partner at
+or above the threshold. `recall`: share of pairs at or above the threshold that end in one cluster.
+`ratio_to_datasketch`: documents per second over datasketch's, each in one process and one thread.
 """
 
 import gzip
@@ -29,13 +29,13 @@ from benchmarks.rounds import alternate
 TARGETS = {"precision": (">=", 0.95), "recall": (">=", 0.9), "ratio_to_datasketch": (">=", 2.0)}
 ALIKE = Alike(near=True)
 COMMON = 200
-"""Shingles of more documents than this are no evidence of a pair by themselves; similar documents share others."""
+"""Shingles in more documents than this are not used to find pairs; similar documents also share rarer ones."""
 CHUNK = 2000
 FILE = "corpora/cs_acl_abstracts.jsonl.gz"
 
 
 def measure(options: Options) -> Result:
-    """Finds the duplicates in both ways, each in a process of its own, and compares with the truth."""
+    """Finds the duplicates in both ways, each in its own process, and compares with the truth."""
     documents = 20_000
     their_documents = documents // 10 if options.quick else documents
     sides: dict[str, Callable[[], Any]] = {
@@ -78,7 +78,7 @@ def measure(options: Options) -> Result:
 
 
 def texts_of(data: Path | None, documents: int) -> list[str]:
-    """Real texts, three in ten of them copies with up to a tenth of their words changed."""
+    """Returns real texts; three in ten are copies with up to a tenth of their words changed."""
     if data:
         with gzip.open(data / FILE, "rt") as lines:
             real = [json.loads(line)["text"] for line in lines]
@@ -107,7 +107,7 @@ def _edited(text: str, draw: random.Random) -> str:
 
 
 def ours(data: Path | None, documents: int) -> tuple[float, np.ndarray, np.ndarray]:
-    """Seconds, the documents that are dropped, and all in clusters with the first of each."""
+    """Returns the seconds, the dropped documents, and the first document of each document's cluster."""
     os.environ["RAYON_NUM_THREADS"] = "1"  # as in a task
     texts = texts_of(data, documents)
     sign_chunk(Path(tempfile.mkdtemp()), (0, 0, 0), texts[:10], ALIKE)  # imports
@@ -125,7 +125,7 @@ def ours(data: Path | None, documents: int) -> tuple[float, np.ndarray, np.ndarr
 
 
 def theirs(data: Path | None, documents: int) -> tuple[float, int]:
-    """Seconds, and the number of documents that an index of datasketch has an earlier duplicate of."""
+    """Returns the seconds, and the number of documents for which datasketch finds an earlier duplicate."""
     from datasketch import MinHash, MinHashLSH
 
     texts = texts_of(data, documents)
@@ -146,7 +146,7 @@ def theirs(data: Path | None, documents: int) -> tuple[float, int]:
 
 
 def truth(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The exact Jaccard similarity of the pairs that share a shingle: int64 [pairs, 2] and float64 [pairs]."""
+    """Returns the exact Jaccard similarity of pairs that share a shingle: int64 [pairs, 2] and float64 [pairs]."""
     sets = [np.unique(shingles(normalised(text), ALIKE.n)) for text in texts]
     holders: dict[int, list[int]] = defaultdict(list)
     for number, runs in enumerate(sets):

@@ -1,4 +1,4 @@
-"""One seed of the benchmark of deviations: importances, and trainings of a second domain, in several ways."""
+"""One seed of `benchmarks.das_deviations`: importances, and trainings of a second domain, in several ways."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DTYPE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 settings = partial(MeasureSettings, dtype=DTYPE)
 Sizes = Mapping[Kind, Tensor]
 Measure = Callable[[Any, Gates, list[tuple[int, Batch]], Objective, int], Sizes]
-"""Takes a model, its gates, batches of text, the objective and a seed for dropout."""
+"""Measures importance: takes a model, its gates, batches, the objective and a seed for dropout."""
 PRODUCT = "product"
 WAYS: dict[str, dict[str, Measure]] = {
     "general": {
@@ -69,9 +69,9 @@ WAYS: dict[str, dict[str, Measure]] = {
         ),
     },
 }
-"""How importance is measured of what."""
+"""Ways of measuring importance, by what is measured."""
 FEW_UNITS = 10
-"""Ranks among fewer units, as the two heads of a layer of BERT-tiny, say nothing."""
+"""Fewest units of a layer that are ranked. BERT-tiny has two heads per layer, whose ranks say nothing."""
 SWITCHED_OFF = 0.1
 
 
@@ -128,12 +128,12 @@ TRAININGS = {
     "without contrast, at half the rate": Variant(das=NO_CONTRAST, rate=0.5),
     "by frequency, without contrast, at half the rate": Variant(das=BOTH, rate=0.5),
 }
-"""By what is not as it is by default. The two heads of a layer of BERT-tiny differ in importance under `positive`."""
+"""Trainings, by what differs from the defaults. BERT-tiny's two heads differ in importance under `positive`."""
 
 
 @dataclass(frozen=True)
 class Seed:
-    """One seed's measurements."""
+    """Measurements of one seed."""
 
     domains: Domains
     seed: int
@@ -142,20 +142,20 @@ class Seed:
 
     @cached_property
     def learnt(self) -> dict[str, Tensor]:
-        """Weights after the first domain."""
+        """Returns the weights after the first domain."""
         return self.domains.train(self.domains.model(), "first", Method(), self.seed)
 
     def model(self, about: str) -> Any:
-        """That whose importance is measured: as it came, or after the first domain."""
+        """Returns the initial model, or the model after the first domain."""
         return self.domains.model(None if about == "general" else self.learnt)
 
     def batches(self, half: int) -> list[tuple[int, Batch]]:
-        """Half of the rows that are drawn of the first domain."""
+        """Returns half of the rows drawn from the first domain."""
         text = self.domains.texts["first"]
         return text.batches(text.drawn(MEASURED, self.seed + 1_000)[half::2])
 
     def sizes(self, about: str, how: str) -> list[Sizes]:
-        """Sizes of gradients, measured on each half of the text."""
+        """Returns the sizes of gradients, measured on each half of the text."""
         if (about, how) not in self.known:
             models = [self.model(about) for _ in range(2)]
             self.known[about, how] = [
@@ -165,7 +165,7 @@ class Seed:
         return self.known[about, how]
 
     def importance(self, about: str) -> dict[str, dict[str, float]]:
-        """Stability, agreement, and what switching units off does, by the way of measuring."""
+        """Returns stability, agreement and the effect of switching units off, by way of measuring."""
         text = "general" if about == "general" else "first"
         whole = self.domains.loss(self.model(about), text)
         ours = self.sizes(about, PRODUCT)
@@ -180,7 +180,7 @@ class Seed:
         return found
 
     def without(self, about: str, text: str, sizes: Sizes) -> float:
-        """Held-out loss without the most important units."""
+        """Returns the held-out loss without the most important units."""
         model = self.model(about)
         gates, values = Gates(model), ones(model)
         for kind, each in values.items():
@@ -190,14 +190,14 @@ class Seed:
             return self.domains.loss(model, text)
 
     def trained(self, variant: Variant) -> dict[str, Tensor]:
-        """Weights after the second domain."""
+        """Returns the weights after the second domain."""
         model = self.domains.model(self.learnt)
         with tempfile.TemporaryDirectory() as folder, variant.swapped():
             method = Method() if variant.das is None else self.das(model, variant, variant.das, Path(folder))
             return self.domains.train(model, "second", method, self.seed, variant.rate)
 
     def das(self, model: Any, variant: Variant, config: DasOptions, folder: Path) -> Method:
-        """DAS with what the model knows, which it has prepared."""
+        """Prepares DAS with the importances of what the model knows."""
         units = normalize(_whole(self.sizes("first domain", variant.first)), config.normalize)
         if variant.general:
             units = accumulate(normalize(_whole(self.sizes("general", variant.general)), config.normalize), units)
@@ -208,7 +208,7 @@ class Seed:
         return method
 
     def tokens(self, das: DasOptions) -> Tensor | None:
-        """Importance of the embeddings' rows."""
+        """Returns the importance of the embeddings' rows."""
         if das.embeddings == "free":
             return None
         model, objective = self.domains.model(self.learnt), self.domains.objective
@@ -217,7 +217,7 @@ class Seed:
         return None if found is None else normalize_tokens(found)
 
     def losses(self, state: Any) -> dict[str, float]:
-        """On all texts."""
+        """Returns the losses on all texts."""
         model = self.domains.model(state)
         return {text: self.domains.loss(model, text) for text in self.domains.texts}
 
@@ -227,7 +227,7 @@ def _whole(halves: list[Sizes]) -> dict[Kind, Tensor]:
 
 
 def agreement(one: Sizes, other: Sizes) -> float:
-    """Mean of Spearman's correlation over layers and kinds of unit."""
+    """Returns the mean Spearman correlation over layers and kinds of unit."""
     return mean(
         float(spearmanr(a, b).statistic)
         for kind in one
@@ -237,11 +237,11 @@ def agreement(one: Sizes, other: Sizes) -> float:
 
 
 def of_seed(data: Path, base: Path, steps: int, names: list[str], seed: int) -> dict[str, Any]:
-    """In a process of its own, on one core.
+    """Measures one seed, in its own process on one core.
 
     Returns:
-        For `importance` its figures, of general knowledge and of the first domain; for names of `TRAININGS` the
-        held-out losses before the second domain and after each.
+        For `importance`, its figures for general knowledge and the first domain. For names of `TRAININGS`, the held-out
+        losses before the second domain and after each domain.
     """
     torch.set_num_threads(1)
     alone()

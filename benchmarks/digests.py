@@ -1,7 +1,8 @@
-"""What digests cost: the time to sign a checkpoint as a share of the time to write it, and SHA-256 in MB/s.
+"""Cost of digests: time to sign a checkpoint as a share of writing and signing it, and SHA-256 in MB/s.
 
-A checkpoint of random numbers (weights and two moments, 12 bytes per parameter) is written by `torch.save` as DeepSpeed
-does at ZeRO stage 2, one file of weights and one of moments, and sealed. Writing and sealing alternate in rounds.
+A checkpoint of random numbers (weights and two moments, 12 bytes per parameter) is written with `torch.save` as
+DeepSpeed does at ZeRO stage 2 (one file of weights, one of moments) and signed. Writing and signing alternate in
+rounds.
 """
 
 import statistics
@@ -12,11 +13,11 @@ from pathlib import Path
 from benchmarks.common import Options, Result, main, workplace
 
 TARGETS = {"seal_share": ("<=", 0.6)}
-"""Share of writing and sealing together. Writing goes to the page cache, so this is the worst case."""
+"""Highest allowed share. Writes go to the page cache, so this is the worst case."""
 
 
 def measure(options: Options) -> Result:
-    """Writes and seals checkpoints."""
+    """Writes and signs checkpoints."""
     import torch
 
     from adapt.runner.digest import sha256_of, sha256_of_all

@@ -1,9 +1,9 @@
-"""Embedders on 20 newsgroups: coherence of VAMPIRE's topics, and how well nearest neighbours know the group of a text.
+"""Embedders on 20 newsgroups: coherence of VAMPIRE's topics, and accuracy of nearest neighbours.
 
-`npmi`: the mean normalized pointwise mutual information of the ten first words of VAMPIRE's topics, counted on the
-training texts. `accuracy_...`: share of test texts whose ten nearest train texts by cosine vote for their group.
-VAMPIRE and TF-IDF learn from the train texts; the transformer is a small one, and lends `static` its embeddings.
-All embed the first 1,000 characters of each text. `--quick`: a thirtieth of the texts, too few for good topics.
+`npmi`: mean normalized pointwise mutual information of the top ten words of VAMPIRE's topics, on the training texts.
+`accuracy_...`: share of test texts whose ten nearest train texts, by cosine, vote for their group. VAMPIRE and TF-IDF
+learn from the train texts. The transformer is small, and `static` uses its token embeddings. Each text is cut to 1,000
+characters. `--quick` uses a thirtieth of the texts, too few for good topics.
 """
 
 import gzip
@@ -31,12 +31,12 @@ TARGETS = {
 }
 NEIGHBOURS = 10
 CHARACTERS = 1000
-"""What is embedded of a text."""
+"""Characters of a text that are embedded."""
 QUICK_VAMPIRE = {"epochs": 20, "annealing_steps": 50}
 
 
 class Measured(NamedTuple):
-    """What an embedder came to."""
+    """Figures of one embedder."""
 
     kind: str
     accuracy: float
@@ -47,14 +47,14 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """Texts, and their groups."""
+    """Texts and their groups."""
 
     texts: list[str]
     groups: np.ndarray
 
 
 def measure(options: Options) -> Result:
-    """Those that learn share a process and its Ray; those that read a model, another."""
+    """Measures embedders that learn in one process with Ray, and those that use a model in another."""
     if not options.data or not options.models:
         raise SystemExit("this benchmark needs --data (tasks/newsgroups) and --models")
     given = options.data, options.models / SMALL, options.quick
@@ -67,13 +67,13 @@ def measure(options: Options) -> Result:
 
 
 def described(each: Measured) -> str:
-    """A line of details."""
+    """Formats a line of details."""
     told = "".join(f"; {name} {value:.4g}" for name, value in each.learnt.items())
     return f"{each.learn_s:.0f} s to learn, {each.embed_s:.0f} s to embed{told}"
 
 
 def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[Measured]:
-    """Some embedders, one after another."""
+    """Measures several embedders, one after another."""
     from adapt.train.worker_process import use_threads
 
     use_threads()
@@ -82,7 +82,7 @@ def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[M
 
 
 def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) -> Measured:
-    """Accuracy, what was learnt, and the seconds; of VAMPIRE, also with its vectors as kNN-TAPT's script has them."""
+    """Measures accuracy, training figures and seconds; VAMPIRE also with the vectors of kNN-TAPT's script."""
     from adapt.embed.embedder import embedder_of
     from adapt.model.locate import Pretrained
 
@@ -101,7 +101,7 @@ def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) ->
 
 
 def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) -> float:
-    """Share of texts that their neighbours tell the group of."""
+    """Returns the share of texts whose neighbours vote for the right group."""
     from adapt.evaluate.knn_accuracy import knn_accuracy
 
     embedder.load(folder)
@@ -110,7 +110,7 @@ def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) 
 
 
 def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[str, float]:
-    """Learns as jobs do, on a Ray of its own, whose start is counted."""
+    """Trains an embedder as jobs do. The time to start its Ray counts."""
     from adapt.config import ResourcesConfig
     from adapt.embed.learn import learn_embedder
     from adapt.embed.text_chunks import LinesSource
@@ -124,7 +124,7 @@ def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[st
 
 
 def split_of(data: Path, name: str, every: int) -> Split:
-    """Texts of a split with words in them."""
+    """Returns the texts of a split that contain words."""
     with gzip.open(data / "tasks" / "newsgroups" / f"{name}.jsonl.gz", "rt") as lines:
         records = [json.loads(line) for line in lines][::every]
     records = [record for record in records if record["text"].strip()]

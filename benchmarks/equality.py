@@ -1,14 +1,14 @@
-"""Whether the jobs still compute what they computed, bit for bit: digests of weights, predictions and losses.
+"""Checks that jobs still compute the same results, bit for bit: digests of weights, predictions and losses.
 
 python -m benchmarks.equality --data ../shared/data --models ../shared/models --against benchmarks/equality.json
 python -m benchmarks.equality --data ../shared/data --models ../shared/models --out FILE [--only NAME ...]
 
-Runs small jobs through the command line, each in a fresh storage, so it works on any version of the code whose options
-these are. Results carry the names of their stages, not the keys; results of one name are numbered in the order of their
-values. `--against` ends with 1 where something differs or is missing; what is there under another name is the same.
+Small jobs run through the command line, each with new storage, so this works with any version of the code that has
+these options. Results are named by their stages, not by keys; results with the same name are numbered in order of their
+values. `--against` exits with 1 if a result differs or is missing. Results under another name count as the same.
 
-The digests hold on one kind of machine only (processor, number of cores, versions of torch and of the packages, whose
-docstrings are the text of the demo). On another one, make the old file anew with the old code.
+Digests are valid on one kind of machine only (processor, number of cores, versions of torch and of the packages whose
+docstrings are the demo's text). On another machine, make the reference file again with the old code.
 """
 
 import argparse
@@ -45,12 +45,12 @@ evaluation: {sequence_length: 64, max_documents: 40, bootstrap_samples: 200}
 finetune: {seeds: [0, 1], epochs: 6, max_length: 64, learning_rate: 2.0e-3}
 """)
 UNSTEADY = re.compile(r"second|_s$|hours|mfu|memory|wait|cost|started|price|what was run|reproduce", re.IGNORECASE)
-"""Figures, and parts of a report, that time and machine decide, by name."""
+"""Figures and parts of a report that depend on time or machine, by name."""
 
 
 @dataclass
 class Place:
-    """Where one case runs: its inputs, its storage, and what its jobs said."""
+    """Inputs, storage and output of one case."""
 
     folder: Path
     data: Path
@@ -59,7 +59,7 @@ class Place:
     figures: dict[str, float] = field(default_factory=dict)
 
     def run(self, job: str, config: Config, *arguments: str) -> Config:
-        """Runs jobs/JOB.py to its end. Returns what the last line of stdout says."""
+        """Runs jobs/JOB.py to its end. Returns its last line of stdout, parsed."""
         file, errors = self.folder / f"{job}.yaml", self.folder / f"{job}.err"
         file.write_text(json.dumps(config))  # JSON is YAML
         words = list(arguments) or [f"--config={file}", f"--storage.root={self.root}"]
@@ -74,7 +74,7 @@ class Place:
         return line
 
     def corpus(self, name: str, count: int, repeated: int = 0) -> str:
-        """A file with the first documents of a corpus, the first few of them a second time, nearly the same."""
+        """Writes the first documents of a corpus, with near copies of the first few."""
         texts = [json.loads(line)["text"] for line in first(self.data / "corpora" / f"{name}.jsonl.gz", count)]
         texts += [f"{text} So much for that." for text in texts[:repeated]]
         path = self.folder / f"{name}.jsonl"
@@ -94,7 +94,7 @@ class Place:
         return {"name": name, **splits, **more}
 
     def small(self, **sections: Any) -> Config:
-        """The settings of all cases, with further ones."""
+        """Returns the settings of all cases, merged with further ones."""
         both = {name: {**SMALL[name], **sections.get(name, {})} for name in SMALL}
         return {"model": {"path": str(self.models / "bert-tiny-general")}, **sections, **both}
 
@@ -110,7 +110,7 @@ def demo(place: Place) -> None:
 
 
 def dapt(place: Place) -> None:
-    """Two weighted sources, replay, general text, near duplicates, accumulation."""
+    """Runs DAPT with two weighted sources, replay, general text, near duplicates and accumulation."""
     cs, biomed = place.domains(repeated=40)
     sources = [{**cs, "weight": 0.7}, {**biomed, "weight": 0.3}]
     corpus = {"sources": sources, "deduplicate": "near", "heldout_fraction": 0.1}
@@ -120,13 +120,13 @@ def dapt(place: Place) -> None:
 
 
 def streamed(place: Place) -> None:
-    """Text that is read while training, in the default precision."""
+    """Runs DAPT on streamed text, in the default precision."""
     corpus = {"paths": place.corpus("cs_acl_abstracts", 400), "streaming": True, "heldout_fraction": 0.1}
     place.run("dapt", place.small(name="streamed", corpus=corpus, training={"precision": "auto", "micro_batch": 8}))
 
 
 def tapt(place: Place) -> None:
-    """Random text of a pool beside the task's own; then the task, with two seeds."""
+    """Runs TAPT with random text of a pool, then fine-tunes with two seeds."""
     task = place.task("acl_arc")
     pool = {"pool_paths": place.corpus("cs_acl_abstracts", 400), "per_example": 2}
     adapted = place.run("tapt", place.small(name="tapt", task=task, tapt={"batch_examples": 16}, select=pool))
@@ -147,7 +147,7 @@ def sequence(place: Place, zero_stage: int, workers: int) -> None:
 
 
 def chain(place: Place) -> None:
-    """DAPT, the loss matrix, fine-tuning of the base model and after DAPT, all from one file; and the report."""
+    """Runs a chain: DAPT, loss matrix, fine-tuning before and after DAPT, report."""
     general = {"general_paths": place.corpus("general_wikitext2", 200)}
     small = place.small(evaluation=general, resources={"stages_at_once": 1}, storage={"root": str(place.root)})
     domains, task, text = place.domains(), place.task("acl_arc"), {"corpus.heldout_fraction": 0.1}
@@ -171,7 +171,7 @@ CASES: dict[str, Callable[[Place], None]] = {
 
 
 def collected(place: Place) -> Found:
-    """What the jobs left in the storage."""
+    """Collects the results that the jobs left in the storage."""
     found: dict[str, list[tuple[str, Any]]] = {"weights": [], "predictions": [], "score": [], "losses": []}
     for file in place.root.rglob("stage.json"):
         record, folder = json.loads(file.read_text()), file.parent
@@ -192,7 +192,7 @@ def collected(place: Place) -> Found:
 
 
 def numbered(results: list[tuple[str, Any]]) -> dict[str, Any]:
-    """By name; of one name in the order of their values, since neither keys nor times are the same twice."""
+    """Numbers results of one name in order of their values, because keys and times differ between runs."""
     seen: Counter[str] = Counter()
     found = {}
     for name, result in sorted(results):
@@ -202,7 +202,7 @@ def numbered(results: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def weights_digest(path: Path) -> str:
-    """The digest of the names, shapes, kinds and bytes of a model's tensors."""
+    """Returns the digest of a model's tensors: names, shapes, types and bytes."""
     import torch
     from safetensors.torch import load_file
 
@@ -218,7 +218,7 @@ def digest(content: str) -> str:
 
 
 def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """All numbers in nested values, by dotted name, but for those that are not the same twice."""
+    """Returns all numbers in nested values by dotted name, except those that differ between runs."""
     if isinstance(values, int | float) and not isinstance(values, bool):
         yield name, values
     elif isinstance(values, dict | list):
@@ -228,7 +228,7 @@ def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def tables(page: Path) -> Iterator[tuple[str, str]]:
-    """The numbers in each table of a report, by the heading above it."""
+    """Returns the numbers of each table of a report, by the heading above it."""
     part = title = ""
     rows: dict[str, list[str]] = {}
     for line in page.read_text().splitlines():
@@ -241,7 +241,7 @@ def tables(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def compared(old: Found, new: Found) -> str:
-    """Whether all is the same, with the names of results that differ, are missing, or are there under another name."""
+    """Returns whether all results are equal, and which differ, are missing or have another name."""
     names: dict[bool, list[str]] = {True: [], False: []}
     for kind, before in old.items():
         after = new.get(kind, {})
@@ -255,7 +255,7 @@ def compared(old: Found, new: Found) -> str:
 
 
 def header() -> dict[str, Any]:
-    """The code, and what the digests hold for."""
+    """Describes the code and the machine that the digests are valid for."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     packages = sorted({f"{each.name}=={each.version}" for each in distributions() if each.name != "dontstop"})
     return {"commit": commit, "machine": {**machine(), "packages": digest("\n".join(packages))}}

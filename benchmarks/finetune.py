@@ -1,9 +1,9 @@
-"""Fine-tuning speed against transformers' Trainer, and five seeds side by side against one after another.
+"""Fine-tuning speed over transformers' Trainer, and five seeds side by side over one after another.
 
-`ratio` (6 layers of 384), `ratio_tiny` (2 of 128): train examples a second of our loop over those of the Trainer
-(AutoModelForSequenceClassification, dynamic padding, bf16 where that is quicker, fused AdamW), same task, model, batch
-of 16 and cut. Every measurement is a process of its own, and both alternate. `side_by_side`: time of five seeds, each
-with all cores, one after another, over their time as Ray tasks with one core each.
+`ratio` (6 layers of 384) and `ratio_tiny` (2 layers of 128): train examples per second of our loop over those of the
+Trainer (AutoModelForSequenceClassification, dynamic padding, bf16 where it is faster, fused AdamW) with the same task,
+model, batch of 16 and maximum length. Each measurement is a process, and both sides alternate. `side_by_side`: time of
+five seeds one after another on all cores, over their time as Ray tasks with one core each.
 """
 
 import os
@@ -23,7 +23,7 @@ SEEDS = 5
 
 
 def measure(options: Options) -> Result:
-    """All figures."""
+    """Measures all figures."""
     result = Result({})
     for name in MODELS:
         case = classify.Case(name, options.data, options.models and options.models / MODELS[name])

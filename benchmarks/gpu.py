@@ -1,7 +1,7 @@
-"""Training on one GPU: ours against transformers' Trainer with its best settings, and how near the device's limit.
+"""Training on one GPU: speed over transformers' Trainer with its best settings, and share of the device's peak.
 
-Needs only torch and transformers (and accelerate, for the Trainer); uses DeepSpeed where it is installed. Model FLOPs
-utilization (MFU) is against the rate of large matrix products measured here. `--quick` tries the road on any machine.
+Needs only torch and transformers (and accelerate for the Trainer); uses DeepSpeed if installed. Model FLOPs utilization
+(MFU) is relative to the rate of large matrix products measured on the device. `--quick` runs a small case anywhere.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ STEPS, WARM_UP = 20, 5
 
 
 def cases(options: Options) -> list[tuple[Case, int]]:
-    """What is measured, with its ZeRO stage."""
+    """Returns the cases with their ZeRO stage."""
     case = partial(Case, data=options.data, models=options.models)
     if options.quick:
         return [(case("small", "grouped", 4, 128), 0), (case("small", "lines", 4, 128), 0)]
@@ -35,7 +35,7 @@ def cases(options: Options) -> list[tuple[Case, int]]:
 
 
 def main() -> None:
-    """Measures, prints a line a case, writes JSON."""
+    """Measures, prints a line per case and writes JSON."""
     arguments = parser_of("gpu", __doc__).parse_args()
     rate = apart(_matrix_rate)
     found: dict[str, Any] = {"machine": machine(), "matrix_flops": rate, "targets": TARGETS, "cases": {}}
@@ -81,7 +81,7 @@ def _matrix_rate() -> float:
 
 
 def _flops(case: Case) -> float:
-    """Operations of a forward and a backward pass, for each token."""
+    """Returns the operations of a forward and a backward pass per token."""
     from adapt.config import ObjectiveConfig
     from adapt.model.size import model_size
     from adapt.train.capacity.flops import training_flops, workload

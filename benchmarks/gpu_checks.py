@@ -1,4 +1,4 @@
-"""What only a GPU can show: variable-length flash attention and bucketed attention agree with documents alone."""
+"""Checks that need a GPU: variable-length flash attention and bucketed attention agree with separate documents."""
 
 import json
 import sys
@@ -8,11 +8,11 @@ from typing import Any
 from benchmarks.common import machine, parser_of
 
 MOST = 0.02
-"""Difference that rounding to bf16 explains."""
+"""Largest difference that rounding to bf16 explains."""
 
 
 def main() -> None:
-    """Prints a line a check; exits with 1 where one fails."""
+    """Prints a line per check; exits with 1 if one fails."""
     import torch
 
     arguments = parser_of("gpu_checks", __doc__).parse_args()
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _difference(causal: bool, window: int | None, key_heads: int, buckets: bool) -> float:
-    """Largest difference of outputs and gradients in bf16 from those in fp64."""
+    """Returns the largest difference of outputs and gradients in bf16 from those in fp64."""
     import torch
 
     from adapt.model.packing import attention

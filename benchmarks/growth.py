@@ -1,11 +1,10 @@
-"""Tokens to a grown model's loss, when it is grown (ELLE) and when the same architecture begins from scratch.
+"""Tokens to the loss of a grown model (ELLE), over tokens when the same architecture starts from scratch.
 
-A small model grows by a layer and a head, and learns a domain (PubMed). The same architecture with random weights then
-learns the same text in trainings of doubled length, each with its own decay, at the best of four learning rates, until
-it reaches that loss on held-out rows. `tokens_ratio`: its tokens over the grown model's, between two lengths by the
-logarithm. If no length reaches the loss, the figure is that of the longest, a lower bound, and the details say so. What
-the small model had learnt before counts for neither. Tokens are counted and no time is measured, so nothing runs in
-rounds: other work cannot change a loss.
+A small model grows by a layer and a head and learns a domain (PubMed). The same architecture with random weights then
+learns the same text in trainings of doubling length, each with its own decay, at the best of four learning rates, until
+it reaches that loss on held-out rows. `tokens_ratio` is its tokens over the grown model's, interpolated between lengths
+on a log scale. If no length reaches the loss, the figure is the longest length, a lower bound, and the details say so.
+What the small model learnt earlier counts for neither side. No time is measured, so other load cannot matter.
 """
 
 import math
@@ -17,11 +16,11 @@ from benchmarks.common import Options, Result, parser_of, report
 TARGETS = {"tokens_ratio": (">=", 1.0)}
 TEXT, SEED = "first", 0
 RATES = (1.0, 2.0, 4.0, 8.0)
-"""Shares of the learning rate at which the larger model is tried from scratch."""
+"""Factors on the learning rate that are tried from scratch."""
 
 
 def measure(options: Options) -> Result:
-    """Both ways, in this process."""
+    """Measures both ways in this process."""
     assert options.data
     assert options.models
     from benchmarks.ours import alone
@@ -55,7 +54,7 @@ def measure(options: Options) -> Result:
 
 
 def _grown(domains: Any, steps: int) -> tuple[float, float, Any]:
-    """The loss before, the loss of the grown model, and its configuration."""
+    """Returns the loss before, the loss of the grown model, and its configuration."""
     from adapt.method.base import Setting
     from adapt.method.elle.method import Elle, ElleOptions
 
@@ -89,7 +88,7 @@ def _trained(domains: Any, model: Any, steps: int, rate: float) -> None:
 
 
 def _between(ends: list[tuple[int, float]], goal: float) -> float:
-    """Where the loss crosses the goal, on a line over the logarithm of the length; of one length, that."""
+    """Returns the length at which the loss reaches the goal, on a log scale; with one length, that length."""
     if len(ends) == 1:
         return ends[0][0]
     (short, high), (long, low) = ends
@@ -98,7 +97,7 @@ def _between(ends: list[tuple[int, float]], goal: float) -> float:
 
 
 def main() -> None:
-    """Measures, prints the table, writes the JSON."""
+    """Measures, prints the table and writes the JSON."""
     arguments = parser_of("growth", __doc__, needs_folders=True).parse_args()
     result = measure(Options(arguments.quick, arguments.data, arguments.models))
     report("growth", TARGETS, result, arguments.json)

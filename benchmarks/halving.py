@@ -1,8 +1,8 @@
-"""ASHA against random search at equal budget, and how soon after a stop the trial's workers are free.
+"""ASHA against random search at equal budget, and how soon a stopped trial's workers are free.
 
-The two searches are compared by loss after equally many steps and not by time, so they do not alternate. The time from
-a stop until the workers are free is compared with nothing but its bound. Its spread is over all stops, and it is
-*noisy* where processes waited for cores while ASHA ran (`benchmarks.rounds`).
+Both searches are compared by loss after equally many steps, not by time, so they do not alternate. The time from a stop
+until the workers are free is compared only with its bound. Its range covers all stops; it is *noisy* if processes
+waited for cores while ASHA ran (`benchmarks.rounds`).
 """
 
 import time
@@ -15,13 +15,13 @@ from unittest.mock import patch
 from benchmarks.rounds import Ratio, Watch
 
 SAMPLES, FEWER = 27, 3
-"""Trials of ASHA, beside that of the configuration as it is."""
+"""Trials of ASHA, in addition to the untuned configuration."""
 REDUCTION, TURNS, FEWER_TURNS = 3, 3, 2
 
 
 @dataclass(frozen=True)
 class Halving:
-    """What both came to."""
+    """Figures of both searches."""
 
     asha: float
     """The lowest loss on dev."""
@@ -35,12 +35,12 @@ class Halving:
 
 
 def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
-    """Runs ASHA, and then random search with the steps that ASHA took. Both draw the same trials.
+    """Runs ASHA, then random search with the number of steps that ASHA took. Both draw the same trials.
 
     Args:
-        arguments: of jobs/tune.py.
+        arguments: of dontstop tune.
         steps: of a trial that is not stopped.
-        quick: whether less of all will do.
+        quick: whether to run a smaller form.
     """
     import ray
 
@@ -62,7 +62,7 @@ def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
 
 
 def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
-    """The figures of a search, and where a longer turn goes on, by the steps of the turn before."""
+    """Returns a search's figures. Longer turns continue from those before."""
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step
@@ -76,7 +76,7 @@ def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
 
 
 def _steps(row: Mapping[str, Any], branches: Mapping[int, int]) -> int:
-    """The steps of a trial: each turn begins where the cooldown of the one before began."""
+    """Returns a trial's steps: each turn starts where the cooldown of the one before started."""
     lengths = sorted(map(int, row["turns"]))
     return sum(
         length - (branches[before] if before else 0) for before, length in zip([0, *lengths], lengths, strict=False)
@@ -91,7 +91,7 @@ def _best(metrics: Mapping[str, Any]) -> float:
 
 @contextmanager
 def _timed_stops(waits: list[float]) -> Iterator[None]:
-    """Notes how long all cores take to be free, from each stop of a trial on [s]. Ray Tune waits meanwhile."""
+    """Records the seconds from each stop of a trial until all cores are free. Ray Tune waits in between."""
     import ray
 
     from adapt.tuning.ray_tune import Board

@@ -1,11 +1,11 @@
-"""Nearest neighbours among a million vectors of 384 dimensions in clusters, and memory among ten million.
+"""Nearest neighbours among a million clustered vectors of 384 dimensions, and memory with ten million.
 
-`flat_equal`: exact search against products of all vectors in float64, ties by id, of some queries. `recall_at_50` and
-`speedup_over_flat`: inverted lists, at the least width that finds .95 of the nearest 50, over exact search; seconds of
-the search alone, the same queries. `select_s`: the 500 nearest of 4,169 queries, as kNN-TAPT asks for ChemProt.
-`resident_gib_10m`: the most memory that a process which searches ten million holds, files that it maps included.
-`shards_identical`: 1, 2 and 4 shards find the same ids at the same distances. `--quick` has a fiftieth of the vectors,
-among which exact search is fast too, so that its speedup says nothing. The full form takes 12 GB of temporary disk.
+`flat_equal`: exact search equals float64 products, ties broken by id, for some queries. `recall_at_50` and
+`speedup_over_flat`: inverted lists at the smallest width that finds .95 of the nearest 50, over exact search; seconds
+of the search only, same queries. `select_s`: the 500 nearest of 4,169 queries, as kNN-TAPT needs for ChemProt.
+`resident_gib_10m`: largest memory of a process that searches ten million vectors, mapped files included.
+`shards_identical`: 1, 2 and 4 shards find the same ids at the same distances. `--quick` uses a fiftieth of the vectors;
+exact search is fast then, so the speedup means nothing. The full form needs 12 GB of temporary disk.
 """
 
 import tempfile
@@ -37,14 +37,14 @@ DIMENSION = 384
 BATCH = 5_000
 FIRST_ID = 2**24
 CLUSTER_VECTORS = 500
-"""Vectors of a cluster, on average."""
+"""Vectors per cluster, on average."""
 SPREAD = 0.8
-"""Length of what sets a vector apart from its cluster's centre, whose length is 1."""
+"""Distance of a vector from its cluster's centre, whose length is 1."""
 QUERIES = 4169
 
 
 class Found(NamedTuple):
-    """What one process measured of an index."""
+    """Measurements of one process on an index."""
 
     flat_equal: bool
     recall: float
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
 
 def measure(options: Options) -> Result:
-    """A million, then ten, each in a process of its own; the index of each is built before."""
+    """Measures a million vectors, then ten million, each in its own process with an index built before."""
     million = 20_000 if options.quick else 1_000_000
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
@@ -84,14 +84,14 @@ def measure(options: Options) -> Result:
 
 
 def vectors_of(count: int, first: int = 0, last: int | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Ids and vectors, in batches; of the vectors from `first` to before `last`, both multiples of BATCH."""
+    """Yields batches of ids and vectors from `first` up to `last`, both multiples of BATCH."""
     for start in range(first, last or count, BATCH):
         draw = np.random.default_rng((1, start))
         yield np.arange(FIRST_ID + start, FIRST_ID + start + BATCH), _around(draw, count, BATCH)
 
 
 def write_parts(folder: Path, count: int, part: int) -> list[int]:
-    """Writes all vectors, and returns the sizes of the parts."""
+    """Writes all vectors and returns the sizes of the parts."""
     folder.mkdir(exist_ok=True)
     for number, first in enumerate(range(0, count, part)):
         write_part(vectors_of(count, first, first + part), folder, number, DIMENSION, part)
@@ -103,7 +103,7 @@ def queries_for(count: int, size: int) -> np.ndarray:
 
 
 def _around(draw: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """Vectors around centres."""
+    """Draws vectors around centres."""
     centres = _centres(max(10, count // CLUSTER_VECTORS))
     found = draw.standard_normal((size, DIMENSION), np.float32)
     found *= np.float32(SPREAD * DIMENSION**-0.5)
@@ -117,7 +117,7 @@ def _centres(clusters: int) -> np.ndarray:
 
 
 def built(folder: Path, count: int) -> tuple[float, float]:
-    """Seconds to write the vectors, in four parts, and to build lists."""
+    """Writes the vectors in four parts and builds lists. Returns the seconds."""
     _two_threads()
     began = time.monotonic()
     sizes = write_parts(folder / "flat", count, count // 4)
@@ -131,7 +131,7 @@ def built(folder: Path, count: int) -> tuple[float, float]:
 
 
 def searched(folder: Path, count: int) -> Found:
-    """All that is measured of a million."""
+    """Measures all figures on a million vectors."""
     _two_threads()
     flat, lists = VectorIndex.open(folder / "flat"), VectorIndex.open(folder / "ivf")
     queries = queries_for(count, QUERIES)
@@ -159,7 +159,7 @@ def _timed(index: VectorIndex, queries: np.ndarray, width: int | None) -> tuple[
 
 
 def _is_brute_force(count: int, queries: np.ndarray, index: VectorIndex) -> bool:
-    """Whether it finds what products in float64 say, a batch at a time."""
+    """Checks that the index finds the same as float64 products, batch by batch."""
     asked = unit_rows(queries).astype(np.float64)
     distances, numbers = [], []
     for ids, vectors in vectors_of(count):
@@ -172,7 +172,7 @@ def _is_brute_force(count: int, queries: np.ndarray, index: VectorIndex) -> bool
 
 
 def _are_identical(index: VectorIndex, queries: np.ndarray, width: int | None) -> bool:
-    """Whether 2 and 4 shards, the last one first, find what one does."""
+    """Checks that 2 and 4 shards, searched in reverse order, find the same as one."""
     whole, parts = index.search(queries, 50, width), range(len(index.facts.parts))
     for shards in (2, 4):
         some = [VectorIndex.open(index.folder, None, parts[shard::shards]) for shard in reversed(range(shards))]
@@ -183,7 +183,7 @@ def _are_identical(index: VectorIndex, queries: np.ndarray, width: int | None) -
 
 
 def built_large(folder: Path, count: int) -> tuple[float, float]:
-    """Seconds to build it as it is chosen for 8 GiB, and the most memory that took."""
+    """Builds the index chosen for 8 GiB. Returns the seconds and the largest memory."""
     _two_threads()
     began = time.monotonic()
     with Resident() as resident:
@@ -195,7 +195,7 @@ def built_large(folder: Path, count: int) -> tuple[float, float]:
 
 
 def searched_large(folder: Path, count: int) -> tuple[float, float, float]:
-    """Seconds, the most memory, and the recall of the 50 nearest of a thousand."""
+    """Returns the seconds, the largest memory, and the recall of the nearest 50 for a thousand queries."""
     _two_threads()
     queries = queries_for(count, 1000)
     with Resident() as resident:
@@ -215,7 +215,7 @@ def _two_threads() -> None:
 
 
 class Resident:
-    """The most memory that this process holds while a block runs, mapped files included."""
+    """The largest memory of this process while a block runs, mapped files included."""
 
     def __enter__(self) -> "Resident":
         self.gib = 0.0

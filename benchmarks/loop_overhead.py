@@ -1,8 +1,8 @@
 """What Ray Train, Ray Data and DeepSpeed add to a training step, at RoBERTa-base's size.
 
-The peer is a bare PyTorch loop in one process: the same model, rows, masks, precision, optimizer and clipping, with all
-its batches in memory beforehand. Rounds of the two alternate in one run, each first in turn, with the same batches, and
-steps are compared in pairs, since they differ by a fifth.
+The peer is a bare PyTorch loop in one process with the same model, rows, masks, precision, optimizer and clipping, and
+all batches in memory. Both run in alternating rounds, each first in turn, on the same batches. Steps are compared in
+pairs, because batches differ by a fifth.
 """
 
 import json
@@ -22,7 +22,7 @@ BATCH, LENGTH, WARM_UP = 8, 128, 2
 
 
 def measure(options: Options) -> Result:
-    """Alternates rounds of the full loop and of the bare one."""
+    """Runs alternating rounds of the full loop and of the bare one."""
     steps, rounds = (6, ROUNDS) if options.quick else (20, 4)
     with workplace() as folder:
         model = _base_model(folder / "model")
@@ -54,7 +54,7 @@ def measure(options: Options) -> Result:
 
 
 def _base_model(folder: Path) -> Path:
-    """Random weights in RoBERTa-base's dimensions (12 x 768, 50,265 pieces), with the demo's tokenizer."""
+    """Makes a random model of RoBERTa-base's dimensions (12 x 768, 50,265 tokens) with the demo's tokenizer."""
     from transformers import BertConfig, BertForMaskedLM
 
     from adapt.model.demo_checkpoint import demo_checkpoint
@@ -89,7 +89,7 @@ def _reports(root: Path, seed: int) -> list[dict[str, float]]:
 
 
 def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> list[float]:
-    """Seconds of each step."""
+    """Returns the seconds of each step."""
     import torch
 
     from adapt.corpus.shard_batches import Feed

@@ -1,4 +1,4 @@
-"""Merging two checkpoints of 1 GB over the time of copying one, and how many tensors the process holds at once."""
+"""Time to merge two checkpoints of 1 GB over copying one, and the most tensors held in memory."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ SIDE = 1024
 
 
 def measure(options: Options) -> Result:
-    """Copies and merges in turn, each of which reads files that the page cache holds and waits until all is on disk."""
+    """Copies and merges in turn. Both read files from the page cache and wait until the result is on disk."""
     count = 25 if options.quick else 250
     with workplace() as folder:
         for name in ("base", "model"):
@@ -37,7 +37,7 @@ def measure(options: Options) -> Result:
 
 
 def _make(folder: Path, tensors: int, seed: int) -> None:
-    """A checkpoint of random fp32 weights, written tensor by tensor."""
+    """Writes a checkpoint of random fp32 weights, tensor by tensor."""
     import torch
     from safetensors.torch import save_file
 
@@ -48,7 +48,7 @@ def _make(folder: Path, tensors: int, seed: int) -> None:
 
 
 def _copy(folder: Path) -> float:
-    """Seconds to copy the weights of a checkpoint, up to where they are on disk."""
+    """Copies the weights of a checkpoint to disk. Returns the seconds."""
     target = folder / "copy.safetensors"
     began = time.perf_counter()
     shutil.copyfile(folder / "base" / "model.safetensors", target)
@@ -59,7 +59,7 @@ def _copy(folder: Path) -> float:
 
 
 def _merge(folder: Path, watched: bool) -> tuple[float, float]:
-    """Seconds to interpolate two checkpoints, up to where the result is on disk, and the most memory in tensors."""
+    """Interpolates two checkpoints to disk. Returns the seconds and the largest memory, in tensors."""
     from adapt.merge.merger import Merging
     from adapt.merge.streamed_merge import merge_models
     from adapt.merge.tensor_files import stored_weights
@@ -88,7 +88,7 @@ def _settled(file: Path) -> None:
 
 
 class _Peak:
-    """Looks every millisecond how much memory of its own the process has; pages of files that it reads do not count."""
+    """Samples the private memory of the process every millisecond; file pages do not count."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -99,7 +99,7 @@ class _Peak:
         self._thread.start()
 
     def stop(self) -> int:
-        """The most bytes that came on top of those at the start."""
+        """Returns the most bytes held above those at the start."""
         self._stopped.set()
         return self._most - self._before
 

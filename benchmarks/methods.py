@@ -1,10 +1,9 @@
-"""What methods against forgetting cost: the time of a step, and memory, over plain training.
+"""Cost of methods against forgetting over plain training: time of a step, and memory.
 
-Every method, with its defaults, takes the same rows of 164 tokens through the product's own loop as plain training
-does, RoBERTa-base's size. `NAME_time` is the median over rounds of the ratio of a step's time to that of the plain step
-of the same round; both models are in one process, of which there is one a method. `NAME_memory` is the ratio of the
-peaks of fresh processes over two steps, libraries included. CPUs get fewer rows in a step, where what does not depend
-on rows weighs more.
+Every method with its defaults trains on the same rows of 164 tokens in the product's loop as plain training does, at
+RoBERTa-base's size. `NAME_time` is the median over rounds of the ratio of step times within a round; both models are in
+one process, a new one per method. `NAME_memory` is the ratio of the peaks of new processes over two steps, libraries
+included. CPUs use fewer rows per step, so costs that do not depend on rows weigh more.
 """
 
 import os
@@ -31,12 +30,12 @@ MOST = {
     "elle": (1.8, 1.7),  # two layers and two heads more
     "hat": (1.4, 1.2),
     "cpt": (1.4, 1.2),
-    "prompt": (1.7, 1.2),  # 100 vectors beside rows of 164 tokens
+    "prompt": (1.7, 1.2),  # 100 vectors before rows of 164 tokens
     "prefix": (1.4, 1.2),
     "demix": (1.05, 1.0),
     "das": (2.3, 1.5),
 }
-"""The most that each method is to take: time, memory. What is left out trains as plain training does."""
+"""Highest allowed ratio of time and of memory. Methods that are left out train as plain training does."""
 TARGETS: Targets = {
     f"{name}_{figure}": ("<=", most)
     for name, both in MOST.items()
@@ -48,7 +47,7 @@ WARM_UP = 1
 
 @dataclass(frozen=True)
 class MethodsPlan:
-    """What is measured."""
+    """Model, rows and rounds of the measurement."""
 
     case: Case
     rounds: int
@@ -56,7 +55,7 @@ class MethodsPlan:
 
     @classmethod
     def of(cls, size: str, options: Options, names: Sequence[str]) -> "MethodsPlan":
-        """A step: of the paper's batch on a GPU, on CPUs one of some seconds."""
+        """Chooses the paper's batch on a GPU, and a batch of some seconds on CPUs."""
         rows, rounds = (4, ROUNDS) if options.quick else (16, 5)
         if machine()["gpu"]:
             rows, rounds = STEP_ROWS, 3 if options.quick else 10
@@ -64,13 +63,13 @@ class MethodsPlan:
 
 
 def config_with(case: Case, method: str) -> Config:
-    """The configuration of a job that trains with a method."""
+    """Returns the configuration of a job that trains with a method."""
     training = TrainingConfig(global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4)
     return Config(training=training, method=MethodConfig(method))
 
 
 def measure(plan: MethodsPlan) -> Result:
-    """Times and memory."""
+    """Measures times and memory."""
     plain = apart(_peak, plan, "plain")
     result = Result({}, [("plain, peak memory", f"{plain / 2**30:.2f} GiB")])
     for name in plan.names:
@@ -85,7 +84,7 @@ def measure(plan: MethodsPlan) -> Result:
 
 
 def _seconds(plan: MethodsPlan, method: str) -> tuple[list[float], list[float]]:
-    """Seconds of steps with a method, and of plain ones, in turns, so that both share what else the machine does."""
+    """Returns the seconds of steps with a method and of plain steps, in turns."""
     import torch.distributed as dist
 
     alone()
@@ -103,7 +102,7 @@ def _seconds(plan: MethodsPlan, method: str) -> tuple[list[float], list[float]]:
 
 
 def _peak(plan: MethodsPlan, method: str) -> int:
-    """Most memory of two steps [bytes]: in the second, the optimizer's state is there."""
+    """Returns the largest memory of two steps [bytes]. The second step includes the optimizer's state."""
     import torch.distributed as dist
 
     alone()
@@ -115,7 +114,7 @@ def _peak(plan: MethodsPlan, method: str) -> int:
 
 
 def main() -> None:
-    """Measures, prints the table, writes the JSON."""
+    """Measures, prints the table and writes the JSON."""
     parser = parser_of("methods", __doc__)
     parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
     parser.add_argument("--only", default=",".join(MOST), help="methods, by commas")

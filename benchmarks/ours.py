@@ -1,4 +1,4 @@
-"""Our side of the training benchmarks: the product's own loop, on one device, without Ray."""
+"""Our side of the training benchmarks: the product's loop on one device, without Ray."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def train(
     """Trains and measures.
 
     Args:
-        case: what.
+        case: model and text.
         precision: of the arithmetic.
         steps: measured.
-        warm_up: before them.
+        warm_up: steps before them.
         off: a technique to switch off (see `benchmarks.switches`).
         zero_stage: above 0 needs DeepSpeed.
 
@@ -88,7 +88,7 @@ def _loop(case: Case, precision: Precision, steps: int, zero_stage: int) -> Loop
 
 
 def alone() -> None:
-    """A process group of one rank."""
+    """Makes a process group of one rank."""
     import torch
     import torch.distributed as dist
 
@@ -101,7 +101,7 @@ def alone() -> None:
 
 
 def settled() -> float:
-    """The time, once the device has done its work."""
+    """Returns the time when the device has finished its work."""
     import torch
 
     if torch.cuda.is_available():

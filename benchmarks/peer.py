@@ -1,4 +1,4 @@
-"""The peer: transformers' Trainer with run_mlm's (or run_clm's) recipe, grouped texts or lines with dynamic padding."""
+"""The peer: transformers' Trainer with run_mlm's (or run_clm's) recipe, on grouped texts or padded lines."""
 
 import time
 from typing import Any
@@ -12,11 +12,11 @@ def train(
     """Trains and measures.
 
     Args:
-        case: what.
-        best: its best settings (bf16 where that is quicker, fused AdamW, scaled dot product attention) or its defaults
-            (fp32).
+        case: model and text.
+        best: best settings (bf16 where it is faster, fused AdamW, scaled dot product attention) instead
+            of its defaults (fp32).
         steps: measured.
-        warm_up: before them.
+        warm_up: steps before them.
         by_length: batches of lines of similar length.
         order: `random` or `sequential`.
 
@@ -85,6 +85,6 @@ def train(
 
 
 def _grouped(ids: list[list[int]], length: int) -> list[dict[str, list[int]]]:
-    """run_mlm's group_texts: all together, cut into blocks, the remainder dropped."""
+    """Groups texts as run_mlm does: concatenates all, cuts blocks and drops the remainder."""
     flat = [token for tokens in ids for token in tokens]
     return [{"input_ids": flat[start : start + length]} for start in range(0, len(flat) - length + 1, length)]

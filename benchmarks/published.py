@@ -1,4 +1,4 @@
-"""What the published code of DAS (UIC-Liu-Lab/ContinualLM) computes where the product deviates from it, to compare."""
+"""Computes what the published code of DAS (UIC-Liu-Lab/ContinualLM) computes where the product deviates from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adapt.objective.objective import Batch, Corrupted, Objective
 class EqualNetworks:
     """General knowledge: the divergence of two equal networks in evaluation mode, over the positions of a row.
 
-    It is 0, and its gradient what rounding leaves of 0.
+    It is 0, and its gradient is rounding noise.
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:
@@ -35,7 +35,7 @@ class EqualNetworks:
 
 
 class Unmasked:
-    """A domain: the loss at the positions that are to be predicted, with their tokens in sight."""
+    """A domain's loss at the predicted positions, with their tokens visible to the model."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
@@ -50,7 +50,7 @@ class Unmasked:
 def never_zeroed(
     model: Any, gates: Gates, loss: Judged, batches: list[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> dict[Kind, Tensor]:
-    """Sizes of gradients that add up from batch to batch, averaged over batches, [layers, units]."""
+    """Returns gradient sizes that accumulate from batch to batch, averaged over batches, [layers, units]."""
     model.eval()
     leaves = {kind: each.requires_grad_() for kind, each in ones(model).items()}
     sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
@@ -66,7 +66,7 @@ def never_zeroed(
 
 @contextmanager
 def columns_of_heads() -> Iterator[None]:
-    """Masks the columns of the weights of query, key and value, which no head owns, in place of its rows."""
+    """Masks the columns of the query, key and value weights, which no head owns, instead of the rows."""
 
     def by_columns(model: Any, values: Values) -> dict[str, Tensor]:
         names = "query.weight", "key.weight", "value.weight"
@@ -79,7 +79,7 @@ def columns_of_heads() -> Iterator[None]:
 
 @contextmanager
 def other_texts() -> Iterator[None]:
-    """Contrasts neighbours: rows are repeated whole, one after another, and then read as pairs."""
+    """Contrasts different texts: repeats whole rows one after another, and reads them as pairs."""
 
     def of_neighbours(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
         pairs = torch.cat((first, second)).view(len(first), 2, -1)

@@ -1,9 +1,9 @@
-"""How soon a training steps again after a worker was killed, and how many steps it loses beyond its last checkpoint.
+"""How soon a training continues after a worker is killed, and how many steps it loses beyond its last checkpoint.
 
-`recovery_s` goes from the kill to the first report of the training that goes on; `lost_steps` counts steps made
-again although a whole checkpoint, at the kill, held them. With --elastic a node is lost, of a cluster on this machine,
-and another comes: `shrink_s` goes from the loss to the first report of the one worker that is left, `grow_s` from the
-moment at which the other has joined to the first report of two; `repeated_steps` were made again because of that.
+`recovery_s` is the time from the kill to the first report of the continued training. `lost_steps` counts repeated steps
+that a complete checkpoint held at the time of the kill. With --elastic, a node of a local cluster is lost and another
+joins: `shrink_s` is the time from the loss to the first report of the remaining worker, `grow_s` from the join to the
+first report of two workers, and `repeated_steps` counts the steps that this repeats.
 """
 
 import json
@@ -31,11 +31,11 @@ ELASTIC_TARGETS = {
 }
 STEPS, INTERVAL = 400, 10
 _NODE_CPUS = 3
-"""Cores of a node: a worker takes all but one, which is left for its readers."""
+"""Cores of a node: a worker takes all but one, which its readers use."""
 
 
 def measure(options: Options) -> Result:
-    """Kills a worker of a small training, once it has checkpoints, so many times."""
+    """Kills a worker of a small training several times, once it has checkpoints."""
     with workplace() as folder:
         corpus = corpus_file(folder, 2000)
         found = [_recovered(corpus, folder / str(number)) for number in range(1 if options.quick else 3)]
@@ -45,7 +45,7 @@ def measure(options: Options) -> Result:
 
 
 def measure_elastic(options: Options) -> Result:
-    """Loses a node of a training, and brings another."""
+    """Removes a node from a training, and adds another."""
     with workplace() as folder, nodes(folder) as cluster:
         cluster.start_head()
         lost, _ = cluster.add(_NODE_CPUS), cluster.add(_NODE_CPUS)
@@ -73,7 +73,7 @@ def measure_elastic(options: Options) -> Result:
 
 @dataclass(frozen=True)
 class WentOn:
-    """How a training went on."""
+    """How a training continued."""
 
     seconds: float
     """From what happened to the next report."""
@@ -96,7 +96,7 @@ def _recovered(corpus: Path, root: Path) -> WentOn:
 
 
 def _went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], None]) -> WentOn:
-    """Lets something happen that makes a training begin again at a checkpoint, and waits for its next report."""
+    """Causes an event that restarts the training from a checkpoint, and waits for its next report."""
     (metrics,) = root.glob("train/*/metrics.jsonl")
     before = metrics.stat().st_ino
     whole = newest_whole(next(root.glob("train/*/checkpoints/*")))
@@ -104,7 +104,7 @@ def _went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], 
     happen()
     began, seen = time.perf_counter(), [steps_done(root)]
 
-    def is_written_anew() -> bool:  # as it is where training goes on
+    def is_written_anew() -> bool:  # a continued training rewrites it
         if metrics.stat().st_ino != before:
             return True
         seen.append(steps_done(root))

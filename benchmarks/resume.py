@@ -1,4 +1,4 @@
-"""A run killed twice (its driver, then a worker) ends with the weights of the run that was never interrupted."""
+"""Checks that a run killed twice (driver, then worker) ends with the weights of an uninterrupted run."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ STEPS = 60
 
 
 def measure(options: Options) -> Result:
-    """Runs the same job twice, in peace and under attack, and compares the exported weights byte by byte."""
+    """Runs the same job undisturbed and with kills, and compares the exported weights byte by byte."""
     with workplace() as folder:
         corpus = corpus_file(folder, 3000)
         peaceful = _weights(finished(job(_arguments(corpus, folder / "peaceful"))))
@@ -44,7 +44,7 @@ def _arguments(corpus: Path, root: Path) -> list[str]:
 
 
 def _worker_of(driver: int) -> int:
-    """The process of a training worker below a driver."""
+    """Returns the process of a training worker below a driver."""
     for process in psutil.Process(driver).children(recursive=True):
         if "RayTrainWorker" in " ".join(process.cmdline()):
             return int(process.pid)

@@ -1,8 +1,8 @@
 """Time to the first batch of a resumed run, early and late in its corpus.
 
-Prepared: a large synthetic corpus of token shards; `growth` is the time at step 100,000 over that at step 10, each in a
-process of its own that opens the corpus afresh. Streamed: the time at the first, the middle and the last batch of a
-corpus of many files, over that at the first; it may not grow either, since one item and one window are read again.
+Prepared: a large synthetic corpus of token shards. `growth` is the time at step 100,000 over that at step 10, each in a
+process that opens the corpus anew. Streamed: the time at the middle and last batch of a corpus of many files, over that
+at the first. It must not grow either, because only one item and one window are read again.
 """
 
 import time
@@ -23,7 +23,7 @@ FILES, LINES = 40, 4000
 
 
 def measure(options: Options) -> Result:
-    """Both feeds."""
+    """Measures both feeds."""
     repetitions = 3 if options.quick else 9
     with workplace() as folder:
         shards = SHARDS // 4 if options.quick else SHARDS
@@ -51,7 +51,7 @@ def measure(options: Options) -> Result:
 
 
 def build_shards(folder: Path, shards: int) -> None:
-    """Token shards of random documents."""
+    """Writes token shards of random documents."""
     import numpy as np
 
     from adapt.corpus.token_shards import write_shard
@@ -63,7 +63,7 @@ def build_shards(folder: Path, shards: int) -> None:
 
 
 def build_texts(folder: Path, files: int) -> int:
-    """Files of text, gone through once, so that the index of their items is there. Their number of tokens."""
+    """Writes text files and reads them once, so that their item index exists. Returns the number of tokens."""
     from adapt.corpus.streaming import ItemIndex
     from benchmarks.common import corpus_file
 
@@ -79,7 +79,7 @@ def build_texts(folder: Path, files: int) -> int:
 
 
 def first_prepared(folder: str, step: int) -> float:
-    """Seconds from nothing to the batch of a step."""
+    """Returns the seconds from opening the corpus to the batch of a step."""
     from adapt.corpus.shard_batches import Feed
 
     began = time.perf_counter()
@@ -88,7 +88,7 @@ def first_prepared(folder: str, step: int) -> float:
 
 
 def first_streamed(folder: Path, place: float) -> float:
-    """Seconds from nothing to the batch at a place of the epoch; the tokenizer is loaded before."""
+    """Returns the seconds from opening the corpus to a batch at this share of the epoch, with the tokenizer loaded."""
     from adapt.corpus.encode_chunks import _tokenizer
     from adapt.corpus.streaming import ItemIndex
 
@@ -101,7 +101,7 @@ def first_streamed(folder: Path, place: float) -> float:
 
 
 def _online(folder: Path) -> "Online":
-    """With a window of half a file, so that the file is what bounds the time."""
+    """Returns streaming options with a window of half a file, so that reading the file dominates."""
     from adapt.config import CorpusConfig
     from adapt.corpus.corpora import PLAIN
     from adapt.corpus.files.manifest import build_manifest

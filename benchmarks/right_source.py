@@ -1,10 +1,10 @@
-"""Which share of a selection is of the right source, from a pool of three whose texts differ in length.
+"""Share of a selection that is from the right source, in a pool of three sources whose texts differ in length.
 
-The pool has 600 abstracts of computational linguistics, 600 sentences of PubMed and 600 film reviews; 200 documents are
-taken for tasks whose source is known. `KIND_TASK` is the share of them that is of the task's source. `scierc_short` and
-`scierc_letters` are SciERC's texts cut to their first six words, and with words in place of the signs around entities.
-`knn` and `tsds` compare the vectors of the embedder that their names have: `static` and `transformer` of MiniLM, or
-`vampire`, which is measured when --embedders names it. `--quick`: dsir and classifier alone.
+The pool has 600 abstracts of computational linguistics, 600 sentences of PubMed and 600 film reviews. 200 documents are
+selected for tasks whose source is known. `KIND_TASK` is the share of them from the task's source. `scierc_short` uses
+the first six words of SciERC's texts; `scierc_letters` replaces the signs around entities by words. `knn` and `tsds`
+compare vectors of the embedder in their name: MiniLM's `static` or `transformer`, or `vampire`, which is measured only
+if --embedders lists it. `--quick` measures dsir and classifier only.
 """
 
 import gzip
@@ -57,18 +57,18 @@ def measure(options: Options, tasks: Sequence[str], embedders: Sequence[str]) ->
 
 
 def share(sources: Sequence[str], task: str) -> float:
-    """The share of documents that are of the task's source."""
+    """Returns the share of documents from the task's source."""
     return sum(source == TASKS[task] for source in sources) / max(len(sources), 1)
 
 
 def evenly(data: Path, name: str) -> list[str]:
-    """Documents from all over a corpus."""
+    """Returns evenly spaced documents of a corpus."""
     texts = texts_in(data / "corpora" / f"{name}.jsonl.gz")
     return texts[:: len(texts) // EACH][:EACH]
 
 
 def target_of(data: Path, task: str) -> list[str]:
-    """The different train texts of a task, or what is made of them; at most MOST_TARGET, evenly."""
+    """Returns a task's different train texts, or variants of them; at most MOST_TARGET, evenly spaced."""
     name, _, change = task.partition("_") if task.startswith("scierc_") else (task, "", "")
     texts = list(dict.fromkeys(texts_in(data / "tasks" / name / "train.jsonl.gz")))
     texts = texts[:: max(1, len(texts) // MOST_TARGET)]
@@ -85,7 +85,7 @@ def texts_in(file: Path) -> list[str]:
 
 
 def by_words(kind: str, pool: Sequence[tuple[str, str]], target: Sequence[str]) -> list[int]:
-    """Places in the pool of what is selected by n-grams, in this process."""
+    """Returns the pool offsets of documents that an n-gram selection takes, in this process."""
     from adapt.config import Config, CorpusConfig
     from adapt.corpus.files.manifest import build_manifest
     from adapt.runner.digest import Digests
@@ -103,7 +103,7 @@ def by_words(kind: str, pool: Sequence[tuple[str, str]], target: Sequence[str]) 
 
 
 def write_lines(file: Path, texts: Sequence[str]) -> Path:
-    """A file of texts."""
+    """Writes texts to a file."""
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     return file
 
@@ -111,7 +111,7 @@ def write_lines(file: Path, texts: Sequence[str]) -> Path:
 def by_job(
     kind: str, embedder: str, pool: Sequence[tuple[str, str]], target: Sequence[str], models: Path, folder: Path
 ) -> list[str]:
-    """Sources of what a job selects."""
+    """Returns the sources of the documents that a job selects."""
     sources = {text: source for source, text in pool}
     pool_file = write_lines(folder / "pool.jsonl", [text for _, text in pool])
     target_file = write_lines(folder / "target.jsonl", target)

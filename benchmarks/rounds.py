@@ -1,8 +1,8 @@
-"""Comparisons that other work on the machine cannot bend unseen.
+"""Compares alternatives in alternating rounds, and notices when other load on the machine may have affected them.
 
-What is compared takes turns, in at least ROUNDS rounds, in which each is first in turn. A figure is the median over the
-rounds of the ratio within a round, and comes with the least and the greatest. It is *noisy* where, in any round,
-processes waited for cores while others than the benchmark's own were using them.
+The sides run in at least ROUNDS rounds, each first in turn. A figure is the median over rounds of the ratio within a
+round, reported with its minimum and maximum. It is *noisy* if, in any round, processes waited for cores while processes
+outside the benchmark were using them.
 """
 
 import os
@@ -20,8 +20,9 @@ import psutil
 T = TypeVar("T")
 ROUNDS = 3
 WAITING, OTHERS = 0.1, 0.05
-"""Noisy is what runs while processes wait for cores for more than the first share of the time, and other processes than
-the benchmark's own take more than the second share of the cores."""
+"""A round is noisy if processes wait for cores for more than the first share of the time, and processes outside the
+benchmark use more than the second share of the cores.
+"""
 EVERY_S = 0.25
 PRESSURE, STAT = Path("/proc/pressure/cpu"), Path("/proc/stat")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -29,7 +30,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Load:
-    """What the machine did meanwhile."""
+    """Load of the machine during a measurement."""
 
     waiting: float | None
     """Share of the time in which a process was ready to run and had no core; None where Linux does not say."""
@@ -38,7 +39,7 @@ class Load:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether other work may have changed the figure."""
+        """Whether other load may have changed the figure."""
         return self.others > OTHERS and (self.waiting is None or self.waiting > WAITING)
 
 
@@ -52,16 +53,16 @@ class Ratio:
 
     @property
     def middle(self) -> float:
-        """The median."""
+        """Returns the median."""
         return median(self.rounds)
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]], load: Load | None = None) -> "Ratio":
-        """The ratio of rounds that alternate within one call, and are watched as a whole.
+        """Makes a ratio of rounds that alternate within one call and are watched as a whole.
 
         Args:
             pairs: the two values of each round.
-            load: of all rounds together; None where it was not watched.
+            load: of all rounds together; None if it was not watched.
         """
         rounds = tuple(one / other for one, other in pairs)
         return cls(rounds, len(rounds) if load and load.is_noisy else 0)
@@ -73,17 +74,17 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Rounds(Generic[T]):
-    """What each side came to in each round."""
+    """Values of each side in each round."""
 
     found: Mapping[str, Sequence[T]]
     loads: Mapping[str, Sequence[Load]]
 
     def ratio(self, one: str, other: str, value: Callable[[T], float]) -> Ratio:
-        """The value of one side over that of another, round by round.
+        """Returns the value of one side over another's, round by round.
 
         Args:
             one: name of a side.
-            other: of another.
+            other: name of another.
             value: what is compared.
         """
         pairs = zip(self.found[one], self.found[other], strict=True)
@@ -93,15 +94,15 @@ class Rounds(Generic[T]):
         return Ratio(tuple(value(a) / value(b) for a, b in pairs), noisy)
 
     def middle(self, side: str, value: Callable[[T], float]) -> float:
-        """The median of a side's value."""
+        """Returns the median of a side's value."""
         return median(value(each) for each in self.found[side])
 
 
 def alternate(sides: Mapping[str, Callable[[], T]], rounds: int = ROUNDS) -> Rounds[T]:
-    """Runs all sides in turn, in each round beginning with the next one.
+    """Runs all sides in turn. Each round starts with the next side.
 
     Args:
-        sides: what is compared, by name. Each is called once a round.
+        sides: what is compared, by name. Each is called once per round.
         rounds: at least ROUNDS.
 
     Raises:
@@ -122,7 +123,7 @@ def alternate(sides: Mapping[str, Callable[[], T]], rounds: int = ROUNDS) -> Rou
 
 
 class Watch:
-    """Watches what the machine does, from now until `stop`."""
+    """Records the load of the machine until `stop`."""
 
     def __init__(self) -> None:
         self._own: dict[tuple[int, float], list[float]] = {}
@@ -133,7 +134,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> Load:
-        """The load since it was made."""
+        """Returns the load since the start."""
         self._ended.set()
         self._thread.join()
         self._look()
@@ -155,7 +156,7 @@ class Watch:
             self._look()
 
     def _look(self, is_first: bool = False) -> None:
-        """Notes the CPU time of this process and all that it has started; of one that is new, all of it counts."""
+        """Records the CPU time of this process and of all its descendants; new ones count from their start."""
         me = psutil.Process()
         for process in (me, *me.children(recursive=True)):
             with suppress(psutil.Error):
@@ -169,7 +170,7 @@ _now_s = time.monotonic
 
 
 def _busy_s() -> float | None:
-    """CPU time of all processes of the machine, and what a hypervisor took from it."""
+    """Returns the CPU seconds of all processes of the machine, and those that a hypervisor took."""
     with suppress(OSError, ValueError):
         user, nice, system, _, _, irq, softirq, steal = map(int, STAT.read_text().split("\n", 1)[0].split()[1:9])
         return (user + nice + system + irq + softirq + steal) / TICKS
@@ -177,7 +178,7 @@ def _busy_s() -> float | None:
 
 
 def _waiting_s() -> float | None:
-    """How long some process has waited for a core (pressure stall information)."""
+    """Returns the seconds in which some process waited for a core (pressure stall information)."""
     with suppress(OSError, ValueError, IndexError):
         fields: Any = dict(field.split("=") for field in PRESSURE.read_text().splitlines()[0].split()[1:])
         return int(fields["total"]) / 1e6
@@ -185,6 +186,6 @@ def _waiting_s() -> float | None:
 
 
 def _reaped_s() -> float:
-    """CPU time of this process and of those that it has waited for."""
+    """Returns the CPU seconds of this process and of child processes that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -1,8 +1,8 @@
-"""The same loss at equal tokens: ours and transformers' Trainer on the same blocks of text, same model and settings.
+"""Checks that ours and transformers' Trainer reach the same loss at equal tokens, with the same model and settings.
 
-Both see the same blocks in the same order, so losses are compared step by step (paired): what differs is how masks and
-dropout are drawn, and that ours keeps documents apart. The figure is the mean difference over the last two thirds of
-the steps, in its standard errors. No time is measured, so each side runs once: other work cannot change a loss.
+Both train on the same blocks in the same order, so losses are compared in pairs of steps. They differ in how masks and
+dropout are drawn, and ours keeps documents separate. The figure is the mean difference over the last two thirds of the
+steps, in standard errors. No time is measured, so each side runs once.
 """
 
 import statistics
@@ -39,7 +39,7 @@ def measure(options: Options) -> Result:
 
 
 def plot(curves: dict[str, list[float]], case: Case, file: Path) -> None:
-    """Loss by tokens."""
+    """Plots loss by tokens."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,6 +1,6 @@
-"""Weak scaling: how much of two workers' speed is left when they train together, with a core and a batch each.
+"""Weak scaling: speed of two workers that train together over twice the speed of one, with a core and a batch each.
 
-A job and all its processes have as many cores as it has workers: one worker alone would compute on all that there are.
+A job and its processes get as many cores as it has workers; otherwise one worker would use all cores.
 """
 
 import json
@@ -19,7 +19,7 @@ BATCH, LENGTH, WARM_UP = 64, 128, 3
 
 
 def measure(options: Options) -> Result:
-    """Trains with one worker and with two, in turn, and compares the medians of tokens a second."""
+    """Trains with one worker and with two, in turn, and compares the median tokens per second."""
     steps = 8 if options.quick else 25
     with workplace() as folder:
         corpus = corpus_file(folder, 4000)
@@ -43,7 +43,7 @@ def _speeds(corpus: Path, root: Path, workers: int, steps: int, seed: int) -> li
     lengths = [f"--training.sequence_length={LENGTH}", f"--evaluation.sequence_length={LENGTH}"]
     where = ["--model.path=demo:bert-tiny", f"--corpus.paths={corpus}", f"--storage.root={root}", "--name", name]
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:workers])  # which the job inherits
+    os.sched_setaffinity(0, cores[:workers])  # the job inherits this
     try:
         finished(
             job([*where, *training, *lengths, "--training.log_interval_steps=1", f"--resources.workers={workers}"])

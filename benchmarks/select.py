@@ -1,9 +1,9 @@
-"""What selecting costs beside reading and cleaning the pool, and beside the authors' package of DSIR.
+"""Cost of selecting, over reading and cleaning the pool, and over the authors' package of DSIR.
 
-Each measurement runs in a process of its own, on one core, and is its CPU time. Both DSIR and the classifier pass over
-the pool twice, so they are compared with reading and cleaning it twice. The package is measured where it is installed
-(`benchmarks/peer_dsir.py`): `dsir_ratio` is documents a second, ours over its; `dsir_agreement` the share of choices in
-common where both may see the same: the same words in the same buckets, all of which the target has, without noise.
+Each measurement is the CPU time of its own process on one core. DSIR and the classifier pass over the pool twice, so
+they are compared with reading and cleaning it twice. The package is measured if it is installed
+(`benchmarks/peer_dsir.py`): `dsir_ratio` is our documents per second over its. `dsir_agreement` is the share of common
+choices when both see the same words in the same buckets, all of which the target has, without noise.
 """
 
 import itertools
@@ -31,12 +31,12 @@ TARGETS = {
 PASSES = 2
 READING = "reading and cleaning"
 BUDGET, TARGET = 500, 1000
-"""Documents that are taken, and texts of the target: the first of the pool."""
+"""Number of selected documents, and of target texts, which are the first of the pool."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What choosing from a pool, or reading it, took."""
+    """Time and memory of selecting from a pool or reading it."""
 
     seconds: float
     documents: int
@@ -72,7 +72,7 @@ def _seconds(cost: Any) -> float:
 
 
 def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Result:
-    """Ratio and agreement; nothing where the package is not installed."""
+    """Returns ratio and agreement, or nothing if the package is not installed."""
     if not IS_INSTALLED:
         return Result({}, [("data-selection", "not installed: see benchmarks/peer_dsir.py")])
     texts = list(itertools.islice(itertools.cycle(some_texts(documents / 500, data)), documents))
@@ -90,7 +90,7 @@ def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Resu
 
 
 def agreement(folder: Path, texts: list[str]) -> float:
-    """The share of choices in common. There are so few buckets that the target has all of them."""
+    """Returns the share of common choices. Buckets are so few that the target has all of them."""
     import numpy as np
 
     from adapt.corpus.shingles import normalised, words
@@ -109,7 +109,7 @@ def agreement(folder: Path, texts: list[str]) -> float:
 
 
 def cost_of(pool_file: Path, kind: str) -> Cost:
-    """Choosing from a pool in this process; without a kind, reading and cleaning it once."""
+    """Selects from a pool in this process; without a kind, reads and cleans it once."""
     from adapt.config import Config, CorpusConfig, SelectConfig
     from adapt.corpus.deduplication import Alike
     from adapt.corpus.files.manifest import build_manifest
@@ -134,7 +134,7 @@ def cost_of(pool_file: Path, kind: str) -> Cost:
 
 
 def _lines(file: Path, texts: list[str]) -> Path:
-    """A file of texts."""
+    """Writes texts to a file."""
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return file
 

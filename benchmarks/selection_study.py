@@ -1,9 +1,9 @@
-"""What a finished study of selections found, as the Markdown tables of docs/science/replication.md.
+"""Prints the results of a finished study of selections, as the Markdown tables of docs/science/selection.md.
 
-Each recipe's scores and what it gains on the baseline, paired by seed, task by task and on average over tasks; what
-each selection is beside random documents; and whether that tells how much it will gain.
+The tables have each recipe's scores and its gain over the baseline, paired by seed, per task and on average; how close
+each selection is to the task, compared with random documents; and whether that predicts the gain.
 
-python -m benchmarks.selection_study benchmarks/selection_study.yaml [options as of jobs/chain.py]
+python -m benchmarks.selection_study benchmarks/selection_study.yaml [options of dontstop chain]
 """
 
 import sys
@@ -27,12 +27,12 @@ MEAN = "mean of tasks"
 FIGURES = ("kl_reduction", "auc", "shared_words", "distinct", "distance")
 SAMPLES = 2000
 FEWEST = 4
-"""Fewer selections than these have no correlation worth a figure."""
+"""Fewest selections for which a correlation is reported."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The figures of a study, by member of its sets."""
+    """Figures of a study, by members of its sets."""
 
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """Test scores by recipe, task and seed."""
@@ -41,11 +41,11 @@ class Found:
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks that any recipe was scored on."""
+        """Lists the tasks on which any recipe was scored."""
         return list(dict.fromkeys(task for tasks in self.scores.values() for task in tasks))
 
     def differences(self, recipe: str, baseline: str, task: str) -> dict[str, float]:
-        """By how much a recipe is better, for each seed that both have; of MEAN, for those that all tasks have."""
+        """Returns a recipe's gain for each seed that both have; for MEAN, for the seeds that all tasks have."""
         if task == MEAN:
             every = [self.differences(recipe, baseline, each) for each in self.tasks]
             shared = set.intersection(*map(set, every))
@@ -74,7 +74,7 @@ def _figures(judged: SelectionJudged) -> dict[str, float]:
 
 
 def gains(found: Found, baseline: str) -> Table:
-    """Scores and differences of all recipes."""
+    """Returns the scores and differences of all recipes."""
     rows: list[list[Cell | str]] = []
     for recipe, tasks in found.scores.items():
         row: list[Cell | str] = [recipe]
@@ -101,7 +101,7 @@ def _difference(found: Found, recipe: str, baseline: str, task: str) -> Cell:
 
 
 def selected(found: Found) -> Table:
-    """What the selections are, on average over seeds."""
+    """Returns the figures of the selections, averaged over seeds."""
     rows: list[list[Cell | str]] = [
         [
             f"{kind}, {task}",
@@ -118,12 +118,12 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table | None:
-    """Whether a figure of a selection tells what it gains; None where there are too few.
+    """Returns the correlation of a selection's figure with its gain; None if there are too few selections.
 
     Args:
-        found: what there is.
+        found: the figures of the study.
         baseline: the recipe that trains on random documents.
-        recipes: the kind of selection that each other recipe trains on.
+        recipes: the kind of selection of each other recipe.
     """
     rows: list[list[Cell | str]] = []
     for name in FIGURES:
@@ -149,11 +149,11 @@ def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table 
 
 
 def correlation(groups: Sequence[int], pairs: Sequence[np.ndarray]) -> tuple[float, float, float]:
-    """The correlation of ranks within groups (of one group, Spearman's), and the ends of its bootstrap interval.
+    """Returns the rank correlation within groups (Spearman's for one group) with its bootstrap interval.
 
     Args:
         groups: the group of each case.
-        pairs: of each case, two values a seed, [seeds, 2]. Cases are drawn anew, and the seeds of each.
+        pairs: of each case, two values per seed, [seeds, 2]. Cases and their seeds are resampled.
     """
     rng = np.random.default_rng(0)
     of_case = np.array(groups)

@@ -1,10 +1,10 @@
-"""What finished chains of domain sequences found, as the Markdown tables of docs/science/replication.md.
+"""Prints the results of finished chains of domain sequences, as Markdown tables (docs/science/das.md, forgetting.md).
 
-Means over seeds, each the mean over its orders; every method against the baseline, then against each other method
-that learns domain after domain, paired by seed; scores by task; and the figures of every run, from which all these can
-be computed again.
+The tables have means over seeds (each the mean over its orders); every method against the baseline and against every
+other method that learns domains in sequence, paired by seed; scores by task; and the figures of every run, from which
+all tables can be recomputed.
 
-python -m benchmarks.sequences benchmarks/das_five.yaml [options as of jobs/chain.py]
+python -m benchmarks.sequences benchmarks/das_five.yaml [options of dontstop chain]
 """
 
 import sys
@@ -21,7 +21,7 @@ from adapt.show.report.sequence_tables import by_task, every_run, methods, seque
 
 
 def tables(sequences: Sequences) -> list[Table]:
-    """All of them, those with nothing to show left out."""
+    """Returns all tables that have content."""
     found = (
         methods(sequences, compare_methods(sequences)),
         *(sequence_differences(each, compare_methods(each)) for each in _baselines(sequences)),
@@ -33,7 +33,7 @@ def tables(sequences: Sequences) -> list[Table]:
 
 
 def _baselines(sequences: Sequences) -> Iterator[Sequences]:
-    """The same with each method in turn as the baseline, without those that have been."""
+    """Yields the study with each method in turn as the baseline, so that each pair is compared once."""
     left = dict(sequences.methods)
     for name in sequences.methods:
         if sequences.mode(name) == "continual":

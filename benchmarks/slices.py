@@ -1,4 +1,4 @@
-"""Makes the data of docs/science/replication.md: the first examples of larger tasks, and a pool from each corpus.
+"""Makes the data of the studies in docs/science: the first examples of larger tasks, and a pool from five corpora.
 
 python -m benchmarks.slices --data ../shared/data --out /tmp/data
 """
@@ -23,10 +23,10 @@ FIRST = {
     ("imdb", "dev"): 300,
     ("imdb", "test"): 1000,
 }
-"""Examples of a split; all where none are named."""
+"""Examples of a split; all if a split is not listed."""
 POOLED = ("cs_acl_abstracts", "biomed_pubmed", "biomed_medquad", "reviews_imdb", "general_enwiki")
 POOL_CHARACTERS = 3_000_000
-"""So much of each of these corpora is in the pool, to within a document."""
+"""Characters that each of these corpora contributes to the pool, to within a document."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def first_documents(corpus: Path) -> Iterator[bytes]:
-    """The lines of a corpus, until they have POOL_CHARACTERS."""
+    """Yields the lines of a corpus until they have POOL_CHARACTERS."""
     left = POOL_CHARACTERS
     with gzip.open(corpus, "rb") as lines:
         while left > 0 and (line := next(lines, None)):

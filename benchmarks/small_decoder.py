@@ -1,4 +1,4 @@
-"""A small GPT-2 with random weights and a byte-level BPE tokenizer of its own, for benchmarks/das_decoder.yaml.
+"""Makes a small GPT-2 with random weights and its own byte-level BPE tokenizer, for benchmarks/das_decoder.yaml.
 
 python -m benchmarks.small_decoder --data ../shared/data --out /tmp/decoder
 """

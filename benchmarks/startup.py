@@ -1,8 +1,8 @@
-"""How long until `dontstop dapt` makes its first training step on a warm cache, and until a finished job says so.
+"""Time until `dontstop dapt` makes its first training step with a warm cache, and until a finished job returns.
 
-The same with the library, from the start of Python to the result (`library_noop_s`), and `dontstop dapt --help`.
-`finetune_first_step_s` is a whole `jobs/finetune.py` of one step on 16 examples, with dev and test scored and compared:
-its first step comes sooner than that.
+Also the same through the library, from the start of Python to the result (`library_noop_s`), and `dontstop dapt
+--help`. `finetune_first_step_s` is a complete `dontstop finetune` of one step on 16 examples, with dev and test scored
+and compared, so its first step happens earlier.
 """
 
 import json
@@ -27,7 +27,7 @@ LABELS = ("calm", "angry")
 
 
 def measure(options: Options) -> Result:
-    """Prepares a corpus once; then times jobs that train on it with new seeds, and finished jobs."""
+    """Prepares a corpus once, then times jobs that train on it with new seeds, and finished jobs."""
     with workplace() as folder:
         corpus = corpus_file(folder, 2000)
         finished(_start(corpus, folder / "runs", seed=0))
@@ -52,7 +52,7 @@ def measure(options: Options) -> Result:
 
 
 def _reports(folder: Path) -> list[Path]:
-    """Metrics files that hold a first step."""
+    """Returns the metrics files that contain a first step."""
     return [file for file in folder.glob("runs/train/*/metrics.jsonl") if file.stat().st_size]
 
 
@@ -86,7 +86,7 @@ def _helped() -> float:
 
 
 def _finetuned(folder: Path, seed: int) -> float:
-    """Seconds of a fine-tuning of one step."""
+    """Returns the seconds of a fine-tuning of one step."""
     files = {split: folder / f"{split}.jsonl" for split in ("train", "dev", "test")}
     for split, file in files.items():
         examples = [{"text": f"{split} {number}", "label": LABELS[number % 2]} for number in range(16)]

@@ -1,10 +1,10 @@
-"""Trials of a search over the same jobs as separate commands, and how much work trials share.
+"""Trials of a search over the same jobs as separate commands, and how much work the trials share.
 
-`ratio`: the time of TAPT trials as separate commands, each with a store of its own, one after another, over the time of
-`jobs/tune.py` with the same values; commands start Ray, prepare the text and measure the base model each time.
-`saved_share`: of the stages of all trials, those that another trial had made.
-`asha_gain`: by how much the best loss on dev of ASHA is below that of random search with as many steps [nats].
-`stop_to_free_s`: from a scheduler's stop of a trial until its workers are free, the longest of all stops.
+`ratio`: time of TAPT trials as separate commands, one after another and each with its own storage, over the time of
+`dontstop tune` with the same values. Each command starts Ray, prepares the text and measures the base model.
+`saved_share`: share of the stages of all trials that another trial had already made.
+`asha_gain`: best dev loss of random search minus that of ASHA, with equally many steps [nats].
+`stop_to_free_s`: longest time from a scheduler's stop of a trial until its workers are free.
 """
 
 import itertools
@@ -30,7 +30,7 @@ Common = Callable[[Path], list[str]]
 
 
 def measure(options: Options) -> Result:
-    """Both ways on one machine, in turn; then ASHA and random search."""
+    """Runs both ways in turn, then ASHA and random search."""
     with workplace() as folder:
         model = options.models / "bert-tiny-general" if options.models else None
         common = _given(folder, classify.Case("tiny", options.data, model))
@@ -59,7 +59,7 @@ def _together_and_apart(folder: Path, common: Common, search: list[str], quick: 
         seconds = time.perf_counter() - began
         return seconds, json.loads((Path(found["path"]) / "stage.json").read_text())["metrics"]
 
-    _, record = search_once()  # says which trials there are
+    _, record = search_once()  # lists the trials
 
     def commands() -> tuple[float, dict[str, Any]]:
         place = next(places)
@@ -91,7 +91,7 @@ def _told(halved: Halving) -> list[tuple[str, str]]:
 
 
 def _given(folder: Path, case: classify.Case) -> Common:
-    """The arguments that all have in common, by the store."""
+    """Returns the arguments that all trials share, for a storage."""
     model = case.model or apart(_model, case, folder / "model")
     splits = {split: str(file) for split, file in _task(folder).items()}
     config = {
@@ -107,14 +107,14 @@ def _given(folder: Path, case: classify.Case) -> Common:
 
 
 def _model(case: classify.Case, folder: Path) -> Path:
-    """A random model of this size, with its tokenizer."""
+    """Makes a random model of this size, with its tokenizer."""
     classify.language_model(case).save_pretrained(folder)
     classify.tokenizer(case).save_pretrained(folder)
     return folder
 
 
 def _task(folder: Path) -> dict[str, Path]:
-    """Made up texts of two classes, in three splits."""
+    """Generates texts of two classes in three splits."""
     texts, labels = classify.made_up()
     files = {}
     for number, split in enumerate(("train", "dev", "test")):

@@ -1,4 +1,4 @@
-"""The training core's techniques, each with a switch, so that its worth can be measured. Not part of the product."""
+"""Switches for the training core's techniques, to measure what each is worth. Not part of the product."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ TECHNIQUES = {
 
 @contextmanager
 def switched_off(name: str | None) -> Iterator[None]:
-    """Inside the block, one technique does not act. `bf16` and `packing` are settings of the benchmark itself."""
+    """Switches one technique off inside the block. `bf16` and `packing` are settings of the benchmark."""
     with ExitStack() as stack:
         for target, value in _changes(name):
             stack.enter_context(patch(target, value))

@@ -21,7 +21,7 @@ SIZES = "small", "base", "large", "1b"
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained on what."""
+    """A model and the text that it trains on."""
 
     size: str
     """`small` (6 layers of 384), `base` and `large` (RoBERTa's), or `1b` (a causal model like Llama 3.2)."""
@@ -47,7 +47,7 @@ class Case:
 
 
 def build_model(case: Case) -> Any:
-    """A language model in training mode, of random weights unless the small one's folder is given."""
+    """Makes a language model in training mode, with random weights unless the small model's folder is given."""
     import torch
     from transformers import (
         BertConfig,
@@ -76,7 +76,7 @@ def build_model(case: Case) -> Any:
 
 
 def tokenizer_of(case: Case) -> Any:
-    """One tokenizer for all sizes, so that all train on the same tokens: the small model's, or one made here."""
+    """Returns one tokenizer for all sizes: the small model's, or one trained here."""
     from transformers import AutoTokenizer
 
     if not case.models:
@@ -89,7 +89,7 @@ def tokenizer_of(case: Case) -> Any:
 
 @lru_cache(maxsize=1)
 def _own_tokenizer() -> Any:
-    """WordPiece over the words and letters of Python's own documentation."""
+    """Trains WordPiece on Python's documentation."""
     from transformers import BertTokenizer
 
     counts = Counter(re.findall(r"\w+|[^\w\s]", "\n".join(_topics()).lower()))
@@ -106,7 +106,7 @@ def _topics() -> list[str]:
 
 
 def documents(case: Case) -> list[list[int]]:
-    """Tokenized documents, each with its special tokens, none longer than a row where they are lines."""
+    """Returns tokenized documents with their special tokens; lines are cut to the length of a row."""
     texts = _texts(case)[:MOST_DOCUMENTS]
     ids = [encoding.ids for encoding in tokenizer_of(case).backend_tokenizer.encode_batch_fast(texts)]
     return [tokens[: case.length] for tokens in ids] if case.mode == "lines" else ids
@@ -123,7 +123,7 @@ def _texts(case: Case) -> list[str]:
 
 
 def steps_of(case: Case, steps: int) -> Iterator[dict[str, Any]]:
-    """Global batches in the form of `adapt.corpus.shard_batches.Feed`."""
+    """Yields global batches in the form of `adapt.corpus.shard_batches.Feed`."""
     if case.padded:
         yield from _padded_steps(case, steps)
         return
@@ -134,7 +134,7 @@ def steps_of(case: Case, steps: int) -> Iterator[dict[str, Any]]:
 
 
 def packed_rows(ids: list[list[int]], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The documents one after another, cut into rows: tokens and document starts, [rows, length] each."""
+    """Concatenates documents and cuts rows: tokens and document starts, [rows, length] each."""
     flat = np.concatenate([np.array(tokens) for tokens in ids])
     starts = np.zeros(len(flat), bool)
     starts[np.cumsum([0, *(len(tokens) for tokens in ids[:-1])])] = True
@@ -158,5 +158,5 @@ def _padded_steps(case: Case, steps: int) -> Iterator[dict[str, Any]]:
 
 
 def columns_of(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
-    """Rows as the product reads them from a corpus."""
+    """Returns rows as the product reads them from a corpus."""
     return {"tokens": tokens, "starts": starts, "lengths": lengths, "epochs": np.zeros_like(rows), "rows": rows}

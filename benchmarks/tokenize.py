@@ -1,9 +1,9 @@
-"""Tokenizing on one thread: ours, by pieces, over the library's `encode_batch_fast`, for three families of tokenizers.
+"""Speed of tokenizing on one thread, over the library's `encode_batch_fast`, for three families of tokenizers.
 
-Both get the same texts in turns, a batch each, in one process, and the ids are compared. CPU time is taken, since one
-thread is compared with one thread. WordPiece is the shared model's where there is one; byte-level BPE (50,000 pieces)
-and Unigram (32,000) are trained on some of the texts. Finding out what the tokenizer allows comes before, once a
-process, as loading does; it stands in the details.
+Both get the same texts in turns, batch by batch in one process, and the ids are compared. CPU time is measured, since
+both use one thread. WordPiece is the shared model's if there is one. Byte-level BPE (50,000 tokens) and Unigram
+(32,000) are trained on some of the texts. Finding out what the tokenizer allows happens once per process, before the
+measurement; the details show its time.
 """
 
 import os
@@ -23,7 +23,7 @@ from benchmarks.texts import SMALL
 TARGETS = {"wordpiece": (">=", 5.0), "bpe": (">=", 4.0), "unigram": (">=", 4.0), "ids_equal": (">=", 1.0)}
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 TRAINED_ON = 10_000_000
-"""Characters."""
+"""Number of characters that tokenizers are trained on."""
 
 
 class Measured(NamedTuple):
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
 
 
 def measure(options: Options) -> Result:
-    """The families, one after another, each in a process of its own."""
+    """Measures the families one after another, each in its own process."""
     megabytes = 12 if options.quick else 200
     result, equal = Result({}, [("text", f"{megabytes} MB")]), True
     for family in ("wordpiece", "bpe", "unigram"):
@@ -55,7 +55,7 @@ def measure(options: Options) -> Result:
 
 
 def measured(family: str, megabytes: float, data: Path | None, models: Path | None) -> Measured:
-    """CPU seconds of both."""
+    """Returns the CPU seconds of both sides."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from adapt.model.tokenize.ragged import IDS
@@ -83,7 +83,7 @@ def measured(family: str, megabytes: float, data: Path | None, models: Path | No
 
 
 def batches_of(texts: list[str], characters: int = 4_000_000) -> Iterator[list[str]]:
-    """As large as `prepare` has them."""
+    """Yields batches of the size that `prepare` uses."""
     batch: list[str] = []
     size = 0
     for text in texts:
@@ -97,12 +97,12 @@ def batches_of(texts: list[str], characters: int = 4_000_000) -> Iterator[list[s
 
 
 def parts_of(batch: list[str]) -> Iterator[list[str]]:
-    """A thousand texts a call, beyond which the library's notes on them outgrow the caches."""
+    """Splits texts into calls of a thousand; with more, the library's bookkeeping exceeds the caches."""
     yield from (batch[start : start + 1000] for start in range(0, len(batch), 1000))
 
 
 def backend_of(family: str, texts: list[str], models: Path | None) -> Any:
-    """A tokenizer that adds special tokens and finds none in a text."""
+    """Makes a tokenizer that adds special tokens and never finds them in a text."""
     from tokenizers import Tokenizer
 
     if family == "wordpiece" and models:
@@ -120,7 +120,7 @@ def backend_of(family: str, texts: list[str], models: Path | None) -> Any:
 
 
 def trained(family: str, texts: list[str]) -> Any:
-    """Byte-level BPE as RoBERTa has it, or Unigram as XLM-R."""
+    """Trains byte-level BPE like RoBERTa's, or Unigram like XLM-R's."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
     common: dict[str, Any] = {"special_tokens": SPECIAL, "show_progress": False}

@@ -1,9 +1,9 @@
-"""Training speed against transformers' Trainer with run_mlm's two modes: real (non-pad) tokens a second.
+"""Training speed over transformers' Trainer with run_mlm's two modes, in tokens per second without padding.
 
-`grouped`: long texts cut into blocks. `lines`: short texts one by one, padded by the Trainer to the longest of a batch.
-`base` has RoBERTa-base's size, `small` 6 layers of 384. Against the Trainer's best settings at the same precision (bf16
-autocast where that is quicker, fused AdamW, scaled dot product attention), and (`..._vs_defaults`) against its
-defaults, in fp32; where bf16 is slower the two are one. Every measurement is a process of its own, and peer and us
+`grouped`: long texts cut into blocks. `lines`: short texts one by one, which the Trainer pads to the longest of a
+batch. `base` has RoBERTa-base's size, `small` 6 layers of 384. Compared with the Trainer's best settings at the same
+precision (bf16 autocast where it is faster, fused AdamW, scaled dot product attention), and (`..._vs_defaults`) with
+its fp32 defaults; where bf16 is slower both are the same. Each measurement is its own process, and both sides
 alternate.
 """
 
@@ -32,7 +32,7 @@ WARM_UP = 1
 
 
 def measure(options: Options) -> Result:
-    """All cases; with `--quick` the small model's, on half the rows, once."""
+    """Measures all cases; with `--quick` the small model's, on half the rows, once."""
     result = Result({})
     for mode in ("grouped", "lines"):
         for size, rows in (QUICK_ROWS if options.quick else ROWS).items():
@@ -52,7 +52,7 @@ def _compare(case: Case, steps: int, result: Result) -> None:
         "defaults": lambda: apart(peer.train, case, False, max(1, steps - 1), WARM_UP),
     }
     if precision != "bf16":
-        del sides["defaults"]  # they are the best
+        del sides["defaults"]  # the defaults are the best settings
     found = alternate(sides)
     defaults = "defaults" if "defaults" in sides else "best"
     for figure, other in ((name, "best"), (f"{name}_vs_defaults", defaults)):
@@ -68,7 +68,7 @@ def _rate(found: dict[str, Any]) -> float:
 
 
 def _by_length(case: Case, steps: int, result: Result) -> None:
-    """The Trainer on lines of like length together: not what run_mlm does, but an option that a user may find."""
+    """Runs the Trainer on lines grouped by length. run_mlm does not do this, but users can choose it."""
     rate = apart(peer.train, case, True, steps, WARM_UP, True)["tokens_per_s"]
     label = f"{case.mode}_{case.size}: Trainer, best settings, lines grouped by length"
     result.details.append((label, f"{rate:,.0f} tokens/s"))

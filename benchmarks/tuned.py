@@ -13,14 +13,14 @@ EPOCHS = 3
 
 
 def ours(case: Case, steps: int) -> dict[str, float]:
-    """Fine-tunes with the product's loop, without Ray; examples_per_s and cpu_s_per_example of its training."""
+    """Fine-tunes with the product's loop without Ray. Returns examples_per_s and cpu_s_per_example."""
     _trained(case, WARM_UP)
     cpu, seconds = _trained(case, steps)
     return {"examples_per_s": steps * BATCH / seconds, "cpu_s_per_example": cpu / (steps * BATCH)}
 
 
 def _trained(case: Case, steps: int) -> tuple[float, float]:
-    """CPU and wall time of so many steps [s]."""
+    """Returns the CPU and wall time of this many steps [s]."""
     from adapt.config import Config, FinetuneConfig
     from adapt.finetune.examples import Problem
     from adapt.finetune.finetune_loop import Course, FinetunePlace, FinetuneSettings, train
@@ -43,7 +43,7 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
 
 
 def prepared(case: Case, folder: Path, most: int | None = None) -> None:
-    """The task in the form of stage `task`; dev and test are a few of its train examples."""
+    """Makes the task in the form of stage `task`; dev and test are some of its train examples."""
     from adapt.task.dataset import Facts, Split
 
     rows = examples(case)[:most]
@@ -57,9 +57,9 @@ def prepared(case: Case, folder: Path, most: int | None = None) -> None:
 
 
 def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, rounds: int) -> dict[str, list[float]]:
-    """Times of this many runs through Ray: `in_turn` with all cores each, `together` with one core each [s].
+    """Times this many runs through Ray: `in_turn` with all cores each, `together` with one core each [s].
 
-    The two ways take turns; there is a time of each round.
+    The two ways alternate, and each round has its own times.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -92,6 +92,6 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, roun
     ways = [("together", 1, number), ("in_turn", cores, 1)]
     for each in range(rounds):
         for way, cpus, at_once in ways if each % 2 == 0 else ways[::-1]:
-            runs(cpus, at_once, f"warm-up-{each}-{way}")  # Ray starts other processes for each way; they load torch
+            runs(cpus, at_once, f"warm-up-{each}-{way}")  # Ray starts new processes for each way, which load torch
             times[way].append(runs(cpus, at_once, f"{way}-{each}"))
     return times

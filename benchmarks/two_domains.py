@@ -1,4 +1,4 @@
-"""Two domains for benchmarks of DAS: a small model learns one and then the other, through the product's own loop."""
+"""Two domains for the benchmarks of DAS: a small model learns one, then the other, in the product's loop."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from benchmarks.texts import columns_of, packed_rows
 FILES = {"first": "biomed_pubmed", "second": "reviews_imdb", "general": "general_wikitext2"}
 LENGTH, STEP_ROWS = 128, 32
 HELD_OUT, MEASURED = 256, 640
-"""Rows."""
+"""Number of held-out rows, and of rows that importance is measured on."""
 PRECISION = resolve("auto", torch.device("cpu"))
 CHARACTERS = 8
-"""More than a token has, so that enough are read."""
+"""Characters per token, overestimated so that enough text is read."""
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,27 @@ class Rows:
     """Both [rows, LENGTH]."""
 
     def columns(self, numbers: np.ndarray) -> dict[str, Any]:
-        """Some of them, as the loop takes them."""
+        """Returns some rows in the form that the loop takes."""
         return columns_of(self.tokens[numbers], self.starts[numbers], np.full(len(numbers), LENGTH), numbers)
 
     def batches(self, numbers: np.ndarray) -> list[tuple[int, Batch]]:
-        """The same, numbered and in passes of `STEP_ROWS`."""
+        """Returns the same rows, numbered and in passes of `STEP_ROWS`."""
         passes = np.split(numbers, range(STEP_ROWS, len(numbers), STEP_ROWS))
         return [(number, Batch.of(self.columns(each))) for number, each in enumerate(passes)]
 
     @property
     def held_out(self) -> np.ndarray:
-        """Numbers of the last rows, which are never trained on."""
+        """Returns the numbers of the last rows, which are never trained on."""
         return np.arange(len(self.tokens))[-HELD_OUT:]
 
     def drawn(self, count: int, seed: int) -> np.ndarray:
-        """Numbers of other rows, at random."""
+        """Draws the numbers of other rows at random."""
         return np.random.default_rng(seed).permutation(len(self.tokens) - HELD_OUT)[:count]
 
 
 @dataclass(frozen=True)
 class Domains:
-    """The texts, the model as it came, and how it is trained."""
+    """The texts, the initial model, and how it is trained."""
 
     base: Path
     training: TrainingConfig
@@ -85,14 +85,14 @@ class Domains:
         return cls(base, training, texts, make(ObjectiveConfig(), tokenizer, seed))
 
     def model(self, state: Mapping[str, Tensor] | None = None) -> Any:
-        """The model as it came, or with these weights, in evaluation mode."""
+        """Returns the initial model, or the model with these weights, in evaluation mode."""
         model = load_model(self.base)
         if state:
             model.load_state_dict(state)
         return model
 
     def train(self, model: Any, text: str, method: Method, seed: int, rate: float = 1.0) -> dict[str, Tensor]:
-        """Trains, at a share of the learning rate, and returns the weights. The method has prepared the model."""
+        """Trains at a share of the learning rate and returns the weights. The method has prepared the model."""
         steps = self.training.max_steps
         assert steps
         apply_options(model.train(), self.training, torch.device("cpu"))
@@ -109,7 +109,7 @@ class Domains:
 
     @torch.no_grad()
     def loss(self, model: Any, text: str) -> float:
-        """On held-out rows [nats a predicted token]."""
+        """Returns the loss on held-out rows [nats per predicted token]."""
         model.eval()
         total, predictions = 0.0, 0
         for _, batch in self.texts[text].batches(self.texts[text].held_out):
@@ -121,7 +121,7 @@ class Domains:
 
 
 def _rows(file: Path, tokenizer: Any, tokens: int) -> Rows:
-    """The first documents, up to so many tokens or some more."""
+    """Packs the first documents of a corpus, up to about this many tokens."""
     texts, characters = [], 0
     with gzip.open(file, "rt") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""Two groups of fine-tuning runs on one task, of any chains and models, against each other.
+"""Compares two groups of fine-tuning runs on one task, of any chains and models.
 
 python -m benchmarks.versus 'runs/finetune/finetune-DAPT-acl_arc-*' 'other/finetune/finetune-base-acl_arc-*'
 """
@@ -13,7 +13,7 @@ from adapt.statistics.comparison import compare, verdict
 
 
 def runs(pattern: str) -> Predictions:
-    """The finished runs whose folders match."""
+    """Returns the finished runs whose folders match."""
     found = [load_record(Path(folder)) for folder in sorted(glob.glob(pattern))]
     records = [record for record in found if record]
     if not records:

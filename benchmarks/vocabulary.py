@@ -1,9 +1,9 @@
-"""Analysing a corpus over tokenizing it, on one thread, and what an extension takes and costs afterwards.
+"""Time to analyse a corpus over tokenizing it, on one thread, and what an extension costs.
 
-`analyze_over_tokenize` is the time to count the words of a text, find their pieces and draw the curve, over that of our
-own tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` chooses 1,000 words and builds the tokenizer anew.
-Then the library tokenizes with 100, 1,000 and 10,000 words, in a tokenizer that was built anew and in one to which they
-were added. CPU time is taken.
+`analyze_over_tokenize` is the time to count the words of a text, split them into tokens and compute the curve, over
+that of our tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` is the time to choose 1,000 words and
+rebuild the tokenizer. Then the library tokenizes with 100, 1,000 and 10,000 new words, in a rebuilt tokenizer and as
+added tokens. All times are CPU time.
 """
 
 import os
@@ -21,7 +21,7 @@ NUMBERS = (100, 1_000, 10_000)
 
 
 def measure(options: Options) -> Result:
-    """All in one process of its own."""
+    """Measures everything in one process."""
     megabytes = 10 if options.quick else 200
     result = apart(measured, megabytes, options.data, options.models)
     result.details.insert(0, ("text", f"{megabytes} MB"))
@@ -29,7 +29,7 @@ def measure(options: Options) -> Result:
 
 
 def measured(megabytes: float, data: Path | None, models: Path | None) -> Result:
-    """CPU seconds, and rates."""
+    """Returns CPU seconds and rates."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from adapt.model.tokenize.text_tokenizer import QuickTokenizer

@@ -1,9 +1,10 @@
-"""What a finished study of vocabularies found, as the Markdown tables of docs/science/replication.md.
+"""Prints the results of a finished study of vocabularies, as the Markdown tables of docs/science/vocabulary.md.
 
-Bits per byte of held-out text by compute, for each way to give a model the domain's words, and what it saves; scores
-with gains on the model as it came and on DAPT, paired by seed; and which share of DAPT's gain new words alone bring.
+The tables have the bits per byte of held-out text by compute, for each way to teach a model the domain's words, and how
+much shorter texts become; scores with gains over the base model and over DAPT, paired by seed; and the share of DAPT's
+gain that new words give without DAPT.
 
-python -m benchmarks.vocabulary_study benchmarks/vocabulary_study.yaml [options as of jobs/chain.py]
+python -m benchmarks.vocabulary_study benchmarks/vocabulary_study.yaml [options of dontstop chain]
 """
 
 import sys
@@ -27,7 +28,7 @@ SAMPLES = 10_000
 
 
 def losses(finished: Study) -> Table | None:
-    """Bits per byte before training and after each budget: a row for each way and domain."""
+    """Returns the bits per byte before training and after each budget: a row per way and domain."""
     found: dict[tuple[str, str], dict[str, Adapted]] = {}
     for entry in finished.entries:
         if entry.record.stage == "export":
@@ -56,7 +57,7 @@ def _bits(value: float | None) -> str:
 
 
 def saved(finished: Study) -> Table | None:
-    """How much shorter the text has become, for each domain: initial rows make no difference to it."""
+    """Returns how much shorter texts become in each domain; the initial rows make no difference to it."""
     rows: dict[str, list[Cell | str]] = {}
     for entry in finished.entries:
         if entry.record.stage == "extend":
@@ -73,7 +74,7 @@ def saved(finished: Study) -> Table | None:
 
 
 def scores(finished: Study) -> Found:
-    """Test scores by recipe, domain and seed."""
+    """Returns test scores by recipe, domain and seed."""
     found = Found()
     for entry in finished.entries:
         if entry.record.stage == "finetune":
@@ -84,7 +85,7 @@ def scores(finished: Study) -> Found:
 
 
 def shares(found: Found) -> Table | None:
-    """Which share of what DAPT gains a recipe gains; nothing where it is not sure that DAPT gains at all."""
+    """Returns a recipe's share of DAPT's gain, or nothing if DAPT's gain is uncertain."""
     if not {BASE, DAPT} <= found.scores.keys():
         return None
     rows: list[list[Cell | str]] = []

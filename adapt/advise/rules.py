@@ -25,7 +25,7 @@ CHECKED: dict[str, Checked] = {
     "task_is_small": "holds",
     "texts_leak": "holds",
 }
-"""What docs/science/replication.md says of each rule, on small models. Rules that are not listed were not checked."""
+"""What docs/science/index.md says of each rule, on small models. Rules that are not listed were not checked."""
 
 
 @dataclass(frozen=True)

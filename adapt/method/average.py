@@ -110,7 +110,7 @@ def _warn_of_decay(schedule: str) -> None:
     log(
         f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average takes the"
         " place of such a decay: it gained where the rate was constant, and nothing where it fell"
-        " (docs/science/replication.md); set training.schedule: constant"
+        " (docs/science/forgetting.md); set training.schedule: constant"
     )
 
 
