@@ -24,7 +24,7 @@ class Case:
     """A model and its task."""
 
     size: str
-    """`tiny` or `minilm`."""
+    """Size of the model: `tiny` or `minilm`."""
     data: Path | None
     model: Path | None
 

@@ -33,9 +33,9 @@ class Result:
 
     figures: dict[str, float]
     details: list[tuple[str, str]] = field(default_factory=list)
-    """Further lines for the table: what, and its value."""
+    """Further lines of the table: a label and its value."""
     ratios: dict[str, Ratio] = field(default_factory=dict)
-    """The ratio in every round, of figures that compare."""
+    """The ratio of each round, for figures that compare two sides."""
 
     def compare(self, figure: str, ratio: Ratio) -> None:
         """Adds a figure that compares two sides: the median over rounds."""

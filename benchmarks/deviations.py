@@ -81,13 +81,13 @@ class Variant:
 
     general: str | None = PRODUCT
     first: str = PRODUCT
-    """How importance is measured; None: not at all."""
+    """How importance is measured; None if it is not measured."""
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Puts a published part in place of the product's."""
+    """Replaces a part of the product by the published one."""
     das: DasOptions | None = field(default_factory=DasOptions)
-    """None: plain training."""
+    """Options of DAS; None for plain training."""
     rate: float = 1.0
-    """What the learning rate is multiplied by."""
+    """Factor on the learning rate."""
 
 
 def _both() -> ExitStack:
@@ -138,7 +138,7 @@ class Seed:
     domains: Domains
     seed: int
     known: dict[tuple[str, str], list[Sizes]] = field(default_factory=dict)
-    """Sizes of gradients that were measured."""
+    """Measured sizes of gradients."""
 
     @cached_property
     def learnt(self) -> dict[str, Tensor]:

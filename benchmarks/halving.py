@@ -24,14 +24,14 @@ class Halving:
     """Figures of both searches."""
 
     asha: float
-    """The lowest loss on dev."""
+    """Lowest dev loss of each search."""
     random: float
     asha_steps: int
-    """Steps of all trials; that of the configuration as it is does not count."""
+    """Steps of all trials, without the trial of the untuned configuration."""
     random_steps: int
     random_trials: int
     stop_to_free_s: Ratio
-    """From each stop of a trial by the scheduler until all cores were free: a round is a stop."""
+    """Seconds from each stop of a trial by the scheduler until all cores were free; each stop is a round."""
 
 
 def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:

@@ -76,13 +76,13 @@ class WentOn:
     """How a training continued."""
 
     seconds: float
-    """From what happened to the next report."""
+    """Seconds from the event to the next report."""
     lost: int
-    """Steps made again although a whole checkpoint held them when it happened."""
+    """Repeated steps that a complete checkpoint held at the time of the event."""
     reached: int
-    """The last step before."""
+    """Last step before the event."""
     resumed: int
-    """The step from which it went on."""
+    """Step from which the training continued."""
 
 
 def _recovered(corpus: Path, root: Path) -> WentOn:

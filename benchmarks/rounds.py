@@ -33,9 +33,9 @@ class Load:
     """Load of the machine during a measurement."""
 
     waiting: float | None
-    """Share of the time in which a process was ready to run and had no core; None where Linux does not say."""
+    """Share of the time in which a process waited for a core; None if Linux does not report it."""
     others: float
-    """Share of the cores that processes other than the benchmark's own took."""
+    """Share of the cores that processes outside the benchmark used."""
 
     @property
     def is_noisy(self) -> bool:
@@ -49,7 +49,7 @@ class Ratio:
 
     rounds: tuple[float, ...]
     noisy: int = 0
-    """Rounds in which other work may have changed it."""
+    """Number of rounds in which other load may have changed the ratio."""
 
     @property
     def middle(self) -> float:

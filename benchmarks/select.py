@@ -41,7 +41,7 @@ class Cost:
     seconds: float
     documents: int
     peak: int
-    """Most memory that the process held [bytes]."""
+    """Largest memory of the process [bytes]."""
 
 
 def measure(options: Options) -> Result:

@@ -37,7 +37,7 @@ class Found:
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """Test scores by recipe, task and seed."""
     selections: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
-    """FIGURES by kind, task and seed."""
+    """Figures of each selection (see FIGURES) by kind, task and seed."""
 
     @property
     def tasks(self) -> list[str]:

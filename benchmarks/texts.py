@@ -24,18 +24,18 @@ class Case:
     """A model and the text that it trains on."""
 
     size: str
-    """`small` (6 layers of 384), `base` and `large` (RoBERTa's), or `1b` (a causal model like Llama 3.2)."""
+    """Size of the model: `small` (6 layers of 384), `base` or `large` (RoBERTa's), or `1b` (like Llama 3.2, causal)."""
     mode: str
-    """`grouped` or `lines`."""
+    """Kind of text: `grouped` (long texts) or `lines` (short ones)."""
     rows: int
     length: int
-    """Tokens of a row; rows x length are the tokens of a step."""
+    """Tokens per row; a step has rows x length tokens."""
     data: Path | None = None
     models: Path | None = None
     padded: bool = False
-    """Each document (cut at the row's length) in a row of its own, filled up to the longest of the step."""
+    """Puts each document (cut to a row's length) into its own row, padded to the longest of the step."""
     micro_batch: int | None = None
-    """Rows of a pass; all by default."""
+    """Rows per forward pass; all by default."""
 
     @property
     def tokens_per_step(self) -> int:

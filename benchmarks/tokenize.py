@@ -30,7 +30,7 @@ class Measured(NamedTuple):
     """Times and ids of one family of tokenizers."""
 
     library_each: tuple[float, ...]
-    """CPU seconds of the library, of each batch of text."""
+    """CPU seconds of the library per batch of text."""
     ours_each: tuple[float, ...]
     found_out_s: float
     equal: bool

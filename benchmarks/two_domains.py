@@ -42,7 +42,7 @@ class Rows:
 
     tokens: np.ndarray
     starts: np.ndarray
-    """Both [rows, LENGTH]."""
+    """Whether each token starts a document. Like `tokens`, [rows, LENGTH]."""
 
     def columns(self, numbers: np.ndarray) -> dict[str, Any]:
         """Returns some rows in the form that the loop takes."""
@@ -70,7 +70,7 @@ class Domains:
     base: Path
     training: TrainingConfig
     texts: Mapping[str, Rows]
-    """By the names of `FILES`."""
+    """Rows of each text, by the names of `FILES`."""
     objective: Objective
 
     @classmethod
