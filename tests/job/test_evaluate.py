@@ -188,6 +188,13 @@ def test_the_whole_job(
     capsys.readouterr()
     show_result(done)
     shown = capsys.readouterr().err
-    for expected in ("general", "DAPT", "loss against base", "Nearest neighbours", "Pseudo-perplexity", "matrix.png"):
+    for expected in (
+        "general",
+        "DAPT",
+        "Loss minus that of base",
+        "nearest neighbours",
+        "Pseudo-perplexity",
+        "matrix.png",
+    ):
         assert expected in shown
     assert f"{found.change[1][0]:+.3f}" in shown
