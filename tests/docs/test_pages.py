@@ -13,8 +13,6 @@ from tests.docs.world import make_data, make_models
 
 NOT_REWRITTEN = {
     "guide/chains.md",
-    "guide/das.md",
-    "guide/forgetting.md",
     "guide/merging.md",
     "guide/selection.md",
     "guide/sweeps.md",
