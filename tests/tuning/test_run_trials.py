@@ -15,7 +15,7 @@ from adapt.config import Config, FinetuneConfig, TuneConfig
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Outcome, Store
 from adapt.show.progress.chain_now import TrialsNow
-from adapt.show.terminal import rich_table
+from adapt.show.terminal import drawn_table
 from adapt.support.errors import DataError
 from adapt.tuning.job_trial import TrialMeasured
 from adapt.tuning.proposals import proposals
@@ -162,7 +162,7 @@ def test_a_known_optimum_is_found_and_what_fails_is_a_result(ray_cluster: None, 
 def drawn(trials: Trials, count: int) -> list[list[str]]:
     """The words of each line."""
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(rich_table(trials_now(trials, count).table(), console))
+    console.print(drawn_table(trials_now(trials, count).table(), console))
     return [line.replace("│", " ").replace("┃", " ").split() for line in console.export_text().splitlines()]
 
 
