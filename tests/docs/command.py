@@ -9,27 +9,53 @@ Every job has the small configuration of `tests.docs.world` on top of its own.
 
 import runpy
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import adapt.parse
+from adapt.chain import chain_nodes
 from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.cli.main import main
 from adapt.config import Config
-from adapt.config.job_config import DAPT
+from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of, read_fields
 from adapt.parse.command_line import read_given
-from adapt.parse.keys import named_in, option_sections, overlaid
+from adapt.parse.keys import named_in, nested, option_sections, overlaid
 from adapt.parse.yaml_file import read_yaml
 from adapt.support.errors import AdaptError
+from adapt.tuning import search_run
 from adapt.tuning.space import DOMAINS, read_space
 from tests.docs.world import SMALL
 
 
 def make_small() -> None:
-    """Puts the small configuration on top of every configuration that this process reads."""
+    """Puts the small configuration on top of every configuration that this process reads.
+
+    Values that a search tries win over it.
+    """
     with_defaults = adapt.parse._with_defaults
-    adapt.parse._with_defaults = lambda given, kind: overlaid(with_defaults(given, kind), SMALL)
+    of_command, of_chain = search_run._configured, chain_nodes._configured
+    tried: list[Mapping[str, Any]] = [{}]
+
+    def small(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+        return overlaid(overlaid(with_defaults(given, kind), SMALL), nested(tried[-1]))
+
+    def trying(configure: Callable[..., Any], values: Mapping[str, Any], *given: Any) -> Any:
+        tried.append(values)
+        try:
+            return configure(*given, values)
+        finally:
+            tried.pop()
+
+    def in_chain(*given: Any) -> Any:
+        configure = of_chain(*given)
+        return lambda values: trying(configure, values)
+
+    adapt.parse._with_defaults = small
+    search_run._configured = lambda arguments, job, values: trying(of_command, values, arguments, job)
+    chain_nodes._configured = in_chain
 
 
 def check(file: str) -> None:

@@ -1,0 +1,86 @@
+"""The generated reference names everything that users may set, and the built site needs no other host."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import dontstop
+from adapt.cli.main import COMMANDS
+from adapt.config import Config
+from adapt.config.reading import hints_of
+from adapt.corpus.cleaning.catalogue import BLOCKS
+from adapt.job.registry import JOBS
+from adapt.merge.table import MERGERS
+from adapt.objective.table import OBJECTIVES
+from adapt.parse.keys import option_sections
+from scripts import reference
+from tests.docs.blocks import ROOT
+from tests.docs.test_site import pages_in, site
+
+
+@cache
+def pages() -> dict[str, str]:
+    return reference.pages()
+
+
+def anchors() -> set[str]:
+    """The fields that have an entry of their own."""
+    return {name for text in pages().values() for name in re.findall(r"^#### .*\{ #(\S+) \}$", text, re.MULTILINE)}
+
+
+def test_every_field_has_an_entry() -> None:
+    hints = hints_of(Config)
+    sections = {name: hint for name, hint in hints.items() if is_dataclass(hint)} | option_sections()
+    named = {f"{section}.{field.name}" for section, kind in sections.items() for field in fields(kind)}
+    single = hints.keys() - sections.keys() - {"method_options", "select_options"}
+    assert named | single <= anchors()
+
+
+def test_every_section_says_which_jobs_use_it() -> None:
+    sections = {name for name, hint in hints_of(Config).items() if is_dataclass(hint)}
+    assert sections == {section for _, of in reference.FIELD_PAGES.values() for section in of}
+    assert sections <= reference.USED_BY.keys()
+    jobs = {job for used in reference.USED_BY.values() for job in used}
+    assert jobs == {*JOBS, "dontstop tune"}
+
+
+def test_every_kind_command_and_result_is_named() -> None:
+    for place, names in {
+        "reference/cleaning.md": BLOCKS,
+        "reference/kinds.md": [*OBJECTIVES, *MERGERS],
+        "reference/commands.md": [*JOBS, *COMMANDS],
+        "reference/python-api.md": [name for name in dontstop.__all__ if not name.startswith("_")],
+    }.items():
+        assert [name for name in names if not re.search(rf"\b{name}\b", pages()[place])] == []
+    jobs = {job.partition(" ")[0] for job in reference.RESULTS}
+    assert jobs == {*JOBS}
+
+
+def test_units_defaults_and_ranges_are_shown() -> None:
+    text = pages()["reference/fields-text.md"]
+    entry = text.split("#### `corpus.max_record_mib`")[1].split("####")[0]
+    assert "`int > 0` · default `32` · in MiB" in entry
+    assert "[MiB]" not in entry
+    entry = pages()["reference/fields-model.md"].split("#### `training.micro_batch`")[1].split("####")[0]
+    assert "*execution*" in entry
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_the_site_is_built_and_needs_no_other_host(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = re.compile(r"""(?:<(?:script|img|iframe|link)\b[^>]*(?:src|href)=|@import |url\()["']?(https?:[^"')]*)""")
+    for file in [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")]:
+        assert loaded.findall(file.read_text("utf-8")) == [], file.name
+    listed = re.findall(r"^- \[.*?\]\((.*?)\)", (tmp_path / "llms.txt").read_text("utf-8"), re.MULTILINE)
+    assert {*listed} == {page.replace(".md", ".html") for page in pages_in(site()["nav"])}
+    assert (tmp_path / "search" / "search_index.js").is_file()  # the index for pages that are opened from a folder
