@@ -10,7 +10,7 @@ from typing import Any
 from adapt.chain.chain_file import ChainFile, read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, ahead, build_chain, check_chain, study, trainings_ahead
-from adapt.show.blocks import Block, Section, TextBlock
+from adapt.show.blocks import Block, Section, TextBlock, summary
 from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
@@ -34,7 +34,7 @@ class ChainPlan(SelfShown):
 
     def blocks(self) -> list[Block]:
         """The goals, searches and trainings ahead, and how many stages are to run."""
-        return [*self.tables, *(TextBlock(line) for line in ahead_lines(self.to_run, len(self.later)))]
+        return [*summary(*ahead_lines(self.to_run, len(self.later))), *self.tables]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Report(SelfShown):
     def first_blocks(self) -> list[Block]:
         """What the report says first, and where it is."""
         verdict = next((section for section in self.sections if section.title == "Verdict"), None)
-        return [*(verdict.blocks if verdict else []), TextBlock(f"report: {self.path}")]
+        return [*(verdict.blocks if verdict else []), TextBlock(f"Report: {self.path}")]
 
     def __str__(self) -> str:
         return render_text(self.first_blocks())
@@ -158,14 +158,16 @@ def check_searches(chain: Chain) -> None:
 
 
 def ahead_lines(counts: Mapping[str, int], later: int = 0) -> list[str]:
-    """How many stages of each kind are to run, in sentences.
+    """Says how many stages of each kind will run.
 
     Args:
         counts: by kind.
         later: number of goals whose stages are known when searches have finished.
     """
     to_run = ", ".join(f"{number} {kind}" for kind, number in counts.items())
-    lines = [f"to run: {to_run}" if counts else "everything is finished"]
+    number = sum(counts.values())
+    stages = "1 stage" if number == 1 else f"{number} stages"
+    lines = [f"{stages} will run: {to_run}." if counts else "All stages are finished."]
     if later:
-        lines.append(f"and then {later} of the chain's stages with the best values that the searches find")
+        lines.append(f"Then {later} more results follow with the best values that the searches find.")
     return lines

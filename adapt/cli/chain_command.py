@@ -25,30 +25,40 @@ from adapt.terminal.streams import is_unread
 FOLLOW_S = 10.0
 """Seconds between two looks of `status --follow`."""
 HELP = """\
-dontstop chain run FILE        runs what is not finished, side by side as far as there is room; writes the report
-dontstop chain plan FILE       shows what would run, and what it takes
-dontstop chain status FILE     shows what is finished, running and waiting, and why; --follow: again and again
-dontstop chain logs FILE [STAGE]   shows what a stage said: its label, as in status, its kind, or its folder
-dontstop chain report FILE     writes the report of what is finished
-dontstop chain report --serve FILE   serves the report as a page on this machine that follows the chain; --port N
+A chain runs several jobs from one file.
 
-FILE is a chain file, or the name of a recipe (dontstop recipes). --NAME VALUE sets a name of `let`;
---section.field VALUE sets a field of every stage. --only task=acl_arc,scierc keeps to some members of a set,
---only stage=dapt to one entry of `stages`, each with the stages that it needs.
+On this machine:
+  dontstop chain run FILE            Runs the stages that are not finished, several at once if there is room, and
+                                     writes the report.
+  dontstop chain plan FILE           Shows what would run, and what it takes. Nothing runs.
+  dontstop chain status FILE         Shows which stages are finished, running or waiting, and why they wait.
+                                     --follow repeats it every 10 seconds.
+  dontstop chain logs FILE [STAGE]   Shows the log of a stage. STAGE is a label as in status, a kind, or a folder.
+  dontstop chain report FILE         Writes the report of the finished stages.
+  dontstop chain report --serve FILE Serves the report as a page that is updated while the chain runs. --port N
 
-dontstop chain plan [--job NAME] --config FILE [--section.field VALUE ...]
-                               shows what a single job would run; dapt if none is named
+FILE is a chain file or the name of a recipe (see dontstop recipes).
+  --NAME VALUE                 sets a name of the file's `let`
+  --section.field VALUE        sets a field of every stage
+  --only task=acl_arc,scierc   runs only these members of a set, with the stages that they need
+  --only stage=dapt            runs only this entry of `stages`, with the stages that it needs
 
-On a cluster, --address URL being its dashboard's, or RAY_API_SERVER_ADDRESS:
+For a single job:
+  dontstop chain plan [--job NAME] --config FILE [--section.field VALUE ...]
+                                     Shows what the job would run. The default job is dapt.
 
-dontstop chain submit FILE     checks, submits and follows; a second time it goes on following. --job-per-stage,
-                               --retries N, --again; `submit --job NAME --config FILE` submits a single job
-dontstop chain status FILE --address URL, logs FILE [STAGE] --address URL, stop FILE
-dontstop chain check FILE      on a cluster's node: whether storage, files, models and resources will do"""
+On a cluster, with --address URL (the address of its dashboard) or RAY_API_SERVER_ADDRESS:
+  dontstop chain submit FILE         Checks the chain, submits it and follows it. Run again, it continues to follow.
+                                     --job-per-stage, --retries N, --again
+  dontstop chain submit --job NAME --config FILE   Submits a single job.
+  dontstop chain status FILE         Shows the status of the chain on the cluster.
+  dontstop chain logs FILE [STAGE]   Shows the log of a stage on the cluster.
+  dontstop chain stop FILE           Stops the chain. Finished stages stay.
+  dontstop chain check FILE          Run on a node: checks that storage, files, models and resources are usable."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Does what a command line says.
+    """Carries a command line out.
 
     Args:
         arguments: a verb, and what follows it.
@@ -73,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _with_recipe(arguments: Sequence[str]) -> list[str]:
-    """The command line with the file of a recipe in place of its name."""
+    """Replaces the name of a recipe by its file."""
     words = [number for number, word in enumerate(arguments) if number and not word.startswith("-")]
     replaced = [*arguments]
     for number in words[:1]:
@@ -100,7 +110,7 @@ def _plan(chain: ChainRun) -> None:
 
 
 def show_report(report: Report) -> None:
-    """Says what a report says first, and where it is."""
+    """Shows the verdict of a report and its path."""
     show_blocks(report.first_blocks())
     finish("report", report.path, {"finished": len(report.study.entries), "missing": len(report.study.missing)})
 
@@ -110,13 +120,13 @@ def plan_one(arguments: Sequence[str]) -> None:
     job, rest = read_job(arguments)
     context = Context.of(parse(rest, "dontstop chain plan", job.kind))
     made = plan_of(job, context)
-    log(f"as `dontstop {job.name}` would run it (--job: another)")
+    log(f"This is what `dontstop {job.name}` would run. --job NAME plans another job.")
     show_blocks(made.blocks())
     finish("plan", context.store.root, {"done": len(made.stages) - len(made.to_run), "stages": len(made.stages)})
 
 
 def on_cluster(arguments: Sequence[str]) -> None:
-    """What concerns a cluster, or looks at what runs there or here."""
+    """Carries out a verb that concerns a cluster, or that looks at what runs there or here."""
     asked = read_asked(arguments)
     if asked.verb == "report":
         _serve(asked)
@@ -133,7 +143,7 @@ def on_cluster(arguments: Sequence[str]) -> None:
 
 
 def _status(built: Callable[[], Chain], follows: bool) -> None:
-    """Looks once, or again and again: a search that has finished makes known what takes its best values."""
+    """Shows the status once, or every FOLLOW_S seconds. A finished search adds the stages that use its best values."""
     while True:
         chain = built()
         now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
@@ -165,6 +175,6 @@ def _serve(asked: Asked) -> None:
 
     page = FollowedPage(order.name, look)
     with serving(page.html, asked.port) as address, suppress(KeyboardInterrupt):
-        log(f"the report follows the chain at {address} (ctrl-C ends the page, not the chain)")
+        log(f"The report is at {address} and follows the chain. Ctrl-C ends the page, not the chain.")
         threading.Event().wait()
     finish("report", address, look()[1].counts)

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def length_in_yardsticks(config: Config) -> float | None:
-    """How long the demo takes [yardsticks]. None where its model or its length in steps was changed."""
+    """Returns how long the demo takes [yardsticks], or None if its model or its number of steps was changed."""
     training = config.training
     if config.model.path != MODEL or not training.max_steps:
         return None
@@ -63,12 +63,12 @@ def time_forecast(length: float, cpu_s: float, wall_s: float) -> str:
     """
     idle = duration(max(10.0, round(length * cpu_s, -1)))
     if wall_s < BUSY * cpu_s:
-        return f"the demo takes about {idle} on this machine"
-    return f"the demo takes about {idle} on this machine when it is idle; other processes run now, so it takes longer"
+        return f"The demo takes about {idle} on this machine."
+    return f"The demo takes about {idle} on this machine when it is idle. Other processes run now, so it takes longer."
 
 
 def yardstick_s() -> tuple[float, float]:
-    """The time that this machine takes for a small fixed piece of work, parsing Python: of a core, and in all [s]."""
+    """Measures how long this machine takes to parse a fixed piece of Python: CPU time and elapsed time [s]."""
     source = Path(__file__).read_bytes()
     start, start_cpu = time.perf_counter(), time.process_time()
     for _ in range(PARSED):

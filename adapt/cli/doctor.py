@@ -35,10 +35,10 @@ HELP = """\
 dontstop doctor [--config my.yaml] [--section.field VALUE ...]
 
 Checks this machine: Python and packages, GPUs, cores, memory, disk, shared memory, folders, compiler, cluster and
-token, optional extras. Each line is "ok", or "fix" with what to do. The exit code is 0 if all is right, else 1.
+token, optional extras. Each line begins with "ok", or with "fix" and says what to do. The exit code is 0 if all checks
+pass, and 1 otherwise. Nothing is started.
 
-With a configuration it also checks the fields of that: storage.root, resources.address, what needs a compiler. Nothing
-is started."""
+With a configuration it also checks the fields storage.root and resources.address, and fields that need a compiler."""
 MAIN = ("torch", "ray", "deepspeed", "transformers")
 """Packages that have a line of their own, with their versions."""
 _LIMIT_S = 7.0
@@ -65,11 +65,11 @@ class CheckLine:
 
 
 class MachineError(AdaptError):
-    """Something on this machine must be mended before jobs can run well."""
+    """Something on this machine must be fixed before jobs can run well."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prints what was found, line by line.
+    """Prints a line for each check.
 
     Args:
         arguments: of the command.
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def examine(config: Config) -> Iterator[CheckLine]:
-    """All findings. Takes at most about 10 s.
+    """Yields the line of each check. All checks together take at most about 10 s.
 
     Args:
         config: whose storage, address and devices are checked.
@@ -122,19 +122,19 @@ class Requirement:
 
     @property
     def text(self) -> str:
-        """As pip takes it."""
+        """The requirement as pip takes it."""
         return f"'{self.name}{self.versions}'"
 
     @property
     def installed(self) -> str | None:
-        """The version that is installed."""
+        """The installed version, or None."""
         try:
             return importlib.metadata.version(self.name)
         except importlib.metadata.PackageNotFoundError:
             return None
 
     def finding(self) -> CheckLine:
-        """Whether it is installed in a version that fits."""
+        """Checks that it is installed in a version that fits."""
         if (version := self.installed) is None:
             return CheckLine(f"{self.name} is not installed", f"pip install {self.text}")
         if others := untried(self.name):
@@ -145,7 +145,7 @@ class Requirement:
 
 
 def requirements() -> tuple[str, list[Requirement]]:
-    """The versions of Python, and the packages, that pyproject.toml or the installed package names."""
+    """Reads the required versions of Python and of packages from pyproject.toml or the installed package."""
     project = Path(__file__).parents[2] / "pyproject.toml"
     if project.is_file():
         about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
@@ -165,7 +165,7 @@ def _requirement(line: str, extra: str) -> Requirement:
 
 
 def package_findings() -> Iterator[CheckLine]:
-    """Whether Python and the required packages are there, in versions that fit."""
+    """Checks that Python and the required packages have versions that fit."""
     if importlib.util.find_spec("packaging") is None:
         yield CheckLine("the package packaging is not installed", "pip install packaging, or install dontstop again")
         return
@@ -185,7 +185,7 @@ def package_findings() -> Iterator[CheckLine]:
 
 
 def try_torch() -> list[CheckLine]:
-    """Loads torch in another process, which shows whether it works, and sees the GPUs of this machine."""
+    """Loads torch in another process, to check that it works and sees the GPUs of this machine."""
     if importlib.util.find_spec("torch") is None:
         return []  # the packages' findings say so
     command = [sys.executable, "-c", _TRY_TORCH]
@@ -220,7 +220,7 @@ def try_torch() -> list[CheckLine]:
 
 
 def machine_findings() -> Iterator[CheckLine]:
-    """Cores, memory and shared memory."""
+    """Checks cores, memory and shared memory."""
     cores, memory = len(os.sched_getaffinity(0)), machine_memory()
     little = "use a machine or container with 4 GB or more" if memory < _FEWEST_MEMORY else ""
     yield CheckLine(f"{cores} CPU core{'s' if cores > 1 else ''}, {memory / _GB:.1f} GB of memory", little)
@@ -234,7 +234,7 @@ def machine_findings() -> Iterator[CheckLine]:
 
 
 def folder_findings(config: Config) -> Iterator[CheckLine]:
-    """Room and rights in the storage root, the temporary folder and HOME."""
+    """Checks free space and permissions of the storage root, the temporary folder and HOME."""
     root = Path(config.storage.root).expanduser()
     yield _tried(lambda: check_writable_or_parent(root), f"storage.root {root}") or _room(root, "storage.root", False)
     temporary = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
@@ -267,11 +267,11 @@ def _try_private() -> None:
 
 
 def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
-    """What a check of a job says; None if it passes."""
+    """Returns what a check found wrong, or None if it passes."""
     try:
         check()
     except AdaptError as error:
-        return CheckLine(f"{where}: {error.what}", error.fix or "mend it")
+        return CheckLine(f"{where}: {error.what}", error.fix or "fix it")
     except OSError as error:  # such as from folders of the kernel, in which files cannot be made
         return CheckLine(f"{where} cannot be used ({error.strerror})", "name another folder")
     return None
@@ -291,7 +291,7 @@ def _room(folder: Path, name: str, for_ray: bool) -> CheckLine:
 
 
 def compiler_finding(config: Config) -> CheckLine:
-    """A C++ compiler and ninja, where the configuration needs them."""
+    """Checks for a C++ compiler and ninja if the configuration needs them."""
     if config.training.compile and (found := _tried(lambda: check_compile(config), "compiler")):
         return found
     absent = [
@@ -311,7 +311,7 @@ def _ninja() -> str | None:
 
 
 def cluster_checks(config: Config) -> Iterator[CheckLine]:
-    """Whether the cluster that jobs would join answers, and whether there is a token for it."""
+    """Checks that the cluster that jobs would join answers, and that there is a token for it."""
     api = os.environ.get("RAY_API_SERVER_ADDRESS", "")
     address = address_of(config.resources)
     if not address and not api:
@@ -330,7 +330,7 @@ def cluster_checks(config: Config) -> Iterator[CheckLine]:
 
 
 def _token() -> tuple[str, CheckLine]:
-    """The token for clusters, as Ray looks for it, and what is to be said of it."""
+    """Looks for the cluster token as Ray does; returns it with the line of the check."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         fix = "if the cluster asks for one, as clusters do by default, export RAY_AUTH_MODE=token"
         mode = os.environ.get("RAY_AUTH_MODE", "not set")
@@ -375,7 +375,7 @@ def _dashboard(address: str, token: str) -> CheckLine:
 
 
 def extra_findings() -> Iterator[CheckLine]:
-    """Which optional extras are installed, in versions that fit."""
+    """Checks which optional extras are installed in versions that fit."""
     if importlib.util.find_spec("packaging") is None:
         return
     by_extra: dict[str, list[Requirement]] = {}

@@ -145,7 +145,7 @@ class ModelSeen:
 
 
 def _parameters(config: dict[str, Any]) -> float:
-    """About how many parameters a transformer has, by the dimensions in its config.json."""
+    """Estimates the number of parameters of a transformer from the dimensions in its config.json."""
 
     def first(*names: str) -> int:
         return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
@@ -170,7 +170,7 @@ def _task(given: Sequence[str], out: Path, force: bool) -> TaskLook:
 
 
 def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
-    """Divides the examples of train among files. Examples with one text go to one split, whatever file they are in."""
+    """Splits the examples of train among files. Examples with the same text go to the same split."""
     from adapt.corpus.heldout import key_of
 
     lines: dict[str, list[str]] = {split: [] for split in files}
@@ -205,7 +205,7 @@ class DraftLength:
 
     @classmethod
     def of(cls, text_bytes: int, model: ModelSeen, on_gpu: bool) -> "DraftLength":
-        """A length for text of a size: some passes over little text, and, on CPUs, some minutes over much of it."""
+        """Chooses a length: several passes over little text, and on CPUs a few minutes over much text."""
         tokens = text_bytes / _BYTES_PER_TOKEN
         sequence = min(_LENGTH, model.longest or _LENGTH)
         while sequence > _SHORTEST and tokens / sequence < _WANTED_STEPS:
@@ -218,7 +218,7 @@ class DraftLength:
 
     @classmethod
     def of_task(cls, task: TaskLook, model: ModelSeen, on_gpu: bool) -> "DraftLength":
-        """A length for the text of a task, whose batch is a number of examples."""
+        """Chooses a length for the text of a task, whose batch is a number of examples."""
         sequence = cls.of(task.text_bytes, model, on_gpu).sequence
         per_epoch = ceil(task.documents / tapt_examples(task))
         step_tokens = task.text_bytes / _BYTES_PER_TOKEN / per_epoch
@@ -227,14 +227,14 @@ class DraftLength:
 
 
 def _bound(steps: int, step_tokens: float, model: ModelSeen, on_gpu: bool) -> int | None:
-    """The steps that a first run should end at, if it has more."""
+    """Returns the number of steps that a first run should end at, or None if it has fewer."""
     affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
     most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
     return most if steps > most else None
 
 
 def tapt_examples(task: TaskLook) -> int:
-    """Examples whose text fills a step: the usual number, or a tenth of a small task."""
+    """Returns the number of examples per step: the usual number, or a tenth of a small task."""
     return max(min(_TAPT_EXAMPLES, task.documents // 10), 1)
 
 
@@ -252,7 +252,7 @@ class Draft:
         return "dapt" if self.text else "tapt"
 
     def yaml(self) -> str:
-        """The file, with comments."""
+        """Writes the configuration file, with comments."""
         parts = [self._head(), self._model()]
         parts += [self._corpus(self.text)] if self.text else []
         parts += [self._training()]
@@ -267,7 +267,7 @@ class Draft:
         else:
             first = self.task.config.name if self.task else ""
         return (
-            "# Written by dontstop init. What it would do, and how long that takes:\n"
+            "# Written by dontstop init. To see what would run and how long it takes:\n"
             f"#   dontstop chain plan --job {self.job} --config THIS_FILE\n"
             f"# All fields and their defaults: dontstop {self.job} --help\n"
             f"name: {_scalar(plain_name(first) or 'mine')}"
@@ -382,20 +382,22 @@ def _found(text: TextLook | None, task: TaskLook | None) -> list[str]:
 
 
 def _next(out: Path, text: TextLook | None, task: TaskLook | None) -> list[str]:
-    """What to do next, as commands."""
+    """Lists the commands to run next."""
     config, job = f"--config {shlex.quote(str(out))}", "dapt" if text else "tapt"
     named = "" if text else " --job tapt"
     commands = [
-        (f"dontstop chain plan{named} {config}", "what would run, and how long it takes"),
-        (f"dontstop {job} {config}", "runs it"),
+        (f"dontstop chain plan{named} {config}", "shows what would run and how long it takes"),
+        (f"dontstop {job} {config}", "adapts the model"),
     ]
     if task:
         model = " --model.path ADAPTED_MODEL"
         if text:
-            commands.append((f"dontstop tapt {config}{model} --training.learning_rate 1e-4", "then on the task's text"))
-        commands.append((f"dontstop finetune {config}{model}", "then learns the labels"))
+            commands.append(
+                (f"dontstop tapt {config}{model} --training.learning_rate 1e-4", "adapts it to the task's text")
+            )
+        commands.append((f"dontstop finetune {config}{model}", "learns the labels and tests the model"))
     width = max(len(command) for command, _ in commands)
-    return [f"wrote {out}; look at it, then:", *(f"  {command:{width}}  # {about}" for command, about in commands)]
+    return [f"Wrote {out}. Look at it, then run:", *(f"  {command:{width}}  # {about}" for command, about in commands)]
 
 
 def _with_comment(line: str, comment: str) -> str:
@@ -403,7 +405,7 @@ def _with_comment(line: str, comment: str) -> str:
 
 
 def _scalar(value: str) -> str:
-    """A string as YAML writes it on one line."""
+    """Writes a string as YAML on one line."""
     return str(yaml.safe_dump(value, width=10**6, allow_unicode=True)).removesuffix("\n").removesuffix("\n...")
 
 

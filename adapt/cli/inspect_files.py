@@ -224,7 +224,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
 
 
 def _texts(file: str, reading: Reading) -> Iterator[Any]:
-    """The texts of a file. Files of cells are not read as a whole first, as the job does to know what quotes mean."""
+    """Reads the texts of a file. Unlike the job, it does not read files of cells twice to learn what quotes mean."""
     if format_of(file)[0] in DELIMITERS:
         return texts((record for _, record in read_objects(file, checks_quotes=False)), reading)
     return read_records(file, reading)
@@ -253,7 +253,7 @@ class _Share(Iterator[Any]):
         return record
 
     def bytes_on_disk(self, file: str) -> float:
-        """About how many bytes of the file hold the text that was read."""
+        """Estimates how many bytes of the file hold the text that was read."""
         kind, compression = format_of(file)
         if not compression:
             return self.bytes * _COMPRESSED_SHARE.get(kind, 1.0)
@@ -313,7 +313,7 @@ class TaskLook:
 
     @property
     def documents(self) -> int:
-        """Examples of train."""
+        """Number of examples in the train split."""
         return self.examples["train"]
 
 
@@ -381,7 +381,7 @@ def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
 
 
 def _task_fields(records: Sequence[Any], seen: dict[str, FieldSeen], where: str) -> tuple[str, str, str, list[str]]:
-    """The kind of a task, the fields of text and label, and all fields that could hold the label."""
+    """Guesses the kind of a task, its text and label fields, and lists all fields that could hold the label."""
     lists = {name: each for name, each in seen.items() if each.lists > each.strings + each.others}
     mixed = {
         name
@@ -427,5 +427,5 @@ def _are_aligned(record: Any, one: str, other: str) -> bool:
 
 
 def plain_name(text: str) -> str:
-    """A name for folders, of letters, digits, `-` and `_`."""
+    """Makes a folder name of letters, digits, `-` and `_`."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in text).strip("-_")[:60]

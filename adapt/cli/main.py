@@ -23,11 +23,11 @@ from adapt.support.shipped import recipes, spaces, unless_here
 from adapt.terminal.console import log, run_job
 
 COMMANDS = {
-    "chain": "run, plan, status, logs, report, submit, stop: several jobs from one file",
-    "tune": "search good values for fields of a job, by trials on dev",
+    "chain": "run several jobs from one file: run, plan, status, logs, report, submit, stop",
+    "tune": "search good values for fields of a job by trials that are measured on the dev split",
     "demo": "adapt a small language model to technical English, as a first look",
-    "init": "look at your files, and write a configuration for them that runs as it is",
-    "doctor": "check that this machine has what jobs need, and say how to mend what it lacks",
+    "init": "look at your files and write a configuration for them that runs without changes",
+    "doctor": "check that this machine has what jobs need, and say how to fix what it lacks",
     "recipes": "list the recipes and search spaces that come with the package",
     "completion": "print a script that completes commands in a shell: completion bash|zsh|fish",
 }
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def run_command(arguments: Sequence[str]) -> None:
-    """Runs a command.
+    """Runs a command line.
 
     Args:
         arguments: the command and what follows it.
@@ -70,7 +70,7 @@ def run_command(arguments: Sequence[str]) -> None:
 
 
 def usage() -> str:
-    """The list of commands."""
+    """Returns the list of jobs and commands."""
     jobs = {name: job.kind.description.partition(" (")[0].rstrip(".") for name, job in JOBS.items()}
     width = max(map(len, [*jobs, *COMMANDS])) + 2
 
@@ -82,7 +82,8 @@ def usage() -> str:
         "  dontstop JOB --config FILE [--section.field VALUE ...]\n"
         "  dontstop COMMAND ...\n\n"
         f"Jobs:\n{lines(jobs)}\n\nCommands:\n{lines(COMMANDS)}\n\n"
-        "dontstop JOB --help lists the fields of a job with their defaults."
+        "dontstop JOB --help lists the fields of a job with their types, ranges and defaults.\n"
+        "dontstop chain plan --job JOB --config FILE shows what a job would run and how long it takes; nothing runs."
     )
 
 
@@ -95,7 +96,7 @@ def run_named(name: str, arguments: Sequence[str]) -> None:
 
 
 def _module(name: str) -> Callable[[list[str]], None]:
-    """The `main` of a module of this package, which is loaded when it is needed."""
+    """Returns a function that loads a module of this package and calls its `main`."""
     return lambda arguments: import_module(f"adapt.cli.{name}").main(arguments)
 
 
@@ -113,7 +114,7 @@ def _recipes(arguments: list[str]) -> None:
 def _completion(arguments: list[str]) -> None:
     shell = arguments[0] if arguments else os.path.basename(os.environ.get("SHELL", ""))
     print(script(shell), end="")
-    log('to use it now: eval "$(dontstop completion bash)"; for good, put that line into ~/.bashrc')
+    log('To use it now, run: eval "$(dontstop completion bash)". To keep it, add that line to ~/.bashrc.')
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class ShippedRecipe:
 
 
 def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> list[str]:
-    """A command line with the values of an option replaced by files, where they are names.
+    """Replaces values of an option that name a shipped file by the path of that file.
 
     Args:
         arguments: of the command.
@@ -171,13 +172,13 @@ def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> li
 
 
 def shipped_blocks() -> list[Block]:
-    """A table of the recipes and one of the spaces."""
+    """Makes a table of the recipes and one of the search spaces."""
     found = [[recipe.name, recipe.about, recipe.command] for recipe in map(ShippedRecipe, recipes().values())]
     described = [[name, _first_sentence(_docstring(file))] for name, file in spaces().items()]
     return [
         Table(["recipe", "what it does", "command"], found, "Recipes", words=True),
         Table(["space", "what it searches"], described, "Search spaces, for dontstop tune --space NAME", words=True),
-        TextBlock("dontstop recipes NAME prints the file, to be changed"),
+        TextBlock("dontstop recipes NAME prints the file, so that you can change a copy of it."),
     ]
 
 
@@ -218,7 +219,7 @@ complete -c dontstop -n "__fish_seen_subcommand_from chain" -f -a "{chain}"
 
 
 def script(shell: str) -> str:
-    """The completion script of a shell.
+    """Returns the completion script of a shell.
 
     Args:
         shell: `bash`, `zsh` or `fish`.

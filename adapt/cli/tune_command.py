@@ -1,4 +1,4 @@
-"""Searches: run, plan, status."""
+"""The command `dontstop tune`: runs, plans and watches searches."""
 
 from collections.abc import Sequence
 
@@ -14,19 +14,20 @@ from adapt.tuning.search_run import run_search, search_asked
 from adapt.tuning.search_stage import Search
 
 HELP = """\
-dontstop tune --config my.yaml --space tapt [--job NAME] [--section.field VALUE ...]
-dontstop tune plan --config my.yaml --space ...       shows the trials, and what they take
-dontstop tune status --config my.yaml --space ...     shows how far they are
+dontstop tune --config my.yaml --space SPACE [--job NAME] [--section.field VALUE ...]
+dontstop tune plan --config my.yaml --space SPACE     Shows the trials and what they take. Nothing runs.
+dontstop tune status --config my.yaml --space SPACE   Shows how far the search is.
 
-Searches good values for fields of a job, by trials that are measured on dev and never on test. SPACE is a file, or the
-name of a space that comes with the package (dontstop recipes).
+Searches good values for fields of a job by trials. Trials are measured on the dev split and never on the test split.
+SPACE is a file, or the name of a search space that comes with the package, such as tapt (see dontstop recipes).
 
-It writes a table of the trials, and best.yaml, which the job takes as --config. Then the best trial is run with fresh
-seeds, next to the configuration as it is, and tested. The section `tune` has the settings."""
+The search shows a table of the trials and writes best.yaml, the configuration of the best trial, which the job takes
+as --config. Then it runs the best trial and your own configuration again with fresh seeds, and tests both. Fields of
+the section `tune` set the number of trials, the objectives and the searcher."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Does what a command line says.
+    """Carries a command line out.
 
     Args:
         arguments: a verb, or none for `run`, and what follows it.
@@ -60,7 +61,7 @@ def _status(search: Search, store: Store) -> None:
     elif trials:
         show_blocks([trials.table()])
     state = "finished" if record else "running" if is_held(folder) else "stopped" if trials else "waiting to begin"
-    log(f"the search {'has' if state in ('finished', 'stopped') else 'is'} {state}")
+    log(f"The search {'has' if state in ('finished', 'stopped') else 'is'} {state}.")
     finish("status", folder, {"state": state, **({"ended": trials.ended, "trials": trials.count} if trials else {})})
 
 

@@ -95,14 +95,14 @@ def render_markdown(name: str, subtitle: str, sections: Sequence[Section]) -> st
 def _block(block: Block) -> str:
     match block:
         case TextBlock():
-            return f"**{_plain(block.text)}**" if block.is_summary else _plain(block.text)
+            return _plain(block.text)
         case Findings():
             return "\n".join(f"- **{_plain(finding.head)}**: {_plain(finding.text)}" for finding in block.items)
         case Table():
             return _table(block)
         case Folded():
             inner = "\n\n".join(text for part in block.blocks if (text := _block(part)))
-            return f"### {_plain(block.title)}\n\n{inner}"
+            return f"### {_plain(block.title)}\n\n{inner}" if inner else ""
         case Figures():
             return ""
 

@@ -46,7 +46,7 @@ class SearchRun(SelfShown):
     def blocks(self) -> list[Block]:
         """The trials, and what the best one gains."""
         confirmed = self.confirmed.result.blocks(self.confirmed.record) if self.confirmed else []
-        return [*self.searched.result.blocks(self.searched.record), *confirmed, TextBlock(f"report: {self.report}")]
+        return [*self.searched.result.blocks(self.searched.record), *confirmed, TextBlock(f"Report: {self.report}")]
 
 
 def run_search(search: Search) -> SearchRun:

@@ -131,7 +131,7 @@ class Searched:
         best, first = self.best_row, next((row for row in self.trials if row.number == 0), None)
         goal = "lowest" if way == "min" else "highest"
         value = best.figures[name].value
-        said = f"Trial {best.number} of {len(self.trials)} has the {goal} {name} on dev: {value:.4g}"
+        said = f"Trial {best.number} has the {goal} {name} of {len(self.trials)} trials, measured on dev: {value:.4g}"
         if best.number == 0:
             return f"{said}. It is your configuration unchanged."
         known = first.figures.get(name) if first else None

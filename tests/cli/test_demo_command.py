@@ -33,13 +33,13 @@ def test_its_text_and_its_training_are_bounded(config: Config) -> None:
 
 
 def test_a_machine_half_as_fast_takes_twice_as_long() -> None:
-    assert demo_command.time_forecast(100, 0.3, 0.3) == "the demo takes about 30 s on this machine"
-    assert demo_command.time_forecast(100, 0.6, 0.7) == "the demo takes about 1 min 00 s on this machine"
+    assert demo_command.time_forecast(100, 0.3, 0.3) == "The demo takes about 30 s on this machine."
+    assert demo_command.time_forecast(100, 0.6, 0.7) == "The demo takes about 1 min 00 s on this machine."
 
 
 def test_it_says_that_other_processes_slow_it_down() -> None:
     said = demo_command.time_forecast(100, 0.3, 1.2)
-    assert said.endswith("about 30 s on this machine when it is idle; other processes run now, so it takes longer")
+    assert said.endswith("about 30 s on this machine when it is idle. Other processes run now, so it takes longer.")
 
 
 def test_fewer_steps_take_less(config: Config) -> None:
@@ -63,7 +63,7 @@ def test_it_says_so_before_it_runs_and_not_again_when_it_is_finished(
     monkeypatch.setattr(demo_command, "yardstick_s", lambda: (0.1, 0.1))
     monkeypatch.setattr("adapt.model.demo_checkpoint.demo_checkpoint", lambda name: tmp_path)
     demo_command.main(arguments)
-    assert "the demo takes about " in capsys.readouterr().err
+    assert "The demo takes about " in capsys.readouterr().err
     monkeypatch.setattr(demo_command, "unfinished", lambda stages, store: ([], {}))
     demo_command.main(arguments)
     assert "takes about" not in capsys.readouterr().err

@@ -215,7 +215,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 def test_every_job_can_be_planned(name: str, fields: dict[str, Any], tmp_path: Path, plan: Plan) -> None:
     line, err = plan(f"--job={name}", *arguments(given(name, fields)))
     assert line is not None, err
-    assert f"as `dontstop {name}` would run it (--job: another)" in err
+    assert f"This is what `dontstop {name}` would run." in err
     final = JOBS[name].final(Context.of(parse_values(given(name, fields), JOBS[name].kind, "here")))
     stages: dict[str, Stage[Any]] = {}
     waiting: list[Stage[Any]] = [final]
@@ -276,7 +276,7 @@ def test_a_job_more_is_a_line_more(
     values = {name: value for name, value in fields.items() if name != "task"}
     values["corpus.paths"] = ["one.jsonl", "two.jsonl"]
     assert plan("--job=count", *arguments(values))[0]["metrics"] == {"done": 0, "stages": 1}
-    assert "as `dontstop count` would run it" in plan("--job=count", *arguments(values))[1]
+    assert "This is what `dontstop count` would run." in plan("--job=count", *arguments(values))[1]
     file = tmp_path / "chain.yaml"
     file.write_text(yaml.safe_dump({"stages": {"mine": {"job": "count", **values}}}))
     chain = build_chain(expand_chain(read_chain(str(file))))

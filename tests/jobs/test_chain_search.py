@@ -71,5 +71,5 @@ def test_two_chains_at_once_share_trials_and_go_on_with_the_best_values(
 
     again = jobs.start(tmp_path, ["run", str(file), "--samples", "2"], "chain.py")
     assert again.result()["metrics"] == {"finished": 3, "missing": 0}
-    assert "everything is finished" in again.err
+    assert "All stages are finished." in again.err
     assert "starting Ray" not in again.err

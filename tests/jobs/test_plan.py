@@ -47,7 +47,7 @@ def test_the_plan_of_another_job(
     ran = run("chain.py", "plan", f"--job={name}", f"--corpus.sources={sources}", *settings, *more)
     assert ran.code == 0, ran.err
     assert f"as `dontstop {name}` would run it" in ran.err
-    planned, _, ahead = ran.err.partition("The trainings ahead")
+    planned, _, ahead = ran.err.partition("Trainings that will run")
     rows = [row.split("│")[1].strip() for row in planned.splitlines() if row.startswith("│")]
     assert {stage: rows.count(stage) for stage in stages} == stages
     assert [row.split("│")[1].strip() for row in ahead.splitlines() if row.startswith("│")] == trainings

@@ -53,7 +53,7 @@ def test_summaries_are_emphasised_where_that_can_be_seen() -> None:
     assert render_text(blocks) == "Loss fell.\nNothing was forgotten."
     assert '<p class="summary">Loss fell.</p>' in render_html("x", "", [Section("Part", blocks)])
     assert "p class=&quot;summary&quot;" in render_notebook(blocks)
-    assert "**Loss fell.**" in render_markdown("x", "", [Section("Part", blocks)])
+    assert "Loss fell.\n\nNothing was" in render_markdown("x", "", [Section("Part", blocks)])
 
 
 PROGRAM = """

@@ -141,7 +141,8 @@ def test_trials_are_a_table(tmp_path: Path) -> None:
     record = Fake(tmp_path).record("search", "rates")
     said, table, *lines = searched("min", trial(0, 2.0), trial(1, None), trial(2, 1.0)).blocks(record)
     assert said == TextBlock(
-        "Trial 2 of 3 has the lowest loss on dev: 1, compared with 2 for your configuration (rate 0.2).",
+        "Trial 2 has the lowest loss of 3 trials, measured on dev: 1, compared with 2 for your "
+        "configuration (rate 0.2).",
         is_summary=True,
     )
     assert isinstance(table, Table)

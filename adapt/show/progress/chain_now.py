@@ -1,4 +1,4 @@
-"""How far chains and searches are while they run, as plain values with a table, a drawing and text."""
+"""The state of chains and searches while they run, as plain values with tables, drawings and sentences."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,11 +11,12 @@ from adapt.runner.files import write_atomically
 from adapt.runner.lock import is_held
 from adapt.runner.stage import Stage, everything
 from adapt.runner.store import Store, logged_lines
-from adapt.show.blocks import Block, Drawing, Figures, FindingBlock, Findings, Table, TextBlock
+from adapt.show.blocks import Block, Drawing, Figures, FindingBlock, Findings, Table, TextBlock, summary
 from adapt.show.drawing import loss_curve
 from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import (
     ENTRY_COLUMNS,
+    STATES,
     ShownGoal,
     TrainingAhead,
     entry_row,
@@ -59,12 +60,12 @@ class TrialsNow:
 
     @property
     def title(self) -> str:
-        """How many have ended, for people."""
+        """How many trials have ended, as a sentence."""
         said = f"{self.ended} of {self.count} trials have ended"
         return f"{said}, {self.failed} failed" if self.failed else said
 
     def table(self, name: str = "") -> Table:
-        """The trials as a table.
+        """Makes a table of the trials.
 
         Args:
             name: of the search, where several are shown.
@@ -74,7 +75,7 @@ class TrialsNow:
             [str(trial.number), trial.state, *([f"{value:.4f}" for value in trial.figures] or blank), trial.values]
             for trial in self.trials
         ]
-        return Table(["trial", "", *self.objectives, "values"], rows, title, words=True)
+        return Table(["trial", "state", *self.objectives, "values"], rows, title, words=True)
 
     def save(self, folder: Path) -> None:
         """Writes it into the folder of its search."""
@@ -82,7 +83,7 @@ class TrialsNow:
 
     @classmethod
     def load(cls, folder: Path) -> "TrialsNow | None":
-        """What the search in a folder has written down; None for other stages, and until a search has begun."""
+        """Reads the state of the search in a folder; None for other stages, and until the search has started."""
         try:
             told = json.loads((folder / TRIALS_FILE).read_text())
             return cls(**{**told, "trials": [TrialNow(**trial) for trial in told["trials"]]})
@@ -91,7 +92,7 @@ class TrialsNow:
 
 
 def last_said(folder: Path) -> str:
-    """The last report of the training in a folder, for people; empty until there is one, and for other stages."""
+    """Formats the last report of the training in a folder; empty until there is one, and for other stages."""
     metrics = folder / METRICS_FILE
     lines = metrics.read_text(errors="replace").splitlines() if metrics.exists() else []
     for line in reversed(lines):
@@ -101,7 +102,7 @@ def last_said(folder: Path) -> str:
 
 
 def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
-    """Those and what they need, each once, as far as it is not made."""
+    """Yields the unfinished ones among some stages and the stages that they need, each once."""
     for stage in stages:
         if stage.key not in seen and not store.record_of(stage):
             seen.add(stage.key)
@@ -146,14 +147,15 @@ class ChainNow(SelfShown):
     """`seconds` of work, `device_hours` and `cost` of all that is finished."""
 
     def blocks(self) -> list[Block]:
-        """What runs, with its loss as it falls, what waits and why, and what has been spent."""
+        """What is finished, what runs with its loss by step, what waits and why, and what it has cost."""
         total = sum(self.counts.values())
-        counts = f"{self.counts['finished']} of {total} stages finished, {self.counts['running']} running."
-        later = f" {len(self.later)} more follow when the searches are finished." if self.later else ""
-        blocks: list[Block] = [TextBlock(counts + later), Table(ENTRY_COLUMNS, self.entries, words=True)]
+        finished, running, waiting = (self.counts[state] for state in STATES)
+        counts = f"{finished} of {total} results are finished, {running} running and {waiting} waiting."
+        later = f"{len(self.later)} more follow when the searches have finished." if self.later else ""
+        blocks: list[Block] = [*summary(counts, later), Table(ENTRY_COLUMNS, self.entries, words=True)]
         if self.running:
             rows = [[stage, dotted(said)] for stage, said in self.running]
-            blocks.append(Table(["stage", "what it said last"], rows, "Running now", words=True))
+            blocks.append(Table(["stage", "last report"], rows, "Running now", words=True))
         for name, trials in self.searches:
             blocks.append(trials.table(f"search {name}"))
         if drawings := [drawing for training in self.trainings[:MOST_CURVES] if (drawing := _curve(training))]:
@@ -174,7 +176,7 @@ def _curve(training: TrainingNow) -> Drawing | None:
 
 
 def dotted(said: str) -> str:
-    """A report whose parts stay apart where a page joins two blanks."""
+    """Puts dots between the parts of a report, because pages join two blanks."""
     return said.replace("  ", " \N{MIDDLE DOT} ")
 
 
@@ -220,7 +222,7 @@ def _said(store: Store, stage: Stage[Any]) -> str:
 
 
 def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
-    """Those that run first, then those that stopped, then those that finished for something that is not."""
+    """Collects trainings that unfinished stages need: running ones first, then stopped ones, then finished ones."""
     unfinished = [stage for stage in stages if not store.record_of(stage)]
     found = []
     for stage in everything(unfinished):

@@ -1,4 +1,4 @@
-"""The goals of a chain: how far each is, why it waits, what it has cost, and what its stages logged."""
+"""The goals of a chain: the state of each, why it waits, its cost, and the logs of its stages."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from adapt.terminal.streams import is_unread
 START = "start.training"
 """The input that is another entry's training; see `adapt.model.start.Start`."""
 STATES = ("finished", "running", "waiting")
-ENTRY_COLUMNS = ("entry", *STATES, "which")
+ENTRY_COLUMNS = ("entry of the file", *STATES, "not finished")
 
 
 class TrainingAhead(NamedTuple):
@@ -45,18 +45,21 @@ class ShownGoal(Protocol):
 
 
 def goals_table(goals: Sequence[ShownGoal], store: Store) -> Table:
-    """One row for each entry of the file: how many of its stages are finished, are being worked on, wait."""
+    """Makes a table with a row per entry of the file: how many of its stages are finished, running or waiting."""
     return Table(ENTRY_COLUMNS, [entry_row(name, of) for name, of in states_by_entry(goals, store).items()], words=True)
 
 
 def goal_states(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
-    """How many goals are finished, running, waiting."""
+    """Counts the goals that are finished, running or waiting."""
     states = states_by_entry(goals, store)
     return {state: sum(len(members[state]) for members in states.values()) for state in STATES}
 
 
 def states_by_entry(goals: Sequence[ShownGoal], store: Store) -> dict[str, dict[str, list[str]]]:
-    """For each entry of the file, its members by their state; a member is what a label has besides its entry's name."""
+    """Sorts the members of each entry of the file by their state.
+
+    A member is what a label has besides the name of its entry.
+    """
     states: dict[str, dict[str, list[str]]] = {}
     for goal in goals:
         members = states.setdefault(goal.name, {state: [] for state in STATES})
@@ -65,7 +68,7 @@ def states_by_entry(goals: Sequence[ShownGoal], store: Store) -> dict[str, dict[
 
 
 def entry_row(name: str, members: Mapping[str, Sequence[str]]) -> list[str]:
-    """An entry's cells, as ENTRY_COLUMNS names them."""
+    """Formats the cells of an entry for ENTRY_COLUMNS."""
     left = [*members["running"], *members["waiting"]]
     more = f" and {len(left) - 4} more" if len(left) > 4 else ""
     return [name, *(str(len(members[state])) for state in STATES), "; ".join(left[:4]) + more]
@@ -91,7 +94,7 @@ def _works_for(stage: Stage[Any], store: Store) -> bool:
 
 
 def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
-    """A row for each training ahead, and their sum where all figures are known."""
+    """Makes a table with a row per training that will run, and their sum if all figures are known."""
     if not trainings:
         return None
     columns = list(zip(*trainings, strict=True))[1:]
@@ -100,8 +103,8 @@ def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
         [str(label), _figure(tokens, ","), _figure(hours, ".3g"), _figure(cost, ",.2f")]
         for label, tokens, hours, cost in (*trainings, ("all", *sums))
     ]
-    note = "A question mark: not known before the text is prepared."
-    return Table(["training", "tokens", "device-hours", "cost"], rows, "The trainings ahead", note)
+    note = "A question mark: not known until the text is prepared."
+    return Table(["training", "tokens", "device-hours", "cost"], rows, "Trainings that will run", note)
 
 
 def _figure(value: Any, form: str) -> str:
@@ -113,7 +116,7 @@ NAMED = 10
 
 
 def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]]:
-    """What waits, as `finetune[DAPT, acl_arc, 3] and 4 more`, and why; at most NAMED of them."""
+    """Lists what waits, such as `finetune[DAPT, acl_arc, 3] and 4 more`, and why; at most NAMED of them."""
     reasons: dict[str, list[str]] = {}
     for goal in goals:
         if reason := why_waiting(goal.stage, store):
@@ -123,25 +126,23 @@ def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]
 
 
 def why_waiting(stage: Stage[Any], store: Store) -> str:
-    """What keeps a stage from being finished; empty where it is, or runs."""
+    """Says what keeps a stage from being finished; empty if it is finished or running."""
     folder = store.folder_of(stage)
     if store.record_of(stage) or is_held(folder):
         return ""
     first = next(_unmade(stage, store), None)
     if first is None:
         failure = failure_of(folder)
-        return (
-            f"failed: {failure}" if failure else "nothing that it needs is missing: it waits for a place, or for a run"
-        )
+        return f"failed: {failure}" if failure else "ready: it waits for free resources, or for dontstop chain run"
     place, what = store.folder_of(first), f"{first.kind} {first.name}"
     if is_held(place):
-        return f"waits for {what}, which runs"
+        return f"waits for {what}, which is running"
     failure = failure_of(place)
-    return f"waits for {what}, which failed: {failure}" if failure else f"waits for {what}, which has not begun"
+    return f"waits for {what}, which failed: {failure}" if failure else f"waits for {what}, which has not started"
 
 
 def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
-    """The stages that it needs and that are missing, those that need no missing one themselves first."""
+    """Yields the missing stages that a stage needs, in the order in which they can run."""
     for needed in stage.inputs.values():
         if not store.record_of(needed):
             yield from _unmade(needed, store)
@@ -149,7 +150,7 @@ def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
 
 
 def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
-    """What the finished stages that some stages lead to have taken.
+    """Sums what the finished stages behind some stages have taken.
 
     Returns:
         `seconds` of work, `device_hours`, and `cost` in the currency of resources.price_per_device_hour.
@@ -163,14 +164,17 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
 
 
 def spent_lines(taken: dict[str, float], ahead: Sequence[TrainingAhead]) -> list[str]:
-    """What has been spent (as `spent` gives it), and what the trainings ahead take, in a sentence each."""
-    money = f", {taken['cost']:,.2f}" if taken["cost"] else ""
-    so_far = f"so far: {taken['device_hours']:.3g} device-hours{money}; {duration(taken['seconds'])} of work in all"
+    """Says what has been spent (as `spent` gives it), and what the trainings that will run take."""
+    money = f" (cost {taken['cost']:,.2f})" if taken["cost"] else ""
+    hours = f"{taken['device_hours']:.3g} device-hours{money}"
+    so_far = f"Finished stages took {hours} and {duration(taken['seconds'])} of work in all."
     if not ahead:
         return [so_far]
-    hours = [training.device_hours for training in ahead if training.device_hours is not None]
-    unknown = f"; not known of {len(ahead) - len(hours)}" if len(hours) < len(ahead) else ""
-    return [so_far, f"ahead: {len(ahead)} trainings, about {sum(hours):.3g} device-hours{unknown}"]
+    known = [training.device_hours for training in ahead if training.device_hours is not None]
+    trainings = "1 training" if len(ahead) == 1 else f"{len(ahead)} trainings"
+    unknown = len(ahead) - len(known)
+    more = f", and {unknown} of them an unknown time" if unknown else ""
+    return [so_far, f"{trainings} will take about {sum(known):.3g} device-hours{more}."]
 
 
 def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> int:

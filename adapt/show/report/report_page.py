@@ -23,7 +23,7 @@ from adapt.show.report.task_figures import cost_against_gain, difference_figures
 from adapt.show.report.task_runs import Results, Row, collect
 from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
 from adapt.show.report.tradeoffs import FEWEST, MeasuredAlike, tradeoff_section, tradeoff_verdicts, tradeoffs
-from adapt.show.report.trainings import exports_of, pretraining, training_costs
+from adapt.show.report.trainings import exports_of, pretraining, training_costs, training_verdicts
 from adapt.stage.judge_selection import SelectionJudged
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
@@ -69,13 +69,15 @@ def _verdict(
 ) -> list[Block]:
     findings = [*tradeoff_verdicts(traded), *front_verdict(in_turn), *sequence_verdicts(in_turn)]
     searched = search_verdicts(searches_of(study))
-    if results.rows or not (findings or searched):
+    trained = [] if results.rows or findings else training_verdicts(study)
+    if results.rows or not (findings or searched or trained):
         findings = [*findings, *verdicts(results, compared, priced)]
+    findings = [*findings, *trained]
     findings = [*findings, *searched]
     blocks: list[Block] = [Findings(findings)]
     if drawings := difference_figures(results, compared):
         text = (
-            "Difference from the baseline with 95% intervals; hollow: may be chance (Holm-corrected p of .05 or more)."
+            "Difference from the baseline with 95% intervals. Hollow: may be chance, Holm-corrected p is .05 or more."
         )
         blocks += [Figures(drawings), TextBlock(text)]
     return blocks
@@ -84,13 +86,13 @@ def _verdict(
 def _ran(study: Study, results: Results) -> list[Block]:
     blocks: list[Block] = [TextBlock(f"From {', '.join(study.models)}.")] if study.models else []
     if results.rows:
-        header = ["task", "metric", "classes", "train", "dev", "test", "recipes", "runs"]
+        header = ["task", "metric", "classes", "train examples", "dev", "test", "recipes", "fine-tuning runs"]
         blocks.append(Table(header, [_task(row) for row in results.rows], "Tasks"))
     if exports_of(study):
         blocks.append(pretraining(study))
     if study.missing:
         items: list[list[Cell | str]] = [[name] for name in study.missing]
-        blocks.append(Folded(f"Not run: {len(items)}", [Table(["stage"], items, words=True)]))
+        blocks.append(Folded(f"Stages that were not run: {len(items)}", [Table(["stage"], items, words=True)]))
     return blocks
 
 
@@ -129,7 +131,9 @@ def _curves(study: Study, results: Results) -> list[Block]:
     blocks: list[Block] = []
     if drawings := [drawing for row in results.rows if (drawing := learning_curves(row, results))]:
         blocks += [
-            TextBlock("Fine-tuning: score on dev by epoch; mean over the seeds still training, each seed faintly.")
+            TextBlock(
+                "Score on dev by epoch of fine-tuning: the mean over seeds that still train, and each seed faintly."
+            )
         ]
         blocks += [Figures(drawings, _legend(results, results.recipes))]
     exports = exports_of(study)
@@ -143,7 +147,7 @@ def _selections(study: Study) -> list[Block]:
 
 
 def _others(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
-    """What stages show of themselves that no comparison has shown: each once, under its label."""
+    """Collects what stages show that no comparison has shown, each once under its label."""
     drawn = {key for measured in traded for key in measured.compared}
     blocks: dict[str, list[Block]] = {}
     for entry in study.entries:
@@ -167,7 +171,7 @@ def _lineage(study: Study) -> list[Block]:
     nodes = lineage(study)
     if not nodes:
         return []
-    note = "What was made of what; stages of one kind that serve the same are drawn as one, measurements are left out."
+    note = "Which stages made what. Similar stages are drawn as one, and measurements are left out."
     return [Figures([(draw_lineage(nodes), note)], wide=True)]
 
 
@@ -208,13 +212,13 @@ def write_report(study: Study, folder: Path) -> Path:
 
 
 def contents_of(study: Study) -> tuple[str, list[Section]]:
-    """What a study's report says: the line below its title, and its sections."""
+    """Returns what a report says: the line below its title, and its sections."""
     results = collect(study)
     return _subtitle(study, results), sections(study, results)
 
 
 def _subtitle(study: Study, results: Results) -> str:
-    """The line below the title: how much the report covers, and when it was written."""
+    """Writes the line below the title: how much the report covers, and when it was written."""
     runs = sum(entry.record.stage == "finetune" for entry in study.entries)
     sequences = sum(entry.record.stage == "sequence" for entry in study.entries)
     searches = sum(entry.record.stage == "search" for entry in study.entries)

@@ -1,4 +1,4 @@
-"""What a reader of the scores should know."""
+"""Warnings that a reader of the scores should know."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -50,14 +50,14 @@ def _of_data(row: Row) -> Iterator[str]:
     known = row.task_record.metrics
     sizes = known.get("examples", {})
     if leaked := known.get("leaks", {}).get("test_in_train"):
-        yield f"{leaked} of {sizes.get('test', '?')} test texts also stand in train; see the scores without them."
+        yield f"{leaked} of {sizes.get('test', '?')} test texts are also in train; see the scores without them."
     if leaked := known.get("leaks", {}).get("dev_in_train"):
-        yield f"{leaked} of {sizes.get('dev', '?')} dev texts also stand in train, so the best epoch may come too late."
+        yield f"{leaked} of {sizes.get('dev', '?')} dev texts are also in train, so the best epoch may come too late."
     yield from (f"{remark}." for remark in (*known.get("label_warnings", []), *known.get("text_faults", [])))
     if not known.get("label_warnings") and (unseen := known.get("unseen_classes")):
         yield f"classes of dev or test that train does not have: {', '.join(map(str, unseen))}."
     if conflicting := known.get("conflicting"):
-        yield f"{conflicting} train texts stand there again with another label."
+        yield f"{conflicting} train texts occur again with another label."
     for split, count in _counts(known.get("empty_texts")).items():
         yield f"{count} texts of {split} are empty."
 
@@ -70,9 +70,9 @@ def _of_runs(row: Row, results: Results) -> Iterator[str]:
             yield f"{label} has {len(group.entries)} of {most} seeds."
         degenerate = [str(metrics["seed"]) for metrics in group.metrics if metrics.get("degenerate")]
         if degenerate:
-            yield f"{label}, seed {', '.join(degenerate)}: degenerate, predicts one class only. It is counted."
+            yield f"{label}, seed {', '.join(degenerate)}: the model predicts one class only. It counts as well."
     if most == 1:
-        yield "one seed a recipe, so the chance in fine-tuning is not measured."
+        yield "each recipe has one seed, so the variation between fine-tuning runs is not measured."
     first = next(iter(row.groups.values())).metrics[0]
     for split, count in _counts(first.get("truncated")).items():
         size = row.task_record.metrics.get("examples", {}).get(split) if row.task_record else None

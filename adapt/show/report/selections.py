@@ -39,7 +39,7 @@ def selection_blocks(entries: Sequence[Entry]) -> list[Block]:
         nearness_table(judged),
         *maps[:OPEN],
         *([Folded("More maps", maps[OPEN:])] if maps[OPEN:] else []),
-        Folded("Documents that were selected, to be read", read),
+        Folded("Selected documents to read", read),
     ]
 
 
@@ -51,7 +51,7 @@ MARKERS = {POOL: ("o", 2.5, 0.5), TARGET: ("^", 4.0, 0.8)}
 OTHERS = ("o", 4.0, 0.8)
 WIDTH, HEIGHT, ROOM = 4.8, 4.2, 0.04
 NOTE = (
-    "Texts that are alike lie together; how far groups lie apart, and how large they look, means little (t-SNE of "
+    "Similar texts lie close together. Distances between groups and their sizes mean little (t-SNE of "
     "TF-IDF in 50 dimensions, 200 texts of each at random)."
 )
 
@@ -70,7 +70,7 @@ def selection_map(label: str, record: Record) -> Figures | None:
     if not places:
         return None
     drawn = [name for name in ("selection", "random") if name in places]
-    captions = {"selection": f"{label}. {NOTE}", "random": f"{label}: random documents of as many tokens, same map."}
+    captions = {"selection": f"{label}. {NOTE}", "random": f"{label}: random documents with as many tokens, same map."}
     drawings = [(_drawing(f"{label}-map-{name}", places, name), captions[name]) for name in drawn]
     return Figures(drawings, [(name, SERIES[name]) for name in (POOL, TARGET, *drawn)])
 

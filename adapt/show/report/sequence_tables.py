@@ -20,10 +20,10 @@ from adapt.statistics.seeds import spread
 MODES = {"continual": "", "separate": "a model for each domain", "joint": "all domains at once"}
 ABOUT = (
     "Forgetting rate: score just after a domain was learnt minus score at the end, over all domains but the last; "
-    "negative where later domains help. Just learnt: mean score after each task's own domain. Over separate models: "
-    "that minus the score of a model that has learnt the domain alone. Forward transfer: by how much a task, or the "
-    "loss on a domain's text, is better just before its domain is learnt than in the beginning. "
-    "General loss: change on general text. Scores in points, losses in nats a predicted token."
+    "negative if later domains help. Just learnt: mean score right after each task's own domain. Over separate models: "
+    "that minus the score of a model that has learnt only this domain. Forward transfer: how much better a task, or "
+    "the loss on a domain's text, is just before its domain is learnt than at the start. "
+    "General loss: change on general text. Scores are in points of 100, losses in nats per token."
 )
 
 
@@ -264,7 +264,8 @@ def _over(column: Column, found: Sequence[RunCosts]) -> float | None:
     return column.over_runs(values) if values else None
 
 
-NOTE = "Mean over seeds, ± standard deviation; bold: just learnt; the stronger the colour, the better in its column."
+NOTE = "Mean over seeds, ± standard deviation. Bold: just after the column's own domain was learnt."
+SHADES = "The darker, the better within the column."
 
 
 def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
@@ -275,7 +276,7 @@ def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
         title: the order.
     """
     scores, losses = [run.scores for run in runs], [run.losses for run in runs]
-    titles = f"{title}: scores x 100", f"{title}: held-out loss, nats a predicted token"
+    titles = f"{title}: scores [points of 100]", f"{title}: held-out loss [nats per token]"
     titled = zip((scores, losses), titles, strict=True)
     return [_heatmap(by_run, runs[0].order, name) for by_run, name in titled if by_run[0].columns]
 
@@ -283,9 +284,10 @@ def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
 def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str) -> Table:
     owners = dict(sorted(by_run[0].columns.items(), key=lambda column: len(order) if column[1] is None else column[1]))
     columns = [_column(by_run, name) for name in owners]
-    names = ["as it came", *(f"after {domain}" for domain in order)]
+    names = ["before all", *(f"after {domain}" for domain in order)]
     rows = [[name, *cells] for name, *cells in zip(names, *columns, strict=True) if any(c.text != NONE for c in cells)]
-    return Table(["", *(_header(name, number, order) for name, number in owners.items())], rows, title, NOTE)
+    header = ["model", *(_header(name, number, order) for name, number in owners.items())]
+    return Table(header, rows, title, NOTE, shades=SHADES)
 
 
 def _header(name: str, number: int | None, order: Sequence[str]) -> str:

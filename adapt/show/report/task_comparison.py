@@ -219,7 +219,7 @@ def _price(cost: Cost, changes: list[float]) -> str:
     if cost.device_hours is not None:
         parts.append(f"cost {hours(cost.device_hours, 'device-')}")
     if changes:
-        parts.append(f"general loss {span(changes)}")
+        parts.append(f"loss on general text {span(changes)} nats per token")
     return "".join(f"; {part}" for part in parts)
 
 

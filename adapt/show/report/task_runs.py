@@ -21,7 +21,7 @@ class Predictions:
 
     tested: Tested
     clean: Tested | None = None
-    """The same predictions on the examples whose text does not stand in train; None if all examples are such."""
+    """The same predictions on the test examples whose text is not in train; None if that is true of all examples."""
     ids: tuple[str, ...] = ()
     """The ids of the examples; empty if only scores are known."""
     warnings: list[str] = field(default_factory=list)

@@ -21,10 +21,10 @@ def score_tables(results: Results, compared: Compared, without_leaks: bool = Fal
     body = [_scores_row(row, results, compared, without_leaks) for row in results.rows]
     if len(results.rows) > 1:
         body.append(["average", *(_average(results.rows, recipe, without_leaks) for recipe in results.recipes)])
-    notes = ["Mean over seeds x 100, ± standard deviation; best in bold"]
+    notes = ["Mean over seeds in points of 100, ± standard deviation; the best is bold"]
     notes += [MARKS] if compared.tasks else []
     notes += [TRANSDUCTIVE] if results.transductive else []
-    title = "Scores on test examples whose text does not stand in train" if without_leaks else "Scores on test"
+    title = "Scores on test examples whose text is not in train" if without_leaks else "Scores on test"
     return Table(header, body, title, note=". ".join(notes) + ".")
 
 
@@ -62,7 +62,7 @@ def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
 
 def score_differences(results: Results, compared: Compared) -> Table:
     """Every comparison with its interval, p, and the smallest difference that could have been seen."""
-    header = ["task, recipe", "difference", "95% interval", "p", "p (Holm)", "detectable", "resampled"]
+    header = ["task, recipe", "difference", "95% interval", "p", "p (Holm)", "detectable difference", "resampled"]
     body = [
         _difference(f"{name}, {results.label(recipe)}", recipe_compared)
         for (name, recipe), recipe_compared in compared.tasks.items()
@@ -73,13 +73,13 @@ def score_differences(results: Results, compared: Compared) -> Table:
         if compared.shared[recipe] > 1
     ]
     note = (
-        "Points against the baseline. Intervals resample test examples, the same for both sides, and seeds; they are "
-        "not corrected for the number of recipes. p is the largest of two permutation tests, of seeds over recipes and "
-        "of predictions by example, and of the resampled differences; Holm corrects for the number of recipes. "
-        "Detectable: the true difference that these tests find in 80% of simulated studies with as many seeds, as much "
-        "variance, and no correction; none where p cannot fall below .05. "
-        "Each model was pre-trained once, so the chance in pre-training is not in these figures; nor is "
-        "that of the choice of tasks in their average."
+        "Differences from the baseline in points of 100. Intervals resample seeds and test examples (the same examples "
+        "for both sides); they are not corrected for the number of recipes. p is the largest of three: a permutation "
+        "test that exchanges seeds between recipes, one that exchanges predictions by example, and the resampled "
+        "differences. Holm's method corrects p for the number of recipes. Detectable difference: a true difference of "
+        "this size is found in 80% of simulated studies with as many seeds, as much variance and no correction; none "
+        "if p cannot fall below .05. Each model was pre-trained once, so the figures do not contain the variation "
+        "between pre-trainings, nor that of the choice of tasks."
     )
     return Table(header, body, "Differences from the baseline", note)
 
@@ -110,8 +110,8 @@ def seeds(results: Results) -> Table:
     ]
     width = max(len(row) for row in body)
     filled = [[*row, *[""] * (width - len(row))] for row in body]
-    note = "By seed, which stands below each score. ‡ degenerate: predicts one class only; it counts like the others."
-    return Table(["task, recipe", *([""] * (width - 1))], filled, "Every seed", note)
+    note = "Test scores in points of 100, with the seed below. ‡ predicts one class only; it counts like the others."
+    return Table(["task, recipe", *(f"run {number}" for number in range(1, width))], filled, "Every seed", note)
 
 
 def _seed_cells(group: RunGroup) -> list[Cell]:
@@ -142,7 +142,7 @@ def _classes(group: RunGroup) -> Table | None:
         means = [_mean([figures.get(name, 0.0) for figures in by_seed]) for name in ("precision", "recall", "f1")]
         support = max(figures.get("support", 0) for figures in by_seed)
         rows.append([label, *(f"{100 * value:.1f}" for value in means), f"{support:.0f}"])
-    return Table(["class", "precision", "recall", "F1", "test examples"], rows, "By class")
+    return Table(["class", "precision", "recall", "F1", "test examples"], rows, "By class [points of 100]")
 
 
 def _confusion(group: RunGroup) -> Table | None:
@@ -157,19 +157,23 @@ def _confusion(group: RunGroup) -> Table | None:
         for label, values, parts in zip(labels, mean, shares, strict=True)
     ]
     return Table(
-        ["true, predicted", *labels], rows, "Confusions", "Examples, mean over seeds; shade: share of the row."
+        ["true class", *labels],
+        rows,
+        "Confusions: predicted classes",
+        "Number of test examples, mean over seeds.",
+        shades="The darker, the larger the share of the row.",
     )
 
 
 def _calibration(row: Row, results: Results) -> Table | None:
     """A table of calibration with all recipes: that of one recipe means little without the others."""
-    names = {"ece": "calibration error", "nll": "log loss", "brier": "Brier score"}
+    names = {"ece": "calibration error", "nll": "log loss [nats]", "brier": "Brier score"}
     rows: list[list[Cell | str]] = []
     for recipe, group in row.groups.items():
         values = {name: [metrics.get(name) for metrics in group.metrics] for name in names}
         if all(figure is not None for by_seed in values.values() for figure in by_seed):
             rows.append([results.label(recipe), *(f"{_mean(by_seed):.3f}" for by_seed in values.values())])
-    note = "Expected calibration error in 15 bins; means over seeds, lower is better."
+    note = "Expected calibration error over 15 bins of confidence. Means over seeds; lower is better."
     return Table(["recipe", *names.values()], rows, "Calibration", note) if rows else None
 
 

@@ -2,7 +2,7 @@
 
 from adapt.evaluate.measurements import NOT_MEASURED, LossChange
 from adapt.runner.record import Record
-from adapt.show.blocks import NONE, Cell, Table, worded_interval
+from adapt.show.blocks import NONE, Cell, FindingBlock, Table, worded_interval
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
 from adapt.show.report.task_runs import Results
@@ -14,8 +14,24 @@ def exports_of(study: Study) -> list[Entry]:
     return [entry for entry in study.entries if isinstance(entry.result, Adapted)]
 
 
+MOST_VERDICTS = 8
+"""Trainings that the verdict has a finding for. The table of trainings has all of them."""
+
+
+def training_verdicts(study: Study) -> list[FindingBlock]:
+    """Says for each training whether the losses fell or rose."""
+    return [_verdict(entry) for entry in exports_of(study)[:MOST_VERDICTS] if entry.result.losses]
+
+
+def _verdict(entry: Entry) -> FindingBlock:
+    name = "its tasks' text" if "text" in entry.record.inputs else "its domain"
+    text = " ".join(of.sentence(name) for of in entry.result.losses.values())
+    high = entry.result.losses["domain"].change.high if "domain" in entry.result.losses else None
+    return FindingBlock(entry.label, text, "open" if high is None or high >= 0 else "better")
+
+
 def pretraining(study: Study) -> Table:
-    """One row a model: text, length, held-out loss, price."""
+    """Makes a table with a row per model: text, length, held-out losses, cost."""
     losses = ["loss on its domain", "loss on general text", "bits per byte"]
     header = ["model", "text", "steps", "tokens", *losses, "device time"]
     rows: list[list[Cell | str]] = [
@@ -93,6 +109,13 @@ def training_costs(results: Results, compared: Compared, trainings: Trainings) -
                 span(changes) if changes else NONE,
             ]
         )
-    header = ["recipe", "pre-training", "price", "fine-tuning", "mean gain", "general loss"]
-    note = "Device time for all tasks and seeds together, a shared training counted once; gain in points."
+    header = [
+        "recipe",
+        "pre-training time",
+        "pre-training cost",
+        "fine-tuning time",
+        "mean gain [points of 100]",
+        "loss change on general text [nats per token]",
+    ]
+    note = "Device time for all tasks and seeds together; a training that several tasks share is counted once."
     return Table(header, rows, "Cost and gain", note)

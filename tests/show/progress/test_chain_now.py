@@ -47,7 +47,7 @@ def test_a_training_is_told_by_its_last_whole_report(store: Store) -> None:
     assert now.entries == [["dapt", "0", "1", "0", "biomed"], ["base", "0", "0", "1", ""]]
     assert now.running == [("train biomed", "step 4/10  loss 3.250  ETA 1 min 00 s")]
     assert [(training.name, training.state) for training in now.trainings] == [("biomed", "running")]
-    assert now.waiting[0] == ("dapt[biomed]", "waits for train biomed, which runs")
+    assert now.waiting[0] == ("dapt[biomed]", "waits for train biomed, which is running")
 
 
 def test_a_training_that_was_killed_has_stopped_and_one_that_ended_has_finished(store: Store) -> None:

@@ -39,11 +39,11 @@ def place(store: Store, stage: Toy) -> Path:
 
 
 def test_a_stage_waits_for_the_first_that_is_missing(store: Store) -> None:
-    assert why_waiting(TOP, store) == "waits for source corpus, which has not begun"
+    assert why_waiting(TOP, store) == "waits for source corpus, which has not started"
     with locked(place(store, SOURCE)):
-        assert why_waiting(TOP, store) == "waits for source corpus, which runs"
+        assert why_waiting(TOP, store) == "waits for source corpus, which is running"
     ensure(SOURCE, store)
-    assert why_waiting(TOP, store) == "waits for left cs, which has not begun"
+    assert why_waiting(TOP, store) == "waits for left cs, which has not started"
     ensure(TOP, store)
     assert why_waiting(TOP, store) == ""
 
@@ -58,7 +58,7 @@ def test_what_failed_is_told_with_its_reason(store: Store) -> None:
 
 def test_goals_with_one_reason_share_a_line(store: Store) -> None:
     found = reasons_of([Goal("a", "a[1]", TOP), Goal("b", "b", LEFT)], store)
-    assert found == [("a[1] and 1 more", "waits for source corpus, which has not begun")]
+    assert found == [("a[1] and 1 more", "waits for source corpus, which has not started")]
 
 
 def test_what_is_spent_is_counted_once_a_stage(store: Store) -> None:
@@ -66,8 +66,8 @@ def test_what_is_spent_is_counted_once_a_stage(store: Store) -> None:
     taken = spent([TOP, LEFT], store)
     assert (taken["device_hours"], taken["cost"]) == (1.0, 2.5)
     lines = spent_lines(taken, [TrainingAhead("a", device_hours=2.0), TrainingAhead("b")])
-    assert lines[0].startswith("so far: 1 device-hours, 2.50; ")
-    assert lines[1] == "ahead: 2 trainings, about 2 device-hours; not known of 1"
+    assert lines[0].startswith("Finished stages took 1 device-hours (cost 2.50) and ")
+    assert lines[1] == "2 trainings will take about 2 device-hours, and 1 of them an unknown time."
 
 
 def test_logs_are_found_by_label_entry_kind_and_folder(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,7 +200,7 @@ def test_what_few_seeds_cannot_show_is_said_once(tmp_path):
 def test_heatmaps_are_means_over_seeds_darkest_where_best(study, sequences):
     scores, of_texts = matrices(sequences.of("NCL", ORDERS["b"]), "b")
     assert scores.header == [
-        "",
+        "model",
         "helpfulness (reviews)",
         "hyperpartisan (news)",
         "chemprot (biomed)",
@@ -216,7 +216,7 @@ def test_heatmaps_are_means_over_seeds_darkest_where_best(study, sequences):
     assert (cell.text, cell.small) == (f"{100 * np.mean(first):.1f}", f"± {100 * np.std(first, ddof=1):.1f}")
     assert (cell.strong, cell.shade, scores.rows[-1][1].shade) == (True, 1.0, 0.0)  # then it is forgotten
     assert scores.rows[0][2].text == NONE
-    assert of_texts.header == ["", *ORDERS["b"], "general"]
+    assert of_texts.header == ["model", *ORDERS["b"], "general"]
     assert [row[1].shade for row in of_texts.rows][:2] == [0.0, 1.0]
     assert not any(row[-1].strong for row in of_texts.rows)
 

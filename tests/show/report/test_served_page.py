@@ -28,7 +28,7 @@ NOW = ChainNow(
     [("train dapt", "step 4/10  loss 3.250")],
     [],
     [("base[1] and 1 more", "failed: <script>alert(1)</script>")],
-    ["so far: 1 device-hours; 2 min of work in all"],
+    ["Finished stages took 1 device-hours and 2 min of work in all."],
     ["tuned"],
     [("tapt", TrialsNow(25, 1, 0, ["dev_score"], [TrialNow(3, "epochs <8>", "train (2 of 6 stages)")]))],
 )
@@ -50,10 +50,11 @@ def test_it_says_how_far_the_chain_is_and_escapes_what_it_shows() -> None:
     page = html(NOW)
     text = " ".join(Checked(page).text.split())
     for said in (
-        "1 of 4 stages finished, 1 running. 1 more follow when the searches are finished.",
+        "1 of 4 results are finished, 1 running and 2 waiting.",
+        "1 more follow when the searches have finished.",
         "train dapt step 4/10 · loss 3.250",
         "base[1] and 1 more failed: <script>alert(1)</script>",
-        "so far: 1 device-hours",
+        "Finished stages took 1 device-hours",
         "search tapt: 1 of 25 trials have ended",
         "3 train (2 of 6 stages) epochs <8>",
         "No fine-tuning run has finished",
@@ -121,7 +122,7 @@ def test_a_look_that_fails_is_told_beside_what_was_seen_last(monkeypatch: pytest
     page.html()
     text = Checked(page.html()).text
     assert "stage.json cannot be read" in text
-    assert "1 of 4 stages finished" in text
+    assert "1 of 4 results are finished" in text
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -134,7 +134,7 @@ def test_the_whole_comes_first_then_each_task(study, results, compared):
     assert first.head.startswith("Overall: ")
     assert "points on average over 3 tasks" in first.text
     assert [each.head.split(":")[0] for each in tasks] == [row.name for row in results.rows]
-    assert all("cost 0.8 device-hours; general loss +0.2" in each.text for each in (first, *tasks))
+    assert all("cost 0.8 device-hours; loss on general text +0.2" in each.text for each in (first, *tasks))
 
 
 def test_the_recipe_with_the_largest_gain_is_named(study, results, compared):

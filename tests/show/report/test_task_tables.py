@@ -63,7 +63,9 @@ def test_no_difference_is_called_detectable_that_could_not_be_significant(tmp_pa
     study = fake_study(tmp_path, recipes=list(RECIPES)[:recipes], tasks=["scierc"], seeds=number)
     made = collect(study)
     table = score_differences(made, compare_all(made))
-    assert [dict(zip(table.header, row, strict=True))["detectable"] for row in table.rows] == [NONE] * (recipes - 1)
+    assert [dict(zip(table.header, row, strict=True))["detectable difference"] for row in table.rows] == [NONE] * (
+        recipes - 1
+    )
 
 
 def test_every_seed_is_listed_and_degenerate_ones_are_marked(results):
