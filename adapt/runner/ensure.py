@@ -109,7 +109,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
 
 
 def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
-    log(f"{stage.kind}: {folder}")
+    log(f"{stage.kind}: writes to {folder}")
     started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

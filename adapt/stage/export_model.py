@@ -109,7 +109,8 @@ def _guesses(record: Record) -> list[Block]:
     ]
     title = "Held-out sentences with one hidden word, and the model's best guesses for it"
     header = ["sentence", "hidden word", "guesses before", "guesses after"]
-    return [Table(header, rows, title, f"{HIT} The hidden word is among the guesses.", words=True)]
+    note = f"{HIT} marks guesses that contain the hidden word."
+    return [Table(header, rows, title, note, words=True)]
 
 
 HIT = "\N{CHECK MARK}"
