@@ -80,7 +80,7 @@ class Advice:
     """What the advice is based on."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """The recommendation in a sentence, the evidence, the rules, the recipes with costs, what to run first."""
+        """Shows the recommendation, the evidence, the rules, the recipes with costs, and what to run first."""
         first = self.recipes[0]
         lines = [f"Training would be refused as it is configured: {self.refusal}"] if self.refusal else []
         lines += [f"Device-hours assume this speed: {self.rate_from}."] if self.rate_from else []

@@ -86,7 +86,7 @@ class Evidence:
     """Share of the most frequent words that as much text of corpus and of general text have in common."""
 
     def blocks(self) -> list[Block]:
-        """The texts and the tasks that were looked at."""
+        """Shows the texts and the tasks that were looked at."""
         texts = {
             "corpus": self.corpus,
             "general": self.general,

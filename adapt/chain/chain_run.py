@@ -33,7 +33,7 @@ class ChainPlan(SelfShown):
     tables: Sequence[Block]
 
     def blocks(self) -> list[Block]:
-        """The goals, searches and trainings ahead, and how many stages are to run."""
+        """Shows how many stages will run, the goals, searches and trainings ahead."""
         return [*summary(*ahead_lines(self.to_run, len(self.later))), *self.tables]
 
 

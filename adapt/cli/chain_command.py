@@ -58,7 +58,7 @@ On a cluster, with --address URL (the address of its dashboard) or RAY_API_SERVE
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carries a command line out.
+    """Carries out a command line of `dontstop chain`.
 
     Args:
         arguments: a verb, and what follows it.

@@ -27,7 +27,7 @@ BUSY = 1.5
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the demo.
+    """Runs the demo and shows its result.
 
     Args:
         arguments: fields that replace those of the recipe, as for `dontstop dapt`.

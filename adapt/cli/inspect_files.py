@@ -81,7 +81,7 @@ class FieldSeen:
 
 
 def fields_seen(records: Iterable[Any]) -> dict[str, FieldSeen]:
-    """The fields of some records, by name.
+    """Collects the fields of some records by name.
 
     Args:
         records: mappings; all else is passed over.
@@ -95,7 +95,7 @@ def fields_seen(records: Iterable[Any]) -> dict[str, FieldSeen]:
 
 
 def find_text(seen: dict[str, FieldSeen], where: str) -> str:
-    """The field that holds the text: `text` where it holds strings, else the one with the longest prose.
+    """Finds the field that holds the text: `text` if it holds strings, otherwise the one with the longest prose.
 
     Args:
         seen: the fields.
@@ -200,7 +200,7 @@ def look_at_text(paths: Sequence[str]) -> TextLook:
 
 
 def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple[float, int]:
-    """A value for `corpus.heldout_fraction`, and about how many documents it holds out.
+    """Chooses a value for `corpus.heldout_fraction`, and estimates how many documents it holds out.
 
     Args:
         texts: documents, after cleaning.
@@ -318,7 +318,7 @@ class TaskLook:
 
 
 def split_paths(given: Sequence[str]) -> dict[str, list[str]]:
-    """The files of each split, of `--task`: up to three paths in the order train, dev, test; or one folder.
+    """Finds the files of each split in `--task`: up to three paths in the order train, dev, test, or one folder.
 
     Raises:
         DataError: a folder has no file whose name begins with `train`; names the files.

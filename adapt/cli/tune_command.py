@@ -27,7 +27,7 @@ the section `tune` set the number of trials, the objectives and the searcher."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carries a command line out.
+    """Carries out a command line of `dontstop tune`.
 
     Args:
         arguments: a verb, or none for `run`, and what follows it.

@@ -187,7 +187,7 @@ class ModelsCompared:
         return {**metrics, **grids, "unit": "bits per byte" if unit == "byte" else "nats per token"}
 
     def blocks(self, record: Record) -> list[Block]:
-        """The model with the lowest loss on each text, the losses (Don't Stop Pretraining, table 12), the changes."""
+        """Shows the best model on each text, the losses (Don't Stop Pretraining, table 12), the changes."""
         said = [self._sentence(column) for column in range(len(self.domains))]
         more = len(said) - MOST_SENTENCES
         said = [*said[:MOST_SENTENCES], f"The tables show {more} more texts." if more > 0 else ""]
@@ -300,7 +300,7 @@ class Similar:
     """Row model, column text: mean held-out loss [nats a predicted token]; None where there are no models."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """The most and the least similar domains, a heatmap for each matrix, and where the picture is."""
+        """Shows the most and the least similar domains, a heatmap per matrix, and where the picture is."""
         shared = "Share of the 10,000 most frequent words of one domain that are among those of the other."
         jaccard = "Words that occur in both domains, divided by words that occur in either."
         cross = "How much worse word frequencies of the row's domain predict the column's text than its own do."

@@ -61,7 +61,7 @@ class Job:
         return self.kind.name
 
     def leaves(self, context: Context, final: Stage[Any]) -> Start | None:
-        """The model that others may start from; None if there is none, or several.
+        """Returns the model that others may start from; None if there is none or several.
 
         Args:
             context: of the job.
@@ -93,7 +93,7 @@ class JobRun:
         return self.finished.result
 
     def model_folder(self, share: float | None = None) -> Path:
-        """The folder of the model that the job made.
+        """Returns the folder of the model that the job made.
 
         Args:
             share: of a merge with several shares, the one whose model is meant.
@@ -112,11 +112,11 @@ class JobRun:
         return folders[name]
 
     def figures(self) -> Mapping[str, Any]:
-        """The result as plain values, for the line that machines read."""
+        """Returns the result as plain values, for the last line of stdout."""
         return asdict(self.result) if self.job.answer else self.finished.record.metrics
 
     def blocks(self) -> list[Block]:
-        """What people are shown."""
+        """Returns the blocks of the result."""
         return shown_by(self.result, self.finished.record)
 
 
@@ -143,7 +143,7 @@ def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> 
 
 
 def carry_out(job: Job, arguments: Sequence[str]) -> None:
-    """What `python jobs/NAME.py` does: parses, runs, shows the result.
+    """Parses a command line, runs the job, and shows the result.
 
     Raises:
         AdaptError: as `run_stages_of`, or the command line is wrong.
@@ -183,7 +183,7 @@ class Plan(SelfShown):
         return [line for line in self.stages if not line.record]
 
     def blocks(self) -> list[Block]:
-        """How many stages are to run, a row for each stage, and what the trainings take."""
+        """Shows how many stages will run, a row for each stage, and what the trainings take."""
         number, to_run = len(self.stages), len(self.to_run)
         finished = f"{number - to_run} of {number} stages are finished"
         said = f"{finished}; {to_run} will run." if to_run else f"{finished}, so nothing will run."

@@ -35,7 +35,7 @@ class DomainText:
 
 
 def general_text(context: Context) -> Prepare | None:
-    """General text to measure on, if there is any.
+    """Prepares general text to measure on; returns None if there is none.
 
     Where the same files are trained on, only their held-out share is measured, which training leaves out.
 
@@ -59,7 +59,7 @@ def general_text(context: Context) -> Prepare | None:
 
 
 def domain_text(context: Context, general: Prepare | None) -> DomainText:
-    """The text of the corpus, without what is measured of general text.
+    """Prepares the text of the corpus, without copies of the general text that is measured.
 
     Args:
         context: of the job.
@@ -86,7 +86,7 @@ def replayed_text(
     unseen: TaskTexts | None = None,
     measured: Sequence[Stage[Prepared]] | None = None,
 ) -> Prepare | None:
-    """General text that is mixed in, if there is any.
+    """Prepares general text that is mixed into the training; returns None if there is none.
 
     Args:
         context: of the job.
@@ -127,7 +127,7 @@ def prepared_files(
 
 
 def beside(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
-    """Texts of which a corpus must hold no near copy, because one side is measured; empty if none are looked for."""
+    """Lists texts of which a corpus must hold no near copy, because one of them is measured."""
     config = context.config
     if config.corpus.deduplicate != "near":
         return ()
@@ -140,7 +140,7 @@ def beside(context: Context, general: Prepare | None, replay: bool = True) -> tu
 def deduplicated(
     context: Context, sources: tuple[Files, ...], before: tuple[Files, ...] = (), unseen: TaskTexts | None = None
 ) -> Dedup | None:
-    """Which documents of some sources are copies of another in any of them; None where all may stay.
+    """Finds documents that are copies of another one in any of some sources; None if all may stay.
 
     Args:
         context: of the job.
@@ -156,14 +156,14 @@ def deduplicated(
 
 
 def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
-    """The configuration with one of its sources as the whole corpus."""
+    """Returns the configuration with one of its sources as the whole corpus."""
     return replace(config, name=f"{config.name}-{name}", corpus=corpus)
 
 
 def before_training(
     context: Context, texts: Sequence[Stage[Prepared]], general: Stage[Prepared] | None
 ) -> Mapping[str, Stage[Any]]:
-    """The method's stages before a training.
+    """Builds the stages of the method before a training.
 
     Args:
         context: whose model is going to learn.
@@ -178,7 +178,7 @@ def before_training(
 
 
 def after_training(context: Context, text: Stage[Prepared], past: Mapping[str, Stage[Any]]) -> Mapping[str, Stage[Any]]:
-    """The method's stages after a domain.
+    """Builds the stages of the method after a domain.
 
     Args:
         context: whose model has learnt it.

@@ -36,7 +36,7 @@ FIRST = "base"
 
 
 def evaluate_stages(context: Context) -> Compare:
-    """The stages, in the order in which they run.
+    """Builds the stages in the order in which they run.
 
     The first model, called `base`, is model.path; then come comparison.models. Domains are the corpus's sources, or
     `domain` where it has none, and `general`. Where there are tasks with one label a text, features are judged too.
@@ -65,7 +65,7 @@ def evaluate_stages(context: Context) -> Compare:
 
 
 def _texts(context: Context) -> tuple[dict[str, Stage[Prepared]], dict[str, PrepareTask]]:
-    """What models are measured on, in the tokens of the context: corpora and tasks by name."""
+    """Prepares what models are measured on, in the tokens of the context: corpora and tasks by name."""
     general = general_text(context)
     text = domain_text(context, general)
     _check_names("corpus.sources", [*text.sources, *(["general"] if general else [])])
@@ -83,7 +83,7 @@ def _measured(
 
 
 def _tasks(context: Context) -> dict[str, PrepareTask]:
-    """The tasks on which features are judged: neighbours vote for one label."""
+    """Prepares the tasks on which features are judged: neighbours vote for one label."""
     config = context.config
     tasks = [task for task in (config.task, *config.tasks) if task.train and task.kind == "single_label"]
     _check_names("task and tasks", [task.name for task in tasks])
@@ -91,7 +91,7 @@ def _tasks(context: Context) -> dict[str, PrepareTask]:
 
 
 def with_model(context: Context, path: str) -> Context:
-    """A context that begins with another model of the same tokenizer: one of the chain, or the one at the path.
+    """Returns a context that begins with another model of the same tokenizer, from the chain or a path.
 
     Raises:
         ConfigError, ModelError: it has another tokenizer, or cannot be measured as configured.
@@ -115,7 +115,7 @@ def _same_tokens(one: Context, other: Context) -> bool:
 
 
 def starting_at(context: Context, path: str) -> Context:
-    """A context that begins with another model: one of the chain, or the one at the path.
+    """Returns a context that begins with another model, from the chain or a path.
 
     Raises:
         ConfigError, ModelError: it cannot be measured as configured.
@@ -147,7 +147,7 @@ EVALUATE_JOB = Job(
 
 
 def similarity_stages(context: Context) -> Similarity:
-    """The domains of `corpus.sources`, compared by their words, and by the losses of models where there are some.
+    """Builds the comparison of the domains in `corpus.sources`, by words and by losses of models if there are any.
 
     Raises:
         ConfigError: there is one source only, or another number of models.
@@ -172,7 +172,7 @@ SIMILARITY_JOB = Job(
 
 
 def advise_stages(context: Context) -> Look:
-    """The evidence: of samples of the corpus, of general text and of pools, and of the tasks that there are.
+    """Builds the stage that collects evidence from samples of corpus, general text, pools and tasks.
 
     Raises:
         ConfigError: there is neither a corpus nor a task.
@@ -186,7 +186,7 @@ def advise_stages(context: Context) -> Look:
 
 
 def _corpora(config: Config) -> Iterator[tuple[str, list[tuple[str, CorpusConfig]]]]:
-    """The corpora that there are, each as its sources."""
+    """Collects the configured corpora, each as its sources."""
     if config.corpus.paths or config.corpus.sources or config.corpus.source != "files":
         yield "corpus", sources_of(config.corpus)
     if config.evaluation.general_paths:
@@ -203,7 +203,7 @@ def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfi
 
 
 def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> "Advice":
-    """What follows from the evidence.
+    """Derives the advice from the evidence.
 
     Args:
         context: of the job.

@@ -16,7 +16,7 @@ from adapt.support.errors import ConfigError
 
 
 def merge_stages(context: Context) -> Merge:
-    """The one stage: what it is made of is looked at before anything is read.
+    """Builds the merge. Its models are checked before anything is read.
 
     Raises:
         ConfigError: fields of `merge` contradict each other.
@@ -33,14 +33,14 @@ def merge_stages(context: Context) -> Merge:
 
 
 def _extended(base: Start, models: Sequence[Start]) -> int | None:
-    """The place of the first model with more tokens, after a look at all that are there already."""
+    """Finds the number of the first model with more tokens than the base, after checking all existing models."""
     tokens = check_alike(base.pretrained, [model.pretrained for model in models])
     made = [place for place, model in enumerate(models) if model.vocabulary is not base.vocabulary]
     return min([*made, *(tokens.extended if tokens else ())], default=None)
 
 
 def _named(context: Context, name: str) -> list[str]:
-    """The folders that a pattern stands for, in the order of their names; any other name stands for itself."""
+    """Expands a pattern to folders in the order of their names. Any other name is returned unchanged."""
     if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
     folder = Path(name).expanduser()
@@ -53,7 +53,7 @@ def _named(context: Context, name: str) -> list[str]:
 
 
 def _check_residual(kind: str, models: Sequence[Start]) -> None:
-    """The instruct model has its place: where another one has a chat template, it was taken for the adapted one."""
+    """Checks that the instruct model is in its place: if another model has a chat template, they were swapped."""
     place = MERGERS.load(kind).dressed_as
     if place is None:
         return

@@ -29,7 +29,7 @@ JOBS: dict[str, Job] = {
 
 
 def job_of(name: str) -> Job:
-    """The job of a name, or a user's own by `package.module:JOB`.
+    """Returns the job of a name, or a user's own by `package.module:JOB`.
 
     Raises:
         ConfigError: there is none; names the nearest.

@@ -40,7 +40,7 @@ def vector_stages(
     unseen: TaskTexts | None,
     measured: tuple[Stage[Prepared], ...],
 ) -> VectorStages | None:
-    """What some selections read; None where that is no vectors.
+    """Builds the stages of vectors that some selections read; None if they read no vectors.
 
     Args:
         context: of the job.
@@ -86,7 +86,7 @@ BUDGETS = ("per_example", "documents", "tokens")
 
 
 def selection_of_job(context: Context, general: Prepare | None) -> Select | None:
-    """What a job trains on: selected by the chain, or of `select.pool_paths`; None where there is no selection.
+    """Returns the selection that a job trains on, from the chain or of `select.pool_paths`; None without selection.
 
     Raises:
         ConfigError: as `select_documents`; or both are given.
@@ -103,7 +103,7 @@ def selection_of_job(context: Context, general: Prepare | None) -> Select | None
 
 
 def select_documents(context: Context, general: Prepare | None, like: Select | None = None) -> Select:
-    """The selection that section `select` describes.
+    """Builds the selection that section `select` describes.
 
     Args:
         context: of the job.
@@ -140,7 +140,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
 
 
 def random_beside(context: Context, chosen: Select) -> Select:
-    """Random documents of the same pool, of as many tokens as a selection."""
+    """Builds a selection of random documents of the same pool, with as many tokens."""
     config = context.config
     random = SelectConfig(pool_paths=config.select.pool_paths, pool_text_field=config.select.pool_text_field)
     name = f"{config.name}-random"
@@ -149,12 +149,12 @@ def random_beside(context: Context, chosen: Select) -> Select:
 
 
 def tasks_with_text(config: Config) -> list[TaskConfig]:
-    """The tasks that are configured."""
+    """Lists the configured tasks."""
     return [task for task in (config.task, *config.tasks) if task.train]
 
 
 def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Target:
-    """The text that documents of a pool should resemble: that of the tasks' train split, unless other text is given."""
+    """Returns the text that documents should resemble: the tasks' train split, unless other text is configured."""
     config = context.config
     if config.select.target_paths:
         name = f"{config.name}-target"
@@ -165,14 +165,14 @@ def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Tar
 
 
 def unseen_texts(context: Context, tasks: Sequence[TaskConfig]) -> TaskTexts | None:
-    """The text of dev and test, which training must not see; None where it may, or there is no task."""
+    """Returns the text of dev and test, which training must not see; None if it may, or without a task."""
     return None if context.config.tapt.transductive or not tasks else split_texts(context, tasks, ["dev", "test"])
 
 
 def split_texts(
     context: Context, tasks: Sequence[TaskConfig], splits: Sequence[str], unseen: Sequence[TaskConfig] = ()
 ) -> TaskTexts:
-    """The text of some splits, without the text of dev and test of the tasks in `unseen`."""
+    """Returns the text of some splits, without dev and test text of the tasks in `unseen`."""
     name = "-".join([*(task.name for task in tasks), *splits])
     wanted = tuple(TaskSplit.of(task, split, context.digests) for task in tasks for split in splits)
     hidden = tuple(TaskSplit.of(task, split, context.digests) for task in unseen for split in ("dev", "test"))
@@ -182,7 +182,7 @@ def split_texts(
 def selected_text(
     context: Context, chosen: Select, measured: Sequence[Stage[Prepared]], unseen: TaskTexts | None = None
 ) -> PrepareTexts:
-    """What was selected, to train on, but for the share that is held out of every corpus.
+    """Prepares the selected documents for training, without the share that is held out of every corpus.
 
     Args:
         context: of the job.
@@ -199,7 +199,7 @@ def has_corpus(corpus: CorpusConfig) -> bool:
 
 
 def selected_domain(context: Context, chosen: Select, general: Prepare | None) -> DomainText:
-    """What was selected, in place of a corpus.
+    """Prepares the selected documents in place of a corpus.
 
     Raises:
         ConfigError: there is a corpus too.
@@ -236,7 +236,7 @@ def _check(config: Config, has_like: bool) -> None:
 
 
 def select_stages(context: Context) -> JudgeSelection:
-    """The stages, in the order in which they run. In a chain, `from` may name a selection to take as many tokens as.
+    """Builds the stages in the order in which they run. In a chain, `from` may name a selection of as many tokens.
 
     Raises:
         ConfigError, DataError, ModelError: as `adapt.job.selection_job.select_documents`.

@@ -38,7 +38,7 @@ from adapt.support.errors import ConfigError
 
 
 def merged_domains(setup: Setup) -> Iterator[Step]:
-    """After each domain the merge of all models so far, each of which was trained from the model to begin with.
+    """Builds after each domain the merge of all models so far, each of which was trained from the first model.
 
     A domain that is added trains one model and merges once more; another way of merging trains nothing.
 
@@ -56,7 +56,7 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
 
 
 def _merged_step(setup: Setup, domain: Context, number: int, training: Train, models: Sequence[Start]) -> Step:
-    """The merge of the first models, its losses, and its tasks."""
+    """Builds the merge of the first models, its losses and its tasks."""
     config, seen = setup.context.config, setup.order[:number]
     merging = merging_of_domains(config, number)
     merge = Merge(f"{config.name}-{number}", config, setup.context.start, tuple(models), merging)
@@ -76,7 +76,7 @@ def _merged_step(setup: Setup, domain: Context, number: int, training: Train, mo
 
 
 def merging_of_domains(config: Config, models: int) -> Merging:
-    """The merge of the models of the first domains.
+    """Returns the merge of the models of the first domains.
 
     Args:
         config: of the sequence.
@@ -112,7 +112,7 @@ def merging_of_domains(config: Config, models: int) -> Merging:
 
 
 def sequence_stages(context: Context) -> SequenceStage:
-    """The stages of all domains.
+    """Builds the stages of all domains.
 
     For each: what the method wants to know before, training, what it wants to know after, export, held-out losses, and
     the tasks of all domains seen so far, each taught to a copy of the model, which is not told the domain (arXiv
@@ -149,7 +149,7 @@ def sequence_stages(context: Context) -> SequenceStage:
 
 
 def _one_after_another(setup: Setup) -> Iterator[Step]:
-    """Each training starts from the model that learnt the domain before."""
+    """Builds trainings that each start from the model that learnt the domain before."""
     context = setup.context
     past = before_training(context, [setup.texts[setup.order[0]]], replayed_text(context, setup.general))
     keys = tuple((name, text.key) for name, text in setup.texts.items())
@@ -166,7 +166,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
 
 
 def _each_alone(setup: Setup) -> Iterator[Step]:
-    """Each training starts from the model that the sequence begins with."""
+    """Builds trainings that each start from the model that the sequence begins with."""
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
         training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general))
@@ -175,7 +175,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
 
 
 def _all_at_once(setup: Setup) -> Iterator[Step]:
-    """One training on the mixed domains, with as many steps as all domains have together."""
+    """Builds one training on the mixed domains, with as many steps as all domains have together."""
     config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
     limits = {name: value * len(setup.order) for name, value in given.items() if value}

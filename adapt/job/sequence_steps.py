@@ -27,24 +27,24 @@ RESERVED = {"general", "training"}
 
 
 def domain_of(task: TaskConfig) -> str:
-    """The source that a task belongs to."""
+    """Returns the source that a task belongs to."""
     return task.domain or task.name
 
 
 def tasks_of(config: Config, order: Sequence[str]) -> list[TaskConfig]:
-    """The tasks that belong to some domains."""
+    """Returns the tasks that belong to some domains."""
     given = [config.task, *config.tasks] if config.task.train else config.tasks
     return [task for task in given if domain_of(task) in order]
 
 
 def in_its_mode(config: Config) -> Config:
-    """The configuration with the `sequence.mode` that its method stands for, where it stands for one."""
+    """Returns the configuration with the `sequence.mode` that its method implies, if it implies one."""
     mode: Any = method_of(config).mode
     return replace(config, sequence=replace(config.sequence, mode=mode)) if mode else config
 
 
 def check_domains(config: Config) -> list[str]:
-    """The names of the domains, in the order in which they are learnt.
+    """Checks the domains and returns their names in the order in which they are learnt.
 
     Raises:
         ConfigError: there are no sources, one is unknown or comes twice, or a task belongs to none of them.
@@ -101,7 +101,7 @@ def _check_replay(config: Config) -> None:
 
 
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
-    """The text of each domain, prepared by itself: no domain restricts what another domain trains on.
+    """Prepares the text of each domain separately: no domain restricts what another domain trains on.
 
     One exception: no domain trains on what another one measures. All domains hold out the same documents, and where
     near copies are looked for, the domain that is listed later drops its copy.
@@ -121,7 +121,7 @@ def domain_texts(context: Context, order: Sequence[str], general: Prepare | None
 
 
 def as_listed(config: Config, texts: Mapping[str, Prepare]) -> dict[str, Prepare]:
-    """The domains in the order of the configuration; if all are learnt at once, sequence.order means nothing."""
+    """Returns the domains in the order of the configuration, because joint learning ignores sequence.order."""
     return {name: texts[name] for name, _ in sources_of(config.corpus) if name in texts}
 
 
@@ -157,13 +157,13 @@ class Setup:
 
 
 def on_domain(setup: Setup, context: Context, name: str) -> Context:
-    """A context whose whole corpus is one of the domains."""
+    """Returns a context whose whole corpus is one of the domains."""
     config = setup.context.config
     return context.configured(on_one_source(config, name, dict(sources_of(config.corpus))[name]))
 
 
 def with_general_share(context: Context, number: int) -> Context:
-    """The same with the share of general text that the domain of a number has, where the method changes it."""
+    """Returns the configuration with the share of general text of a domain, if the method changes that share."""
     config, growth = context.config, method_of(context.config).general_growth
     if not growth or number == 1:
         return context
@@ -176,7 +176,7 @@ def with_general_share(context: Context, number: int) -> Context:
 def sequence_step(
     setup: Setup, context: Context, number: int, name: str, training: Train, past: Mapping[str, Stage[Any]]
 ) -> Step:
-    """The stages around one training: the model's export, its losses on the domains before, and its tasks.
+    """Builds the stages around one training: the export, the losses on earlier domains, and the tasks.
 
     Args:
         setup: what all models of the sequence have in common.
@@ -222,19 +222,19 @@ def sequence_step(
 
 
 def recalled_texts(setup: Setup, number: int) -> Mapping[str, Prepare]:
-    """The texts of the domains before that of this number, where they are mixed into its training."""
+    """Returns the texts of earlier domains that are mixed into the training of this domain."""
     past = setup.order[: number - 1] if past_fraction(setup.context.config) else ()
     return {name: setup.texts[name] for name in past}
 
 
 def known_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:
-    """What the method knows once the domain of a step is learnt."""
+    """Builds the stages of what the method knows once the domain of a step is learnt."""
     context = on_domain(setup, setup.context, step.domain).starting_from(step.training)
     return after_training(context, setup.texts[step.domain], step.past)
 
 
 def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: Sequence[str] = ()) -> Runs:
-    """Fine-tuning runs that each start from the model of `context`: one for each task and seed.
+    """Builds fine-tuning runs that start from the model of `context`: one per task and seed.
 
     Args:
         setup: what all models of the sequence have in common.
@@ -254,7 +254,7 @@ def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: 
 
 
 def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
-    """The tasks that a model is taught.
+    """Prepares the tasks that a model is fine-tuned on.
 
     With sequence.full_matrix, and for the last model, these are the tasks of all domains that it has seen; otherwise
     only those of its own domain. With sequence.forward_transfer, a model that goes on to another domain is also taught

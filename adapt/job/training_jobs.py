@@ -27,7 +27,7 @@ from adapt.stage.train import Train
 
 
 def dapt_stages(context: Context) -> Export:
-    """The stages, in the order in which they run: all that can fail on the data comes before the training."""
+    """Builds the stages in the order in which they run: all that can fail on the data comes before the training."""
     general = general_text(context)
     chosen = selection_of_job(context, general) if context.selected or not has_corpus(context.config.corpus) else None
     text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
@@ -63,7 +63,7 @@ POOL, SELECTION = "(pool)", "(selection)"
 
 
 def tapt_stages(context: Context) -> Export:
-    """The stages, in the order in which they run.
+    """Builds the stages in the order in which they run.
 
     The text is that of the tasks' train split, and, where it is configured, of a pool (Curated-TAPT) or what is
     selected of one (kNN-TAPT, RAND-TAPT). The loss is measured on the text of dev.
@@ -104,14 +104,14 @@ def tapt_stages(context: Context) -> Export:
 
 
 def _without_domain(config: Config) -> Config:
-    """The configuration without the domain's text and the weights of its sources, which do not hold for tasks."""
+    """Returns the configuration without the domain's text and source weights, which do not apply to tasks."""
     return replace(config, corpus=replace(config.corpus, **FILES, paths=[]))
 
 
 def _train_text(
     context: Context, task: TaskConfig, tasks: Sequence[TaskConfig], apart: Sequence[Stage[Prepared]]
 ) -> Stage[Prepared]:
-    """The text of a task that TAPT may be trained on."""
+    """Prepares the text of a task that TAPT may be trained on."""
     if context.config.tapt.transductive:
         return PrepareTexts.of(context, split_texts(context, [task], ["train", "dev", "test"]), measured=apart)
     others = [other for other in tasks if other != task]
@@ -134,7 +134,7 @@ TAPT_JOB = Job(
 
 
 def finetune_stages(context: Context) -> Scores:
-    """The stages, in the order in which they run: the task, a run a seed, the scores of all.
+    """Builds the stages in the order in which they run: the task, a run per seed, the scores.
 
     Raises:
         ConfigError, DataError, StorageError: the task's files cannot be used.
@@ -143,7 +143,7 @@ def finetune_stages(context: Context) -> Scores:
 
 
 def runs(context: Context) -> dict[str, Finetune]:
-    """The runs, by seed."""
+    """Builds the runs by seed."""
     task = task_of(context, context.config.task)
     return {str(seed): Finetune.of(context, seed, task) for seed in context.config.finetune.seeds}
 

@@ -27,7 +27,7 @@ from adapt.support.errors import ConfigError, nearest
 
 
 def change_vocabulary(context: Context) -> Stage[Any]:
-    """The stage of `vocabulary.action`.
+    """Builds the stage of `vocabulary.action`.
 
     Raises:
         ConfigError, DataError: the corpus cannot be read.
@@ -46,7 +46,7 @@ def analyze(context: Context) -> AnalyzeVocabulary:
 
 
 def domain_files(context: Context) -> dict[str, Files]:
-    """The files of each source by its name; those of a corpus that is one are called `corpus`."""
+    """Lists the files of each source by its name. A corpus without sources is called `corpus`."""
     name = context.config.name
     return {
         source or "corpus": listed_files(context, corpus, f"{name}-{source}" if source else name, source)
@@ -55,7 +55,7 @@ def domain_files(context: Context) -> dict[str, Files]:
 
 
 def screening(context: Context) -> Screening:
-    """What the text of the corpus leaves out, which is what a training on it leaves out.
+    """Returns what is left out of the text of the corpus, which is the same as in a training on it.
 
     Raises:
         ConfigError, DataError: as `adapt.job.job_text.general_text`.
@@ -159,7 +159,7 @@ def trim(context: Context) -> TrimVocabulary:
 
 
 def _whole(files: Files) -> Files:
-    """The same files with nothing left out: a trim keeps the tokens of text that models are measured on, too."""
+    """Returns the files with nothing left out: a trim also keeps the tokens of text that models are measured on."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=0.0, decontaminate=[]))
 
 
@@ -185,7 +185,7 @@ ACTIONS: Kinds[Callable[[Context], Stage[Any]]] = Kinds(
 
 
 def told(arguments: Sequence[str]) -> list[str]:
-    """A command line whose first word may name the action."""
+    """Turns a command line whose first word names the action into options."""
     if arguments and not arguments[0].startswith("-"):
         return [f"--vocabulary.action={arguments[0]}", *arguments[1:]]
     return list(arguments)

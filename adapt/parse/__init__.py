@@ -27,7 +27,7 @@ __all__ = ["check_config", "parse", "parse_values"]
 
 
 def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
-    """The configuration of a job.
+    """Parses the configuration of a job.
 
     Args:
         arguments: without the program's name. `--help` and `--print_config` print and end the process.
@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
 
 
 def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
-    """The configuration of a job whose fields a chain file gives.
+    """Parses the configuration of a job whose fields a chain file gives.
 
     Args:
         values: sections with their fields, or fields by dotted name.
@@ -73,7 +73,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
 
 
 def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
-    """What is given over the job's own defaults, whose number of steps gives way to another length."""
+    """Adds the job's own defaults to the given values. Its default number of steps yields to another given length."""
     training = given.get("training")
     has_length = isinstance(training, Mapping) and any(map(training.get, ("epochs", "max_tokens", "max_flops")))
     own = {name: value for name, value in kind.defaults.items() if not (has_length and name == "training.max_steps")}
@@ -81,13 +81,13 @@ def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
 
 
 def _read(values: Mapping[str, Any], kinds: Named, see: str) -> dict[str, Any]:
-    """The sections that have values, and fields that stand in none, by name, as instances of their types."""
+    """Builds the sections that have values, and the fields outside sections, as instances of their types."""
     types = {**hints_of(Config), **option_sections(kinds, frozenset(values))}
     return {name: read_fields(types[name], value, name, see) for name, value in values.items() if name in types}
 
 
 def _checked(read: Mapping[str, Any], kind: Kind, kinds: Named) -> Config:
-    """The whole configuration; sections that have no values have their defaults."""
+    """Builds the whole configuration. Sections without values have their defaults."""
     config = Config(**{each.name: read[each.name] for each in fields(Config) if each.name in read})
     method = section_of(config.method.kind)
     selecting = named_in({"select": vars(config.select)}) if config.select.pool_paths else ()

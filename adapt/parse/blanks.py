@@ -68,7 +68,7 @@ def takes_text(name: str, named: Named) -> bool:
 
 
 def _options(name: str, named: Named) -> tuple[Any, ...]:
-    """The types that a field may be of, by its dotted name."""
+    """Returns the types that a field may have, by its dotted name."""
     section, _, field = name.partition(".")
     kind = _kinds(named, frozenset([section])).get(section, Any)
     if field:
@@ -78,12 +78,12 @@ def _options(name: str, named: Named) -> tuple[Any, ...]:
 
 @cache
 def _kinds(named: Named, sections: frozenset[str]) -> dict[str, Any]:
-    """The types of the fields that stand in no section, and the classes of sections."""
+    """Returns the types of fields outside sections, and the classes of sections."""
     return {**hints_of(Config), **option_sections(named, sections)}
 
 
 def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
-    """The single values in some content, each with the keys that lead to it, and its type; Any where that is open."""
+    """Yields each single value in some content with its keys and its type, which is Any if it is not declared."""
     options = [option for option in options_of(kind) if option is not NoneType]
     if isinstance(value, Mapping):
         section = next((option for option in options if is_dataclass(option)), None)
@@ -106,7 +106,7 @@ def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
 
 
 def _variable(keys: Keys, value: str) -> str | None:
-    """A variable of the shell in a text, unless a file is called so. The names of fields in data may have a $."""
+    """Finds a shell variable in a text, unless a file has that name. Names of fields in data may contain a $."""
     if str(keys[-1]).endswith("_field"):
         return None
     found = _VARIABLE.search(value.partition("?")[0] if "://" in value else value)
@@ -114,7 +114,7 @@ def _variable(keys: Keys, value: str) -> str | None:
 
 
 def _default(keys: Keys) -> str:
-    """The default of a field, in brackets, where it is a short one."""
+    """Formats the default of a field in brackets if it is short."""
     section = getattr(Config(), str(keys[0]), None)
     value = getattr(section, str(keys[1]), None) if len(keys) == 2 else section if len(keys) == 1 else None
     return f" ({value})" if isinstance(value, int | float | str) and len(str(value)) <= 40 else ""

@@ -39,7 +39,7 @@ def asks_for(arguments: Sequence[str], *options: str) -> bool:
 
 
 def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
-    """What a command line and the files that it names give, by section, before types are looked at.
+    """Reads the values that a command line and its files give, by section, before types are checked.
 
     Args:
         arguments: without the program's name.
@@ -86,7 +86,7 @@ def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
 
 
 def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
-    """The sections of a file of fields.
+    """Reads the sections of a configuration file.
 
     Raises:
         ConfigError: it cannot be read, or a key or value in it is wrong.
@@ -100,7 +100,7 @@ def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
 
 
 def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict[str, Any]:
-    """Sections that are given as the name of a file, read from it; relative to the file that names it, or to here."""
+    """Reads sections that are given as the name of a file, relative to the naming file or to the working folder."""
     read = dict(sections)
     for name, value in sections.items():
         if is_dataclass(hints_of(Config).get(name)) and isinstance(value, str):
@@ -114,7 +114,7 @@ def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict
 
 
 def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
-    """The list that a field has so far, by what was given before, the job's defaults or those of the field."""
+    """Returns the list that a field has so far, from earlier options, the job's defaults or the field's default."""
     section, _, name = field.partition(".")
     inside = given.get(section)
     if name and isinstance(inside, Mapping) and name in inside:
@@ -152,7 +152,7 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
 
 
 def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
-    """The kinds that a command line and its files name at last; errors in them are left to `read_given`."""
+    """Finds the kinds that a command line and its files name. Errors in them are left to `read_given`."""
     found: dict[str, Any] = {}
     for position, argument in enumerate(arguments):
         name, equals, text = argument.removeprefix("--").partition("=")
@@ -170,13 +170,13 @@ def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
 
 
 def _value(text: str, field: str, kinds: Named) -> Any:
-    """The value of an option. A field of text takes numbers and the like as they are written."""
+    """Reads the value of an option. A text field takes numbers and similar values as they are written."""
     value = _read(text)
     return text if "\n" in text or (takes_text(field, kinds) and isinstance(value, int | float)) else value
 
 
 def _read(text: str) -> Any:
-    """The value of a text; of one that is no YAML, such as `*.jsonl`, the text itself."""
+    """Reads a text as YAML. A text that is no YAML, such as `*.jsonl`, is returned unchanged."""
     with suppress(yaml.YAMLError):
         return load_yaml(text)
     return text

@@ -43,7 +43,7 @@ _NESTED = {"decontaminate": EvaluationSet}
 
 @cache
 def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> dict[str, type[Any]]:
-    """The options of kinds, those built in and a user's own, by the name of their section.
+    """Returns the options of kinds, built in and a user's own, by the name of their section.
 
     Args:
         kinds: that are named. They are loaded in any case.
@@ -72,7 +72,7 @@ def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = N
 
 
 def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> set[str]:
-    """Sections, and fields by dotted name, with those of the options of all kinds, also of a user's own.
+    """Collects all sections, and all fields by dotted name, including the options of all kinds.
 
     Args:
         kinds: that are named.
@@ -88,12 +88,12 @@ def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) 
 
 @cache
 def _own_keys() -> frozenset[str]:
-    """All but the options of kinds."""
+    """Collects all keys except the options of kinds."""
     return frozenset({*flat(Config()), *Config.__dataclass_fields__, "debug"} - OPTIONS)
 
 
 def named_in(given: Mapping[str, Any]) -> Named:
-    """The kinds that sections with their fields name, in a list too. What is no name is refused by who reads it."""
+    """Finds the kinds that sections name, also in lists. What is not a name is refused by the code that reads it."""
     found = set()
     for table in TABLES:
         section, _, field = table.partition(".")
@@ -179,7 +179,7 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
 
 
 def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
-    """The error for a key that is not known."""
+    """Returns the error for an unknown key."""
     near = _shortened(name, known)
     if not near and "." not in name:  # the sections of kinds have fields of the same names
         near = [key for key in flat(Config()) if key.endswith(f".{name}") and key in known]
@@ -194,7 +194,7 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
 
 
 def _shortened(name: str, known: set[str]) -> list[str]:
-    """The fields of the same section that a name may be short for, `lr` or `learn` for `learning_rate`; short first."""
+    """Finds fields of the same section that a name may abbreviate, such as `lr` for `learning_rate`; shortest first."""
     section, _, field = name.lower().rpartition(".")
     inside = sorted((key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}.")), key=len)
     initials = {full: "".join(word[:1] for word in full.split("_")) for full in inside}

@@ -26,7 +26,7 @@ _OWN = (
 
 
 def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given: Mapping[str, Any]) -> str:
-    """The help of a job: every field with its type, meaning and default.
+    """Writes the help of a job: every field with its type, meaning and default.
 
     Args:
         program: for the usage line.
@@ -51,7 +51,7 @@ def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given:
 
 
 def configuration_text(read: Mapping[str, Any], options: Mapping[str, type[Any]]) -> str:
-    """All fields as YAML, with their defaults where nothing else is given."""
+    """Writes all fields as YAML, with their defaults if nothing else is given."""
     own = {each.name: read.get(each.name, getattr(Config(), each.name)) for each in fields(Config)}
     sections = {name: read.get(name, kind()) for name, kind in options.items()}
     plain = {name: _plain(value) for name, value in {**own, "debug": False, **sections}.items() if name not in OPTIONS}
@@ -59,7 +59,7 @@ def configuration_text(read: Mapping[str, Any], options: Mapping[str, type[Any]]
 
 
 def documented(section: type[Any]) -> dict[str, str]:
-    """The docstring below each field of a dataclass, by name, with its lines joined."""
+    """Reads the docstring below each field of a dataclass, by name, with its lines joined."""
     (read,) = ast.parse(inspect.cleandoc(inspect.getsource(section))).body
     return dict(_documented(read))
 

@@ -32,7 +32,7 @@ class ConfigLoader(yaml.SafeLoader):
     """Reads `1e-4` as a number, and `010`, `12:30` and dates, which YAML 1.1 converts, as text. Keys are text, too."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping whose keys are text: YAML 1.1 reads the key `on` as true."""
+        """Builds a mapping whose keys are text, because YAML 1.1 reads the key `on` as true."""
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
                 key.tag = "tag:yaml.org,2002:str"
@@ -97,7 +97,7 @@ def read_yaml(path: str) -> Mapping[str, Any]:
 
 
 def yaml_text(path: str) -> str:
-    """The text of a file, which may be named with `~`.
+    """Reads the text of a file, which may be named with `~`.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -110,7 +110,7 @@ def yaml_text(path: str) -> str:
 
 
 def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
-    """The node of a value, None where there is none, and the line of its key, from 1.
+    """Finds the node of a value, or None, and the line of its key, counted from 1.
 
     A section may be written as `section:` with fields below, or as `section.field:`.
     """

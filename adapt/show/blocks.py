@@ -10,7 +10,7 @@ NONE = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table."""
+    """A cell of a table, with its text and how it is shown."""
 
     text: str
     small: str = ""
@@ -55,7 +55,7 @@ class FindingBlock:
 
 @dataclass(frozen=True)
 class Findings:
-    """A list of findings."""
+    """A list of findings, such as the sentences of a verdict."""
 
     kind: ClassVar[str] = "findings"
     items: Sequence[FindingBlock]
@@ -63,7 +63,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class TextBlock:
-    """A paragraph."""
+    """A paragraph of one or more sentences."""
 
     kind: ClassVar[str] = "text"
     text: str
@@ -81,7 +81,7 @@ class Drawing:
     """A description, for those who do not see it."""
 
     def __iter__(self) -> Iterator[str]:
-        """The SVG and the description."""
+        """Draws the SVG, and yields it and the description."""
         return iter((self.draw(), self.about))
 
 
@@ -116,7 +116,7 @@ def summary(*sentences: str) -> list[Block]:
 
 
 def shown_by(result: Any, record: Any) -> list[Block]:
-    """The blocks of a stage's result; none where its class has no method `blocks`.
+    """Returns the blocks of a stage's result; none if its class has no method `blocks`.
 
     Args:
         result: a dataclass.
@@ -168,32 +168,32 @@ TRANSDUCTIVE = " († transductive: pre-training has read the text of dev and te
 
 
 def formatted(value: Any, form: str) -> str:
-    """A value in a format such as `{:.3f}`; a dash for None."""
+    """Formats a value, such as with `{:.3f}`; a dash for None."""
     return NONE if value is None else form.format(value)
 
 
 def in_points(score: float | None, form: str = ".1f") -> str:
-    """A score between 0 and 1 in points of 100; a dash for None."""
+    """Formats a score between 0 and 1 in points of 100; a dash for None."""
     return NONE if score is None else f"{100 * score:{form}}"
 
 
 def worded_interval(low: float | None, high: float | None, text: Callable[[float], str], before: str = "") -> str:
-    """The ends of an interval in words, as `+1.2 to +3.4`, after some text; empty where it is not known."""
+    """Writes an interval as `+1.2 to +3.4`, after some text; empty if it is not known."""
     return "" if low is None or high is None else f"{before}{text(low)} to {text(high)}"
 
 
 def interval(low: float | None, high: float | None, form: str) -> str:
-    """The ends of an interval in a format, as `1.2 to 3.4`; empty where it is not known."""
+    """Formats an interval as `1.2 to 3.4`; empty if it is not known."""
     return worded_interval(low, high, lambda value: f"{value:{form}}")
 
 
 def estimated(value: float | None, low: float | None, high: float | None, form: str) -> Cell:
-    """A value with its interval on the cell's second line; a dash for None."""
+    """Makes a cell of a value with its interval on the second line; a dash for None."""
     return Cell(NONE) if value is None else Cell(f"{value:{form}}", interval(low, high, form))
 
 
 def darkness(values: Sequence[float]) -> list[float]:
-    """How dark each cell of a heatmap is: from 0 for the highest value to 1 for the lowest; all 0 if they are equal."""
+    """Computes the darkness of heatmap cells: 0 for the highest value, 1 for the lowest; all 0 if they are equal."""
     low, high = min(values), max(values)
     return [(high - value) / (high - low) if high > low else 0.0 for value in values]
 

@@ -48,17 +48,17 @@ STYLE: Any = {
 
 
 def color(series: int) -> str:
-    """The stand-in for the colour of a series; 0 is the baseline's."""
+    """Returns the placeholder for the colour of a series; 0 is the baseline's."""
     return f"#03040{series % SERIES}"
 
 
 def short(name: str) -> str:
-    """A name that leaves room for the figure it stands beside."""
+    """Shortens a name, to leave room for the drawing next to it."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}\N{HORIZONTAL ELLIPSIS}{name[-8:]}"
 
 
 def canvas(width: float, height: float) -> "tuple[Figure, Axes]":
-    """An empty figure [inches] and its axes, to be drawn within `style()`."""
+    """Makes an empty figure of some size [inches] and its axes. It must be called within `style()`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -66,14 +66,14 @@ def canvas(width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def style() -> Any:
-    """The context that figures are made and saved in."""
+    """Returns the context in which figures are made and saved."""
     from matplotlib import rc_context
 
     return rc_context(STYLE)
 
 
 def svg(figure: "Figure", name: str) -> str:
-    """The figure as an `<svg>` element to stand in a page.
+    """Renders a figure as an `<svg>` element for a page.
 
     Args:
         figure: drawn with the stand-in colours.
@@ -102,7 +102,7 @@ METRICS_LINES = "metrics.jsonl"
 
 
 def loss_curve(metrics: Path, name: str, caption: str) -> Drawing | None:
-    """The loss by step, as far as the training is; None before its second report.
+    """Draws the loss by step so far; returns None before the second report.
 
     Args:
         metrics: the file with a line of JSON per report.
@@ -130,7 +130,7 @@ def _drawn(steps: list[int], losses: list[float], name: str) -> str:
 
 
 def json_lines(file: Path) -> list[Any]:
-    """The lines of JSON of a file up to one that is broken or still being written; none where the file is gone."""
+    """Reads the JSON lines of a file up to one that is broken or still being written; none if the file is gone."""
     found = []
     with suppress(OSError, ValueError):
         for line in file.read_text(encoding="utf-8").splitlines():

@@ -18,7 +18,7 @@ FIT = "this.style.height = (this.contentDocument.documentElement.scrollHeight + 
 
 
 def render_html(name: str, subtitle: str, sections: list[Section], follows: bool = False) -> str:
-    """The page; all text is escaped, drawings alone are markup.
+    """Renders a page as HTML. All text is escaped; only drawings are markup.
 
     Args:
         name: the title.
@@ -39,7 +39,7 @@ class SelfShown(ABC):
 
     @abstractmethod
     def blocks(self) -> list[Block]:
-        """What is shown."""
+        """Returns the blocks that are shown."""
 
     def __str__(self) -> str:
         return render_text(self.blocks())
@@ -49,7 +49,7 @@ class SelfShown(ABC):
 
 
 def render_notebook(blocks: Sequence[Block]) -> str:
-    """Blocks as HTML that a notebook shows below a cell. It needs no network and no widgets.
+    """Renders blocks as HTML that a notebook shows below a cell, without network or widgets.
 
     It is a frame, so that the styles of the notebook and of the blocks stay apart.
     """
@@ -62,7 +62,7 @@ def render_notebook(blocks: Sequence[Block]) -> str:
 
 
 def _height(blocks: Sequence[Block]) -> int:
-    """About how high the blocks are [pixels], until the frame has been told."""
+    """Estimates the height of the blocks [pixels], for the time before the frame has been measured."""
     rows = sum(len(block.rows) + 3 for block in blocks if isinstance(block, Table))
     return 60 + 34 * rows + 260 * sum(isinstance(block, Figures) for block in blocks) + 24 * len(blocks)
 
@@ -84,7 +84,7 @@ MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|
 
 
 def render_markdown(name: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """The whole text."""
+    """Renders sections as Markdown."""
     parts = [f"# {_plain(name)}", _plain(subtitle)]
     for section in sections:
         blocks = [text for block in filled(section.blocks) if (text := _block(block))]
@@ -129,5 +129,5 @@ def _cell(value: Cell | str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text with no meaning to Markdown."""
+    """Escapes what has a meaning in Markdown."""
     return text.translate(MARKUP)

@@ -44,7 +44,7 @@ class SequenceResult(SequenceFigures):
         return {"": Path(self.model)}
 
     def blocks(self, record: Record) -> list[Block]:
-        """What was learnt and forgotten, then scores and losses after each domain, figures, warnings, the model."""
+        """Shows what was learnt and forgotten, scores and losses after each domain, figures, warnings, the model."""
         tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
         known = [(each, value) for name, each in FIGURES.items() if (value := getattr(self, name)) is not None]
         rows = [[title, f"{value * times:{form}} {unit}", about] for (title, times, form, unit, about), value in known]

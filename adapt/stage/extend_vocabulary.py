@@ -128,7 +128,7 @@ class Taught(OneModel):
     """The same afterwards; of a warm-up, of the last tenth."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """What the rows of new tokens learnt, and where the model is."""
+        """Shows what the embeddings of new tokens learnt, and where the model is."""
         is_distilled = record.what["way"] == "distill"
         measure = "mean squared error of hidden states" if is_distilled else "mean training loss [nats per token]"
         extended = load_record(Path(record.inputs["extended"]["path"]))

@@ -251,7 +251,7 @@ class Scored:
     """Over the test examples whose text does not stand in train, where there are others."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """The mean score in a sentence, then mean, standard deviation, interval, and the score of each seed."""
+        """Shows the mean score in a sentence, then mean, standard deviation, interval, and the score of each seed."""
         header = ["test examples", "mean", "standard deviation", "95% interval", "score of each seed"]
         scores = "  ".join(in_points(score) for score in self.scores.values())
         own = Spread(self.mean, self.deviation, self.low, self.high, self.seeds)

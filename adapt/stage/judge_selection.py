@@ -69,7 +69,7 @@ class SelectionJudged:
     """How much nearer the target the selection is than the random documents [nats a gram]."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """What was selected and how close it is to the target, compared with random documents, and examples."""
+        """Shows what was selected, how close it is to the target compared with random documents, and examples."""
         judged = {f"selected ({self.way})": self.selection, "random": self.random, "target": self.target}
         warned = [FindingBlock("Markup", line, "warning") for line in self.markup]
         blocks: list[Block] = [

@@ -47,7 +47,7 @@ class MadeOf:
         return folders if len(folders) > 1 else {"": next(iter(folders.values()))}
 
     def blocks(self, record: Record) -> list[Block]:
-        """What was merged in a sentence, the settings, and where each model is."""
+        """Shows what was merged, the settings, and where each model is."""
         merged, made = len(record.what.get("models", [])), len(self.shares)
         sources = "1 model" if merged == 1 else f"{merged} models"
         said = (

@@ -28,7 +28,7 @@ class Begun(OneModel):
     """Trained numbers of the model."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """What was made, and where it is."""
+        """Shows what was made, and where it is."""
         made = (
             f"Made a tokenizer with {self.vocabulary:,} tokens and a model with {self.parameters:,} random parameters."
             " The model knows nothing until it is trained."

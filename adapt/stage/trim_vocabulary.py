@@ -38,7 +38,7 @@ class TrimmedVocabulary(OneModel):
     cannot be told."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """What remains of the vocabulary, and where the model is."""
+        """Shows what remains of the vocabulary, and where the model is."""
         said = (
             f"Removed {self.before - self.vocabulary:,} of {self.before:,} tokens, which your text does not use:"
             f" the model has {self.parameters_saved:,} parameters fewer."

@@ -48,7 +48,7 @@ def log(message: str) -> None:
 
 
 def note(message: str, **further: Any) -> str:
-    """A line of JSON with time, run, stage and rank, which is kept where `telling` says, and shown nowhere.
+    """Returns a line of JSON with time, run, stage and rank. It is kept in the file of `telling`, and not shown.
 
     Args:
         message: what people read.
@@ -104,7 +104,7 @@ def take_log_format() -> None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Formats seconds as `0.4 s`, `12 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -116,7 +116,7 @@ def duration(seconds: float) -> str:
 
 
 def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
-    """The last line of stdout: what was made, where, and how good it is."""
+    """Prints the last line of stdout: the stage, its folder and its metrics as JSON."""
     sys.stderr.flush()
     line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
     print(line, flush=True)

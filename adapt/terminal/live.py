@@ -25,7 +25,7 @@ class Display(Protocol):
     """Shows how far something is."""
 
     def update(self, parts: Mapping[str, str], done: int, total: int) -> None:
-        """Shows a report.
+        """Shows the latest report of the work.
 
         Args:
             parts: what it says, by name; first what is counted.
@@ -39,7 +39,7 @@ class Display(Protocol):
 
 @contextmanager
 def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterator[Display]:
-    """A display for reports, open until the block is left.
+    """Opens a display for reports until the block is left.
 
     Args:
         waiting: what a terminal shows until the first report.
@@ -179,7 +179,7 @@ class _LiveLine:
 
 
 def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int) -> "RenderableType":
-    """The first part, a bar and the rest in a line of at most `width` characters."""
+    """Lays out the first part, a bar and the rest in a line of at most `width` characters."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text

@@ -54,7 +54,7 @@ class Unfailing(io.TextIOBase):
         return self._stream.encoding
 
     def fileno(self) -> int:
-        """The file descriptor of the stream."""
+        """Returns the file descriptor of the stream."""
         return self._stream.fileno()
 
     def isatty(self) -> bool:
@@ -62,7 +62,7 @@ class Unfailing(io.TextIOBase):
         return self._stream.isatty()
 
     def writable(self) -> bool:
-        """Always true."""
+        """Returns true: the stream can always be written to."""
         return True
 
     def write(self, text: str) -> int:

@@ -50,7 +50,7 @@ class Confirmed:
     here, and was of dev before."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """What the best trial gains with fresh seeds, in sentences and as a table."""
+        """Shows what the best trial gains with fresh seeds, in sentences and as a table."""
         rows: list[list[Cell | str]] = [
             [name, *(of.cell(".4f") if of else "failed" for of in (figure.best, figure.as_it_is, figure.difference))]
             for name, figure in self.fresh.items()

@@ -98,7 +98,7 @@ class Searched:
         return best_first(self.trials, name, way) + [row for row in self.trials if not row.figures]
 
     def blocks(self, record: Record) -> list[Block]:
-        """The best trial in a sentence, the trials with their values and objectives, and the best configuration."""
+        """Shows the best trial, all trials with their values and objectives, and the best configuration."""
         fields = list(dict.fromkeys(name for row in self.trials for name in row.values))
         judged = ["steps"] if any(row.steps for row in self.trials) else []
         rows: list[list[Cell | str]] = [

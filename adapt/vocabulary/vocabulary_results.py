@@ -134,7 +134,7 @@ class Analyzed:
     """By name; general text is `(general)`."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """How often words are broken, in sentences; then tables of words and of what more tokens would save."""
+        """Shows how often words are split, and tables of words and of what more tokens would save."""
         rows = [[name, *words.cells()] for name, words in self.domains.items()]
         series = [(name, number) for number, name in enumerate(self.domains)]
         drawing = Drawing(self._curves(record.name), "Tokens per word by number of tokens added; the dot is the elbow.")
@@ -225,7 +225,7 @@ class Extended(OneModel):
     model's dimensions cannot be told."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """What became of the vocabulary, and where the model is."""
+        """Shows what became of the vocabulary, and where the model is."""
         said = (
             f"Added {self.words:,} words of the corpus as tokens: its text is {self.length_saved:.1%} shorter"
             f" ({self.fertility_after:.2f} tokens per word instead of {self.fertility_before:.2f})."

@@ -147,7 +147,7 @@ class ChainNow(SelfShown):
     """`seconds` of work, `device_hours` and `cost` of all that is finished."""
 
     def blocks(self) -> list[Block]:
-        """What is finished, what runs with its loss by step, what waits and why, and what it has cost."""
+        """Shows what is finished, what runs with its loss by step, what waits and why, and the cost so far."""
         total = sum(self.counts.values())
         finished, running, waiting = (self.counts[state] for state in STATES)
         counts = f"{finished} of {total} results are finished, {running} running and {waiting} waiting."

@@ -35,7 +35,7 @@ class _Stage:
 
 
 def lineage(study: Study) -> list[LineageNode]:
-    """All stages behind a study's entries, those without inputs first."""
+    """Lists all stages behind a study's entries, those without inputs first."""
     stages = _walk(study)
     _through_exports(study.entries, stages)
     labels = {entry.record.key: _label(entry) for entry in study.entries}
@@ -52,7 +52,7 @@ def lineage(study: Study) -> list[LineageNode]:
 
 
 def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
-    """The column of each stage: as far left as its inputs allow, then, if it has users, as far right as they allow."""
+    """Assigns a column to each stage: as far left as its inputs allow, then as far right as its users allow."""
     columns: dict[str, int] = {}
     for key in order:
         columns[key] = max((columns[input_key] + 1 for input_key in stages[key].inputs), default=0)
@@ -141,7 +141,7 @@ class _Slot:
 
 
 def draw_lineage(nodes: Sequence[LineageNode]) -> str:
-    """An `<svg>` element, styled by the page; each box names a kind of stage, how many there are, and what for."""
+    """Draws the lineage as an `<svg>` element. Each box names a kind of stage, their number, and what they are for."""
     slots, ways = _laid_out(nodes)
     columns = [[slot for slot in slots if slot.column == number] for number in range(1 + max(n.column for n in nodes))]
     _place(columns)
@@ -162,7 +162,7 @@ def draw_lineage(nodes: Sequence[LineageNode]) -> str:
 
 
 def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[list[_Slot]]]:
-    """Slots for all boxes, and for arrows in the columns between; those from one box share their slots."""
+    """Assigns slots to boxes, and to arrows that pass columns. Arrows from the same box share their slots."""
     boxes = {node: _Slot(node.column, node) for node in nodes}
     passing: dict[tuple[LineageNode, int], _Slot] = {}
     ways = []
@@ -201,7 +201,7 @@ def _pull(slot: _Slot) -> float:
 
 
 def _arrow(way: Sequence[_Slot]) -> str:
-    """An arrow from a box, past other columns, to a box."""
+    """Draws an arrow from one box past other columns to another box."""
     path = f"M{way[0].right:.0f} {way[0].middle:.0f}"
     for before, after in pairwise(way):
         bend, y = (after.left - before.right) / 2, f"{after.middle:.0f}"

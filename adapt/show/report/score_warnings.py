@@ -10,7 +10,7 @@ from adapt.show.report.task_runs import Results, Row
 
 
 def warnings(study: Study, results: Results) -> list[FindingBlock]:
-    """All warnings that should change how far a reader trusts the figures, the gravest first."""
+    """Collects the warnings that affect how far the figures can be trusted, the most serious first."""
     findings = (
         [FindingBlock("Not run", f"{len(study.missing)} stages are missing from this report.")] if study.missing else []
     )
@@ -31,14 +31,14 @@ def _transductive(results: Results) -> str:
 
 
 def _cut_short(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Models whose training lacks something because its text ended early, and what that is."""
+    """Yields trainings whose text ended early, and what they lack because of it."""
     for entry in study.entries:
         if entry.record.stage == "export" and (lack := entry.record.metrics.get("cut_short")):
             yield entry, lack
 
 
 def _read_badly(study: Study) -> Iterator[tuple[Entry, str]]:
-    """The trainings on text that the tokenizer reads badly."""
+    """Yields trainings on text that does not suit the tokenizer, and the fault."""
     for entry in study.entries:
         if entry.record.stage == "export":
             yield from ((entry, fault) for fault in entry.record.metrics.get("text_faults", []))
@@ -92,7 +92,7 @@ def _versions(study: Study) -> Iterator[str]:
 
 
 def versions_of(records: list[Record]) -> dict[str, list[str]]:
-    """The versions of each package that did the work."""
+    """Collects the versions of each package with which the stages ran."""
     versions: dict[str, list[str]] = {}
     for record in records:
         for package, version in record.packages.items():

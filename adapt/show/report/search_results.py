@@ -26,7 +26,7 @@ class FoundTrial:
     """Its place by the first objective; 0 is the best."""
 
     def value(self, objective: str) -> float:
-        """What was measured."""
+        """Returns the value of an objective, or None if the trial failed."""
         value = self.figures[objective]["value"]
         assert value is not None
         return value
@@ -77,7 +77,7 @@ class FoundSearch:
 
 
 def searches_of(study: Study) -> list[FoundSearch]:
-    """The finished searches of a study, each once."""
+    """Collects the finished searches of a study, each once."""
     records = {entry.record.key: entry for entry in study.entries if entry.record.stage == "search"}
     confirmed = {
         entry.record.inputs["search"]["key"]: entry.record.metrics
@@ -111,7 +111,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def loss_curves(found: FoundSearch) -> dict[int, Curve]:
-    """Training loss [nats] by step, for each trial with a training of its own."""
+    """Reads the training loss [nats per token] by step, for each trial with its own training."""
     curves: dict[int, Curve] = {}
     for trial in found.trials:
         record = _record(found, trial)
@@ -125,7 +125,7 @@ def loss_curves(found: FoundSearch) -> dict[int, Curve]:
 
 
 def score_curves(found: FoundSearch) -> dict[int, Curve]:
-    """Score on dev by epoch of fine-tuning, the mean over the seeds and tasks that were still training."""
+    """Reads the dev score by epoch of fine-tuning: the mean over seeds and tasks that were still training."""
     curves: dict[int, Curve] = {}
     for trial in found.trials:
         record = _record(found, trial)
@@ -142,7 +142,7 @@ def score_curves(found: FoundSearch) -> dict[int, Curve]:
 
 
 def turn_curves(found: FoundSearch) -> dict[int, Curve]:
-    """The first objective after each turn, by steps, for trials that are judged on their way; also those stopped."""
+    """Reads the first objective by steps for trials that are judged during training, including stopped ones."""
     turns: Mapping[int, Mapping[str, float]] = {row["number"]: row.get("turns") or {} for row in found.rows}
     curves: dict[int, Curve] = {
         number: [(float(steps), value) for steps, value in sorted(of_trial.items(), key=lambda pair: int(pair[0]))]

@@ -25,7 +25,7 @@ FRONT = "*"
 
 
 def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
-    """For each search, what was gained: on dev when the trial was chosen, and with fresh seeds where there are some."""
+    """Says for each search what was gained: on dev when the trial was chosen, and with fresh seeds if it has any."""
     return [FindingBlock(f"Best values of {found.label}", _gained(found), _tone(found)) for found in searches]
 
 
@@ -72,7 +72,7 @@ def _tone(found: FoundSearch) -> str:
 
 
 def search_blocks(searches: Sequence[FoundSearch]) -> list[Block]:
-    """The section's blocks, search by search."""
+    """Makes the blocks of the section, search by search."""
     return [block for number, found in enumerate(searches) for block in _blocks(found, str(number))]
 
 
@@ -147,7 +147,7 @@ def _tables(found: FoundSearch) -> list[Block]:
 
 
 def _fresh_tables(found: FoundSearch) -> list[Block]:
-    """The best trial beside the configuration as it is, with fresh seeds."""
+    """Makes tables of the best trial and the unchanged configuration with fresh seeds."""
     if not found.confirmed:
         return []
     rows: list[list[Cell | str]] = [
@@ -198,7 +198,7 @@ CLEAR = 0.05, 0.95
 
 
 def _look(found: FoundSearch, number: int) -> dict[str, Any]:
-    """The colour and width of a trial's line."""
+    """Chooses the colour and the width of a trial's line."""
     if number == found.best.number:
         return {"color": color(BEST), "linewidth": 2.4, "zorder": 4}
     if number == 0:
@@ -209,7 +209,7 @@ def _look(found: FoundSearch, number: int) -> dict[str, Any]:
 
 
 def parallel_coordinates(found: FoundSearch, name: str) -> Drawn:
-    """A line a trial, over an axis for each field and objective. Better is up on the objectives' axes."""
+    """Draws a line per trial across an axis per field and objective. On axes of objectives, up is better."""
     columns = [(field, [trial.values.get(field) for trial in found.trials]) for field in found.fields]
     columns += [(objective, [trial.value(objective) for trial in found.trials]) for objective in found.objectives]
     placed = []
@@ -236,7 +236,7 @@ def parallel_coordinates(found: FoundSearch, name: str) -> Drawn:
 
 
 def _scale(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Where each value lies on its axis, from 0 to 1, and the marks of the axis. A missing number is nowhere."""
+    """Places each value on its axis, from 0 to 1, and labels the axis. A missing number has no place."""
     (low, high), numbers = CLEAR, [value for value in values if value is not None]
     if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
         names = sorted({str(value) for value in values})
@@ -259,7 +259,7 @@ def _scale(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]
 
 
 def importance_figure(known: Importances, name: str) -> Drawn:
-    """The share of each field in the variance, with its interval."""
+    """Draws the share of the variance that each field explains, with its interval."""
     with style():
         figure, axes = canvas(WIDTH, 0.9 + 0.42 * len(known.fields))
         for place, each in enumerate(known.fields):
@@ -278,7 +278,7 @@ def importance_figure(known: Importances, name: str) -> Drawn:
 def curves_figure(
     found: FoundSearch, curves: Mapping[int, Curve], axis: str, measured: str, caption: str, name: str
 ) -> Drawn:
-    """A line a trial, over steps or epochs."""
+    """Draws a line per trial over steps or epochs."""
     with style():
         figure, axes = canvas(WIDTH, 2.9)
         for number, curve in curves.items():
@@ -291,7 +291,7 @@ def curves_figure(
 
 
 def front_figure(found: FoundSearch, name: str) -> Drawn:
-    """The first objective against the second; trials that no other is better than are joined."""
+    """Draws the first objective against the second. A line joins the trials that no other trial beats."""
     (first, way), (second, _), *_ = found.objectives.items()
     front = sorted(found.front, key=lambda trial: trial.value(first), reverse=way == "max")
     with style():
@@ -314,7 +314,7 @@ def _points(trials: Sequence[FoundTrial], first: str, second: str) -> tuple[list
 
 
 def _bars(axes: Axes, trial: FoundTrial, first: str, second: str, look: Mapping[str, Any]) -> None:
-    """The intervals of both objectives, faintly, as far as they have one."""
+    """Draws the known intervals of both objectives faintly."""
     x, y = trial.value(first), trial.value(second)
     faint = {"color": look["color"], "linewidth": 1, "alpha": 0.35}
     for name, is_level in ((first, True), (second, False)):

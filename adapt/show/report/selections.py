@@ -16,7 +16,7 @@ OPEN, MOST = 3, 12
 
 
 def selection_blocks(entries: Sequence[Entry]) -> list[Block]:
-    """A table of all selections, a map of each, and documents to read.
+    """Makes a table of all selections, a map of each, and a table of documents to read.
 
     Args:
         entries: stages of kind `selection`; one that comes again is shown once.
@@ -57,7 +57,7 @@ NOTE = (
 
 
 def selection_map(label: str, record: Record) -> Figures | None:
-    """Drawings of one map, on which what was selected and random documents lie; None where there is no map.
+    """Draws the selected and the random documents on one map; returns None if there is no map.
 
     Args:
         label: what the selection is called.
@@ -76,7 +76,7 @@ def selection_map(label: str, record: Record) -> Figures | None:
 
 
 def _drawing(name: str, places: Mapping[str, Sequence[Sequence[float]]], shown: str) -> str:
-    """Pool, target and one set more, on axes that hold all sets."""
+    """Draws the pool, the target and one more set on axes that fit all sets."""
     every = np.concatenate([np.reshape(points, (-1, 2)) for points in places.values()])
     low, high = every.min(0), every.max(0)
     room = ROOM * (high - low)

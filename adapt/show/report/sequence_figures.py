@@ -25,7 +25,7 @@ CROWDED = 40
 
 
 def legend(sequences: Sequences, domains: Sequence[str]) -> list[tuple[str, int]]:
-    """Held-out texts and the numbers of their colours, domains first."""
+    """Lists held-out texts with the numbers of their colours, domains first."""
     texts = {name for runs in sequences.methods.values() for run in runs for name in run.losses.columns}
     return [(name, _color(name, domains)) for name in sorted(texts, key=lambda name: (name not in domains, name))]
 
@@ -35,7 +35,7 @@ def _color(name: str, domains: Sequence[str]) -> int:
 
 
 def losses(sequences: Sequences, order: tuple[str, ...], domains: Sequence[str]) -> list[Drawn]:
-    """A panel for each method: held-out loss of each text as domains are learnt, all on one scale, means over seeds.
+    """Draws a panel per method: the loss of each held-out text as domains are learnt, as means over seeds.
 
     Args:
         sequences: of the study.
@@ -107,7 +107,7 @@ class MethodReached:
 
 
 def reached(sequences: Sequences) -> list[MethodReached]:
-    """The methods of which both losses are known."""
+    """Selects the methods for which both losses are known."""
     found = []
     for method in sequences.methods:
         both = [sequences.values(method, name) for name in LOSSES]
@@ -123,7 +123,7 @@ def reached(sequences: Sequences) -> list[MethodReached]:
 
 
 def front_of(methods: Sequence[MethodReached]) -> tuple[list[MethodReached], MethodReached | None]:
-    """Those that learn domain after domain and that no other beats on both, by the first loss; and their knee."""
+    """Finds the sequential methods that no other method beats on both losses, and the knee of their front."""
     rivals = [each for each in methods if each.is_one_model]
     front = [rivals[place] for place in pareto_front([each.point for each in rivals])]
     place = knee([each.point for each in front])
@@ -131,7 +131,7 @@ def front_of(methods: Sequence[MethodReached]) -> tuple[list[MethodReached], Met
 
 
 def front_verdict(sequences: Sequences) -> list[FindingBlock]:
-    """One sentence, where there are enough methods for a front."""
+    """Says which methods are on the front; nothing if there are too few methods."""
     methods = reached(sequences)
     front, bend = front_of(methods)
     rivals = sum(each.is_one_model for each in methods)
@@ -147,7 +147,7 @@ def front_verdict(sequences: Sequences) -> list[FindingBlock]:
 
 
 def sequence_front(sequences: Sequences) -> Figures | None:
-    """The drawing; None where there are too few methods."""
+    """Draws both losses of each method; returns None if there are too few methods."""
     methods = reached(sequences)
     if len(methods) < FEWEST:
         return None

@@ -63,19 +63,19 @@ class Sequences:
     """The orders of the continual runs, each with its name."""
 
     def values(self, method: str, figure: str) -> list[float]:
-        """A figure of each seed for which it is known."""
+        """Returns a figure for each seed for which it is known."""
         return list(by_seed((run, run.figures.get(figure)) for run in self.methods[method]).values())
 
     def seeds(self, method: str) -> int:
-        """The number of seeds that a method has."""
+        """Returns the number of seeds of a method."""
         return len({run.seed for run in self.methods[method]})
 
     def mode(self, method: str) -> str:
-        """The mode of a method's runs, which is the same for all."""
+        """Returns the mode of a method's runs, which is the same for all of them."""
         return self.methods[method][0].mode
 
     def of(self, method: str, order: tuple[str, ...]) -> list[SequenceRun]:
-        """The continual runs of a method in one order, one a seed."""
+        """Returns the sequential runs of a method in one order, one per seed."""
         return [run for run in self.methods[method] if run.mode == "continual" and run.order == order]
 
 
@@ -121,7 +121,7 @@ def _run(record: Record) -> SequenceRun:
 
 
 def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
-    """A run with its figure against the separate models of the same seed, if there are any."""
+    """Adds the figure against the separate models of the same seed to a run, if there are such models."""
     counterpart = next((other for other in separate if other.seed == run.seed), None)
     if counterpart is None or run.mode != "continual":
         return run
@@ -141,7 +141,7 @@ def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, flo
 
 
 def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
-    """The values of a column in several runs, row by row."""
+    """Returns the values of a column in several runs, row by row."""
     return [
         [row[column] for row in rows if column in row] for rows in zip(*(matrix.rows for matrix in by_run), strict=True)
     ]
@@ -165,11 +165,11 @@ class Measure:
         return 1 if self.name == ONE else ways_of(SequenceFigures)[self.name]
 
     def change(self, value: float) -> str:
-        """A difference of this figure in words."""
+        """Formats a difference of this figure."""
         return nats(value, 3) if self.is_loss else points(value)
 
     def text(self, value: float) -> str:
-        """The figure itself in words."""
+        """Formats the figure without a unit."""
         if self.is_change:
             return self.change(value)
         return f"{value:.3f}" if self.is_loss else f"{100 * value:.1f}"
@@ -216,7 +216,7 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
 
 
 def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
-    """Each method's difference from the baseline, paired by seed; p is corrected for how many there are."""
+    """Compares each method with the baseline, paired by seed; p is corrected for the number of methods."""
     if sequences.baseline is None:
         return {}
     others = [name for name in sequences.methods if name != sequences.baseline]
@@ -234,7 +234,7 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
 
 
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[tuple[float, float]]:
-    """The values of a method and of the baseline with each seed that both have.
+    """Returns the values of a method and of the baseline for each seed that both have.
 
     They are means over the orders that both share, or over all orders if one of them has none.
     """

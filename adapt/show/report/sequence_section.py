@@ -26,7 +26,7 @@ _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
-    """A finding for each method, against the baseline if there is one; what so few seeds cannot show is said once."""
+    """Makes a finding per method, compared with the baseline if there is one, and says once if seeds are too few."""
     compared = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
     findings = [_finding(name, sequences, compared) for name in others or sequences.methods]
@@ -94,7 +94,7 @@ def _limit(paired: Paired) -> str:
 
 
 def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:
-    """Methods with fewer runs than others, and what was warned of while they ran."""
+    """Warns of methods with fewer runs than others, and repeats the warnings of their runs."""
     continual = {name: runs for name, runs in sequences.methods.items() if sequences.mode(name) == "continual"}
     most = max(map(len, continual.values()), default=0)
     findings = []
@@ -114,7 +114,7 @@ def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:
 
 
 def section(sequences: Sequences) -> list[Block]:
-    """The section's blocks: tables and drawings; none if there are no sequences."""
+    """Makes the blocks of the section: tables and drawings; none if there are no sequences."""
     if not sequences.methods:
         return []
     compared = compare_methods(sequences)

@@ -28,7 +28,7 @@ ABOUT = (
 
 
 def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table:
-    """A row for each method: mean, deviation and 95% interval of its figures over seeds."""
+    """Makes a table with a row per method: mean, standard deviation and 95% interval of its figures over seeds."""
     shown = _shown(sequences)
     rows: list[list[Cell | str]] = [
         [
@@ -45,7 +45,7 @@ def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) 
 
 
 def _shown(sequences: Sequences) -> list[Measure]:
-    """The figures that are known of any run."""
+    """Selects the figures that are known for at least one run."""
     return [measure for measure in MEASURES if any(sequences.values(name, measure.name) for name in sequences.methods)]
 
 
@@ -66,7 +66,7 @@ def _figure(sequences: Sequences, method: str, measure: Measure, paired: Paired 
 
 
 def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table | None:
-    """Every method against the baseline, figure by figure; None where nothing is compared."""
+    """Makes a table of every method against the baseline, figure by figure; None if nothing is compared."""
     rows = [
         _difference(f"{name}, {measure.title}", measure, compared[measure.name][name])
         for name in sequences.methods
@@ -97,7 +97,7 @@ def _difference(name: str, measure: Measure, paired: Paired) -> list[Cell | str]
 
 
 def by_task(sequences: Sequences) -> Table | None:
-    """Tasks by methods: the scores at the end; None where no task was run."""
+    """Makes a table of the scores at the end by task and method; None if no task was run."""
     metric = {task: name for runs in sequences.methods.values() for run in runs for task, name in run.metric.items()}
     rows = [_task(task, METRICS.get(name, name), sequences) for task, name in metric.items()]
     header = ["task", *(_heading(name, sequences) for name in sequences.methods)]
@@ -124,7 +124,7 @@ def _score(scores: Sequence[float], best: float, has_several: bool) -> Cell:
 
 
 def noted(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
-    """What a method noted of its runs in one order: a table for each title, with the rows of every seed."""
+    """Makes the tables that a method reports of its runs in one order, with the rows of every seed."""
     by_title: dict[str, Table] = {}
     for run in runs:
         seed = f"seed {run.seed}, " if len(runs) > 1 else ""
@@ -144,7 +144,7 @@ def _noted_cell(text: str) -> Cell:
 
 
 def every_run(sequences: Sequences) -> Table:
-    """The figures of each run, from which all others can be computed."""
+    """Makes a table with the figures of each run, from which all other figures can be computed."""
     shown = _shown(sequences)
     rows = [
         [name, _order(run, sequences), f"{run.seed}", *_of_run(run, shown)]
@@ -155,7 +155,7 @@ def every_run(sequences: Sequences) -> Table:
 
 
 def _order(run: SequenceRun, sequences: Sequences) -> str:
-    """The name of a run's order; runs that learn domains apart or all at once have none."""
+    """Names the order of a run; runs that learn domains separately or all at once have none."""
     return (sequences.orders[run.order] or " → ".join(run.order)) if run.mode == "continual" else NONE
 
 
@@ -206,7 +206,7 @@ def run_costs(run: SequenceRun) -> RunCosts | None:
 
 
 def _records(folders: Iterable[str]) -> list[Record] | None:
-    """The records of folders; None where one is gone or cannot be read."""
+    """Reads the records of folders; None if one is gone or cannot be read."""
     found = [record_at(folder) for folder in dict.fromkeys(folders)]  # the past may be an input of every step
     known = [record for record in found if record]
     return known if len(known) == len(found) else None
@@ -236,7 +236,7 @@ def _bytes(number: float) -> str:
 
 
 def sequence_costs(sequences: Sequences) -> Table | None:
-    """A row for each method, over the baseline's; None where the records of sequences are gone."""
+    """Makes a table of what each method costs, also relative to the baseline; None if records of sequences are gone."""
     known = {name: [found for run in runs if (found := run_costs(run))] for name, runs in sequences.methods.items()}
     if not any(known.values()):
         return None
@@ -269,7 +269,7 @@ SHADES = "The darker, the better within the column."
 
 
 def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
-    """Scores and losses after each domain, a row each.
+    """Makes tables of scores and losses with a row for the model after each domain.
 
     Args:
         runs: of one method in one order, one a seed.

@@ -36,7 +36,7 @@ class FollowedPage:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def html(self) -> str:
-        """The page as it is now."""
+        """Renders the page as of now."""
         with self._lock:
             began = time.monotonic()
             if began >= self._again_at:
@@ -130,7 +130,7 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
                 super().handle()
 
         def log_message(self, *_: object) -> None:
-            """The terminal stays quiet."""
+            """Logs nothing, so that the terminal stays quiet."""
 
         def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
             body = text.encode()

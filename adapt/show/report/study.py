@@ -69,12 +69,12 @@ class Study:
     """What each stage is called now, by its key; a record has the name that it was made under."""
 
     def name_of(self, record: Record) -> str:
-        """What a stage is called."""
+        """Returns the label of a stage."""
         return self.names.get(record.key, record.name)
 
 
 def record_at(folder: str | Path) -> Record | None:
-    """The record of a stage by its folder; None where it is not there any more, or cannot be read."""
+    """Reads the record of a stage in a folder; None if it is gone or cannot be read."""
     try:
         return load_record(Path(folder))
     except StageError:
@@ -82,5 +82,5 @@ def record_at(folder: str | Path) -> Record | None:
 
 
 def upstream(record: Record, name: str) -> Record | None:
-    """The record of one of a stage's inputs; None where there is no such input, or its record is gone."""
+    """Reads the record of one of a stage's inputs; None if there is no such input or its record is gone."""
     return record_at(record.inputs[name]["path"]) if name in record.inputs else None

@@ -82,7 +82,7 @@ def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[T
 
 
 def corrected(comparisons: Mapping[str, Comparison]) -> dict[str, RecipeCompared]:
-    """Comparisons of several recipes with one baseline, their p corrected for how many there are."""
+    """Corrects the p of several comparisons with one baseline for their number."""
     tested = {recipe: comparison.p for recipe, comparison in comparisons.items() if comparison.p is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     return {
@@ -108,17 +108,17 @@ class Trainings:
         self.merges = {entry.record.key for entry in study.entries if entry.record.stage == "merge"}
 
     def cost(self, keys: Iterable[str]) -> Cost:
-        """The cost of some trainings together, each counted once. Merges cost nothing."""
+        """Sums the cost of some trainings, each counted once. Merges cost nothing."""
         exports = [self.exports.get(key) for key in dict.fromkeys(keys) if key not in self.merges]
         records = [export.record if export else None for export in exports]
         return Cost(_sum(records, "device_hours"), _sum(records, "cost"))
 
     def of_recipe(self, results: Results, recipe: str) -> Cost:
-        """The cost of all trainings that a recipe needed for all tasks."""
+        """Sums the cost of all trainings that a recipe needed for all tasks."""
         return self.cost(key for row in results.rows if recipe in row.groups for key in row.groups[recipe].trained)
 
     def general_change(self, group: RunGroup) -> float | None:
-        """Held-out loss on general text after the last training minus that before the first [nats a token]."""
+        """Computes the loss on general text after the last training minus that before the first [nats per token]."""
         exports = [self.exports.get(key) for key in group.trained]
         if not exports or exports[0] is None or exports[-1] is None:
             return None
@@ -126,21 +126,21 @@ class Trainings:
         return None if first is None or last is None else float(last.after.value - first.before.value)
 
     def general_changes(self, results: Results, recipe: str) -> list[float]:
-        """The changes of loss on general text by the models of a recipe, one for each model for which it is known."""
+        """Lists the known changes of loss on general text of the models of a recipe."""
         groups = [row.groups[recipe] for row in results.rows if recipe in row.groups]
         changes = {group.trained: self.general_change(group) for group in groups}
         return [change for change in changes.values() if change is not None]
 
 
 def finetuning_hours(group: RunGroup) -> float | None:
-    """Device-hours of fine-tuning, all seeds together."""
+    """Sums the device-hours of fine-tuning over all seeds; None if one is not known."""
     seconds = [entry.record.cost.get("device_seconds") for entry in group.entries]
     known = [spent for spent in seconds if spent is not None]
     return sum(known) / 3600 if len(known) == len(seconds) else None
 
 
 def hours(value: float | None, of: str = "") -> str:
-    """Time for people: `0.8 hours`, below a tenth of one `4 minutes`; `of` comes before the unit, as `device-`."""
+    """Formats a time as `0.8 hours`, or `4 minutes` below 0.1 hours; `of` is put before the unit, such as `device-`."""
     if value is None:
         return "unknown"
     if value == 0:
@@ -155,7 +155,7 @@ def _sum(records: list[Record | None], name: str) -> float | None:
 
 
 def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list[FindingBlock]:
-    """A sentence for the whole first, if there is more than one task; then one for the best recipe of each task."""
+    """Says which recipe is best over all tasks, if there are several tasks, and then for each task."""
     if not results.rows:
         return [FindingBlock("Nothing to judge yet", "No fine-tuning run has finished.")]
     if not compared.tasks:
@@ -179,7 +179,7 @@ def _best_alone(row: Row, results: Results) -> FindingBlock:
 
 
 def _overall(results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
-    """The recipe that gains most on average, among those that were run on most tasks."""
+    """Says which recipe gains most on average, among those that were run on the most tasks."""
     most = max(compared.shared.values())
     gains = {
         recipe: average.comparison.difference
@@ -224,23 +224,23 @@ def _price(cost: Cost, changes: list[float]) -> str:
 
 
 def span(changes: list[float]) -> str:
-    """A change of loss, or the range of several: `+0.21`, `+0.02 to +0.05`."""
+    """Formats a change of loss, or the range of several: `+0.21`, `+0.02 to +0.05`."""
     return " to ".join(dict.fromkeys([nats(min(changes)), nats(max(changes))]))
 
 
 def nats(change: float, digits: int = 2) -> str:
-    """A change of loss, with its sign."""
+    """Formats a change of loss with its sign."""
     text = f"{change:+.{digits}f}"
     return text.replace("-", "\N{MINUS SIGN}") if float(text) else text[1:]
 
 
 def gain(compared: RecipeCompared) -> str:
-    """A difference, marked if it is significant."""
+    """Formats a difference, with a mark if it is significant."""
     return points(compared.comparison.difference) + stars(compared)
 
 
 def stars(compared: RecipeCompared | None) -> str:
-    """`*` for a corrected p below .05, `**` below .01."""
+    """Returns `*` for a corrected p below .05 and `**` below .01."""
     if compared is None or not compared.significant or compared.adjusted is None:
         return ""
     return "**" if compared.adjusted < 0.01 else "*"

@@ -19,7 +19,7 @@ Drawn = tuple[str, str]
 
 
 def difference_figures(results: Results, compared: Compared) -> list[Drawn]:
-    """For each task, each recipe's difference from the baseline with its 95% interval, all on one scale."""
+    """Draws for each task the difference of each recipe from the baseline with its 95% interval, on one scale."""
     ends = [100 * end for task in compared.tasks.values() for end in _ends(task.comparison)]
     if not ends:
         return []
@@ -64,14 +64,14 @@ def _forest(row: Row, by_recipe: Mapping[str, RecipeCompared], results: Results,
 
 
 def _ends(comparison: Comparison) -> tuple[float, float]:
-    """The ends of the interval; the difference twice where there is none."""
+    """Returns the ends of the interval, or the difference twice if there is no interval."""
     if comparison.low is None or comparison.high is None:
         return comparison.difference, comparison.difference
     return comparison.low, comparison.high
 
 
 def learning_curves(row: Row, results: Results) -> Drawn | None:
-    """Dev score after each epoch: the mean over the seeds that were still training, each seed faintly."""
+    """Draws the dev score after each epoch: the mean over seeds that were still training, and each seed faintly."""
     curves = {recipe: _curves(group) for recipe, group in row.groups.items()}
     if not any(curves.values()):
         return None
@@ -103,13 +103,13 @@ def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
 
 
 def training_curve(entry: Entry, name: str) -> Drawing | None:
-    """Loss of a finished pre-training, step by step."""
+    """Draws the loss of a finished pre-training by step."""
     training = upstream(entry.record, "training")
     return loss_curve(training.path / METRICS_LINES, name, name) if training else None
 
 
 def reliability(row: Row, group: RunGroup, results: Results) -> Drawn | None:
-    """Accuracy against confidence, of the decisions of all seeds; the larger a point, the more there are."""
+    """Draws accuracy against confidence for the decisions of all seeds; larger points are more decisions."""
     bins: dict[float, list[dict[str, float]]] = {}
     for metrics in group.metrics:
         for interval in metrics.get("reliability") or []:
@@ -136,7 +136,7 @@ def reliability(row: Row, group: RunGroup, results: Results) -> Drawn | None:
 
 
 def cost_against_gain(results: Results, compared: Compared, trainings: Trainings) -> Drawn | None:
-    """Device-hours of pre-training against the mean gain; None unless two recipes' prices are known."""
+    """Draws device-hours of pre-training against the mean gain; None unless two recipes' costs are known."""
     most = max(compared.shared.values(), default=0)
     prices = {recipe: trainings.of_recipe(results, recipe).device_hours for recipe in compared.average}
     known = {recipe: price for recipe, price in prices.items() if price and compared.shared[recipe] == most}

@@ -102,7 +102,7 @@ class RunGroup:
         return self.entries[0].trained
 
     def tested(self, without_leaks: bool = False) -> Tested:
-        """The scores of the runs, with the counts behind them if they are known."""
+        """Returns the scores of the runs, with the counts behind them if they are known."""
         return self.predictions.clean if without_leaks and self.predictions.clean else self.predictions.tested
 
 
@@ -138,7 +138,7 @@ class Results:
     warnings: list[str] = field(default_factory=list)
 
     def label(self, recipe: str) -> str:
-        """A recipe's name, marked where it is transductive."""
+        """Returns a recipe's name, with a mark if it is transductive."""
         return f"{recipe}†" if recipe in self.transductive else recipe
 
 

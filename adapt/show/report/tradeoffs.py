@@ -64,7 +64,7 @@ class TradeOff:
 
     @property
     def point(self) -> tuple[float, float]:
-        """Both losses."""
+        """The losses on the domain and on general text."""
         return self.domain.value, self.general.value
 
 
@@ -82,7 +82,7 @@ Texts = tuple[str, str]
 
 
 def tradeoffs(study: Study, fewest: int) -> list[MeasuredAlike]:
-    """The models by the texts they were measured on, where there are at least so many, those of most models first."""
+    """Groups models by the texts that they were measured on. Groups of fewer than `fewest` models are left out."""
     found: dict[Texts, MeasuredAlike] = {}
     for entry in study.entries:
         read = {"export": _exported, "compare": _compared}.get(entry.record.stage)
@@ -102,7 +102,7 @@ def _label(values: Mapping[str, str], name: str) -> str:
 
 
 def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
-    """The model before the training, and after it."""
+    """Yields the model before the training and the model after it."""
     inputs, losses = entry.record.inputs, entry.result.losses
     if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
         return
@@ -121,7 +121,7 @@ def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
 
 
 def _mixed(export: Entry, training: Record) -> Mixed | None:
-    """Known where the sources are: not of a streamed corpus."""
+    """Returns the mixture of a training, or None for a streamed corpus, whose sources are not known."""
     sources, what = export.result.sources, training.what
     if not sources or "training" not in what or "mixture" not in what:
         return None
@@ -133,7 +133,7 @@ def _mixed(export: Entry, training: Record) -> Mixed | None:
 
 
 def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
-    """Each model of a comparison on one domain and general text."""
+    """Yields each model of a comparison on one domain and general text."""
     compared = entry.result
     names, domains = compared.models, compared.domains
     if len(domains) != 2 or domains[1] != GENERAL or compared.unit == "bits per byte":  # others are per token
@@ -162,7 +162,7 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
 
 
 def _hours(maker: Record | None) -> float | None:
-    """Device-hours of all trainings behind a model, each counted once; a merge costs nothing."""
+    """Sums the device-hours of all trainings behind a model, each counted once. A merge costs nothing."""
     costs: dict[str, float | None] = {}
     waiting: list[Record | None] = [maker]
     for record in waiting:
@@ -176,7 +176,7 @@ def _hours(maker: Record | None) -> float | None:
 
 
 def _makers(record: Record) -> list[str]:
-    """The inputs that made the model a stage begins with."""
+    """Lists the inputs that made the model that a stage begins with."""
     is_merge = record.stage == "merge"
     return [name for name in record.inputs if name == START or (is_merge and name.startswith("models."))]
 
@@ -188,7 +188,7 @@ Point = tuple[float, float]
 
 
 def pareto_front(points: Sequence[Point]) -> list[int]:
-    """The places of those points that no other has a lower loss beside without a higher one, by the first loss.
+    """Finds the points that no other point beats in one loss without being worse in the other, by the first loss.
 
     Of equal points the first stays.
     """
@@ -200,7 +200,7 @@ def pareto_front(points: Sequence[Point]) -> list[int]:
 
 
 def knee(front: Sequence[Point]) -> int | None:
-    """The place of the point that lies farthest below the line between the ends of a front; None if none does.
+    """Finds the point that is farthest below the line between the ends of a front; None if no point is below it.
 
     Each loss is measured in units of its distance between the ends.
 
@@ -216,7 +216,7 @@ def knee(front: Sequence[Point]) -> int | None:
 
 
 def law_findings(measured: MeasuredAlike) -> list[FindingBlock]:
-    """A finding for each group of trainings that differ in length and replay share alone and are enough for a fit."""
+    """Fits the law to each group of trainings that differ only in length and replay share, and states the result."""
     groups: dict[str, list[tuple[Mixed, TradeOff]]] = {}
     for model in measured.models:
         if model.mixed:
@@ -257,14 +257,14 @@ MARK = "\N{BLACK STAR}"
 
 
 def _on_front(measured: MeasuredAlike) -> tuple[list[TradeOff], TradeOff | None]:
-    """The models on the front, by domain loss, and the knee."""
+    """Returns the models on the front, by domain loss, and the knee."""
     front = [measured.models[place] for place in pareto_front([model.point for model in measured.models])]
     place = knee([model.point for model in front])
     return front, None if place is None else front[place]
 
 
 def tradeoff_verdicts(found: Sequence[MeasuredAlike]) -> list[FindingBlock]:
-    """For each pair of texts: how many models are worth a look, and the knee with its cost; and what the law says."""
+    """Says for each pair of texts which models no other beats, the knee with its cost, and what the law predicts."""
     return [finding for measured in found for finding in (_finding(measured), *law_findings(measured))]
 
 
@@ -285,7 +285,7 @@ def _finding(measured: MeasuredAlike) -> FindingBlock:
 
 
 def _change(loss: LossOn) -> str:
-    """` (-0.42, -0.45 to -0.39)`: the change against the base, with its interval."""
+    """Formats the change from the base with its interval, as ` (-0.42, -0.45 to -0.39)`."""
     if loss.change is None:
         return ""
     return f" ({nats(loss.change)}{_interval(loss, ', ')})"
@@ -296,7 +296,7 @@ def _interval(loss: LossOn, before: str = "") -> str:
 
 
 def tradeoff_section(found: Sequence[MeasuredAlike]) -> list[Block]:
-    """The section's blocks; none where nothing was measured so."""
+    """Makes the blocks of the section; none if no models were measured on both texts."""
     blocks: list[Block] = []
     for number, measured in enumerate(found):
         front, bend = _on_front(measured)
@@ -335,7 +335,7 @@ def _small(loss: LossOn) -> str:
 
 
 def _first_set(measured: MeasuredAlike) -> tuple[str, list[str]]:
-    """The set that colours tell, and its members."""
+    """Returns the set that colours stand for, and its members."""
     values = [model.values for model in measured.models if model.values]
     name = next(iter(values[0])) if values else ""
     return name, list(dict.fromkeys(each[name] for each in values if name in each))
@@ -365,7 +365,7 @@ def _drawing(measured: MeasuredAlike, front: Sequence[TradeOff], bend: TradeOff 
 
 
 def _lines(models: Sequence[TradeOff]) -> list[list[TradeOff]]:
-    """For each training, the base, what lies between, and what it came to: those with its values and one more."""
+    """Yields a line per training: from the base over models in between to the trained model."""
     bases = [model for model in models if model.label == BASE]
     lines = []
     for end in models:

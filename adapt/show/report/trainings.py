@@ -10,7 +10,7 @@ from adapt.stage.export_model import Adapted
 
 
 def exports_of(study: Study) -> list[Entry]:
-    """The exports of a study: each stands for a pre-training."""
+    """Lists the exports of a study, one per pre-training."""
     return [entry for entry in study.entries if isinstance(entry.result, Adapted)]
 
 
@@ -82,7 +82,7 @@ def _per_byte(of: LossChange | None) -> str:
 
 
 def _large(value: float | None) -> str:
-    """A number in short: 1,234 as 1.2 K, and so on."""
+    """Shortens a number: 1,234 becomes 1.2 K, and so on."""
     if value is None:
         return NONE
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
@@ -92,7 +92,7 @@ def _large(value: float | None) -> str:
 
 
 def training_costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
-    """A table by recipe: what it cost for all tasks, and what it brought."""
+    """Makes a table of what each recipe costs for all tasks, and what it gains."""
     rows: list[list[Cell | str]] = []
     for recipe in results.recipes:
         price = trainings.of_recipe(results, recipe)
