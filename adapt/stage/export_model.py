@@ -39,7 +39,7 @@ class Adapted(Trained, OneModel):
     """Where the tokenizer reads the text that was trained on badly: what it does, and what to do about it."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows whether the losses fell or rose, the losses, guesses of hidden words, the training's cost, and the model."""
+        """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
         name = "your tasks' text" if "text" in record.inputs else "your domain"
         said = [of.sentence(name) for of in self.losses.values()]
