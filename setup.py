@@ -1,4 +1,4 @@
-"""Adds the recipes and search spaces to the wheel, which lie beside the package here. All else is in pyproject.toml."""
+"""Adds the recipes and search spaces to the wheel. They are outside the package folder. pyproject.toml has the rest."""
 
 import shutil
 from pathlib import Path
@@ -7,11 +7,11 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 SHIPPED = {"recipes": ("jobs/recipes", "*.yaml"), "spaces": ("tune_spaces", "*.py")}
-"""Folders of the package, each with what it holds."""
+"""Folders to create in the package, each with its source folder and the pattern of its files."""
 
 
 class WithShipped(build_py):
-    """Copies them into the wheel; an editable installation reads them where they are."""
+    """Copies the folders in SHIPPED into the wheel. An editable installation reads the source folders instead."""
 
     def run(self) -> None:
         """Copies the modules, then the folders in SHIPPED."""

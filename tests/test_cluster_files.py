@@ -1,4 +1,4 @@
-"""The files for clusters: what Ray makes of them, and that they promise what they say."""
+"""Tests that Ray accepts the files for clusters, and that they do what their comments say."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_the_cluster_answers_only_to_the_token(launched: dict[str, Any]) -> None
     assert "--dashboard-host 127.0.0.1" in start
     assert "--autoscaling-config ~/ray_bootstrap_config.yaml" in start
     (profile,) = (command for command in launched["setup_commands"] if "~/.bashrc" in command)
-    assert "RAY_AUTH_MODE=token" in profile  # every command is run by a shell that reads it
+    assert "RAY_AUTH_MODE=token" in profile  # the shell of every command reads it
     assert launched["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
 
 
@@ -84,7 +84,7 @@ def test_nodes_install_nothing_that_only_development_needs(tmp_path: Path) -> No
     command = ["make", "--dry-run", "node", f"VENV={tmp_path}/venv", "TORCH_INDEX=https://host/cpu"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     torch, project = (line for line in said.splitlines() if "pip install" in line)
-    assert torch.endswith("--no-deps --index-url https://host/cpu torch")  # nothing else may come from there
+    assert torch.endswith("--no-deps --index-url https://host/cpu torch")  # no other package may come from this index
     assert "https://" not in project
     (extras,) = re.findall(r"'\.\[(.+)\]'", project)
     content = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -120,7 +120,7 @@ def test_what_is_to_be_filled_in_is_marked(text: str) -> None:
     assert text.count("# FILL IN: ") == len(gaps)
 
 
-# --- what a job takes along
+# --- files of a job
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_job_takes_the_code_along_and_nothing_big(environment: dict[str, Any],
 
 
 def package(project: Path, target: Path, environment: dict[str, Any]) -> set[str]:
-    """The files that Ray uploads."""
+    """Returns the files that Ray uploads."""
     create_package(str(project), target, include_gitignore=True, excludes=environment["excludes"])
     with zipfile.ZipFile(target) as archive:
         return {name for name in archive.namelist() if not name.endswith("/")}

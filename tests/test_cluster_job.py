@@ -1,4 +1,4 @@
-"""A job as a user submits it to a cluster: token authentication on, the working directory uploaded and thrown away."""
+"""Tests jobs on a cluster with token authentication and an uploaded working directory, as a user submits them."""
 
 import json
 import os
@@ -44,11 +44,11 @@ NOTE = "__import__('pathlib').Path({folder!r}, str(__import__('os').getpid())).w
 
 @dataclass(frozen=True)
 class Cluster:
-    """A head node on this machine, started as `ray start --head` starts it."""
+    """A head node on this machine, started with `ray start --head`."""
 
     folder: Path
     environment: dict[str, str]
-    """Of its processes, and of whoever holds the token."""
+    """Environment variables of the head and of clients that have the token."""
     address: str
 
     def ray(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +62,7 @@ class Cluster:
         )
 
     def chain(self, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-        """jobs/chain.py, as it is run from a copy of the project."""
+        """Runs jobs/chain.py in a copy of the project."""
         return subprocess.Popen(
             [sys.executable, "jobs/chain.py", *arguments, "--address", self.address],
             env=self.environment,
@@ -77,7 +77,7 @@ class Cluster:
         return self.ray("job", "submit", *options, "--", *command, **environment)
 
     def processes(self) -> list[psutil.Process]:
-        """Those with the folder in their command line, and all that they have started."""
+        """Returns the processes with the folder in their command line, and their descendants."""
         named = [p for p in psutil.process_iter(["cmdline"]) if str(self.folder) in " ".join(p.info["cmdline"] or [])]
         found = {}
         for process in named:
@@ -86,7 +86,7 @@ class Cluster:
         return list(found.values())
 
     def stop(self) -> None:
-        for _ in range(5):  # again, for what one of them may have started meanwhile
+        for _ in range(5):  # repeatedly, because they may start others in the meantime
             for process in (processes := self.processes()):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -102,16 +102,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     token.chmod(0o600)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHON"))}
     environment |= {
-        "HOME": str(folder),  # where a token of the user's own would be found
+        "HOME": str(folder),  # so that the user's own token is not found
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # at Ray's 15, the tests beside this one would keep its workers from every core
+        "RAY_worker_niceness": "0",  # with Ray's default of 15, other tests would take all cores
     }
     port, dashboard, client, agent = (str(free_port()) for _ in range(4))
     started = Cluster(
-        Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")),  # short: it holds sockets
+        Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")),  # a short path, because it contains sockets
         environment,
         f"http://127.0.0.1:{dashboard}",
     )
@@ -199,7 +199,7 @@ def test_a_submitter_that_is_killed_goes_on_where_it_was(cluster: Cluster, tiny_
 
     first = cluster.chain(project, "submit", "chain.yaml")
     assert first.stderr
-    assert any("submitted dontstop-souped-" in line for line in first.stderr)  # it has looked at the cluster before
+    assert any("submitted dontstop-souped-" in line for line in first.stderr)  # after the check of the cluster
     first.kill()
     first.communicate()
 
@@ -213,7 +213,7 @@ def test_a_submitter_that_is_killed_goes_on_where_it_was(cluster: Cluster, tiny_
         "two",
     ]
     listed = cluster.ray("job", "list", "--address", cluster.address)
-    assert listed.stdout.count("submission_id='dontstop-souped-") == 1  # and no job of a check is left
+    assert listed.stdout.count("submission_id='dontstop-souped-") == 1  # and no job of a check remains
     assert "dontstop-check" not in listed.stdout
     token = (Path(cluster.environment["RAY_AUTH_TOKEN_PATH"])).read_text()
     assert token not in listed.stdout + err

@@ -1,4 +1,4 @@
-"""The metadata servers of three clouds, on loopback."""
+"""Imitates the metadata servers of three clouds on loopback."""
 
 import json
 import threading
@@ -14,22 +14,22 @@ MACHINE = "worker-3"
 
 @dataclass
 class Metadata:
-    """What a cloud's server says."""
+    """State and answers of an imitated metadata server."""
 
     cloud: str
     address: str = ""
     end: datetime | None = None
-    """When the machine is taken away, once that is announced."""
+    """Announced end of the machine, or None."""
     event: str = "Preempt"
     machines: list[str] = field(default_factory=lambda: [MACHINE])
-    """Azure: whose event it is."""
+    """For Azure: the machine that the event affects."""
     asked: int = 0
 
     def announce(self, seconds: float) -> None:
         self.end = datetime.now(UTC) + timedelta(seconds=seconds)
 
     def answer(self, method: str, path: str, header: "dict[str, str]") -> "tuple[int, str]":
-        """The status and the content."""
+        """Returns the status and the content of the answer."""
         asked = method, path.partition("?")[0]
         if self.cloud == "aws":
             if asked == ("PUT", "/latest/api/token"):
@@ -53,7 +53,7 @@ class Metadata:
 
 @contextmanager
 def served(cloud: str) -> Iterator[Metadata]:
-    """A cloud's server, while the block lasts."""
+    """Runs the metadata server of a cloud during the block."""
     metadata = Metadata(cloud)
 
     class Handler(BaseHTTPRequestHandler):

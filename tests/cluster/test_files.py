@@ -1,4 +1,4 @@
-"""The cluster files: each in order for what reads it, and all of one mind about versions, paths and tokens."""
+"""Tests that the cluster files are valid, and that they agree on versions, paths and tokens."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def clusters() -> list[dict[str, Any]]:
-    """The specifications of KubeRay's clusters."""
+    """Returns the cluster specifications for KubeRay."""
     return [read(KUBERAY[0])["spec"], read(KUBERAY[1])["spec"]["rayClusterSpec"]]
 
 
@@ -148,7 +148,7 @@ def test_a_job_has_the_cluster_of_the_other_file_and_limits() -> None:
     assert yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]
     queued = read(KUBERAY[1])["metadata"]
     assert "kueue.x-k8s.io/queue-name" in queued["labels"]
-    assert other["enableInTreeAutoscaling"] is True  # so Kueue wants the annotation
+    assert other["enableInTreeAutoscaling"] is True  # therefore Kueue requires the annotation
     assert queued["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
 
 
@@ -218,7 +218,7 @@ def test_versions_agree() -> None:
     for spec in clusters():
         assert spec["rayVersion"] == VERSION
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
-    assert "\nFROM ${BASE}\n" in docker  # so that its digest can be given
+    assert "\nFROM ${BASE}\n" in docker  # so that a build can name its digest
     (base,) = re.findall(r"^ARG BASE=(.+)$", docker, re.MULTILINE)
     assert f"--build-arg BASE={base}@sha256:" in docker
     (python,) = re.findall(r"python:(3\.\d+)\.\d+-slim-\w+", base)  # one exact release
@@ -227,7 +227,7 @@ def test_versions_agree() -> None:
 
 
 def locked() -> dict[str, str]:
-    """The versions in the image, by package."""
+    """Returns the versions in the image by package."""
     found = {}
     for name in ("torch", "requirements"):
         for line in (ROOT / "cluster" / f"{name}.txt").read_text().splitlines():

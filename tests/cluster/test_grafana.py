@@ -1,4 +1,4 @@
-"""The dashboard's graphs have data while a training runs: as its nodes serve metrics, and as Prometheus finds them."""
+"""Tests that every graph of the Grafana dashboard has data from Prometheus while a training runs."""
 
 import json
 import re
@@ -25,7 +25,7 @@ DASHBOARD = json.loads((ROOT / "cluster" / "grafana.json").read_text())
 EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 PROMETHEUS = shutil.which("prometheus")
 PATIENCE_S = 600.0
-"""For what takes a minute on an idle machine."""
+"""Longest time to wait [s] for steps that take a minute on an idle machine."""
 SERIES = re.compile(r"^(\w+)\{(.*)\} (\S+)", re.MULTILINE)
 
 
@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def training(cluster: Nodes, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """With DAS, whose plasticity no other training has. It runs until all is seen."""
+    """Starts a training with DAS, which alone reports plasticity. It runs until the test has seen all metrics."""
     folder = tmp_path_factory.mktemp("training")
     (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences(400)))
     values = {
@@ -75,12 +75,12 @@ def wait(holds: Callable[[], object], process: "subprocess.Popen[bytes] | Forked
 
 
 def targets(cluster: Nodes) -> Path:
-    """The file in which Ray tells Prometheus where its nodes serve metrics."""
+    """Returns the file in which Ray lists the addresses of metrics for Prometheus."""
     return cluster.head.folder / "prom_metrics_service_discovery.json"
 
 
 def served_at(target: str) -> str:
-    """What a node serves; nothing while its endpoint is still to come up."""
+    """Returns the metrics of a node, or an empty text before its endpoint has started."""
     try:
         with urlopen(f"http://{target}/metrics", timeout=30) as answer:
             served: str = answer.read().decode()
@@ -110,7 +110,7 @@ def test_every_graph_has_a_series_of_the_training(cluster: Nodes, training: None
 def test_prometheus_finds_every_expression(cluster: Nodes, training: None, tmp_path: Path) -> None:
     found = [{"files": [str(targets(cluster))]}]
     scrape = {"job_name": "ray", "scrape_interval": "1s", "scrape_timeout": "1s", "file_sd_configs": found}
-    (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrape]}))  # YAML, as all JSON is
+    (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is also YAML
     port = free_port()
     options = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
     with (tmp_path / "said").open("wb") as said:
@@ -125,7 +125,7 @@ def test_prometheus_finds_every_expression(cluster: Nodes, training: None, tmp_p
         try:
             with urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=30) as answer:
                 found: list[dict[str, dict[str, str]]] = json.load(answer)["data"]["result"]
-        except URLError:  # it starts
+        except URLError:  # the server is starting
             return []
         return found
 

@@ -1,4 +1,4 @@
-"""A head that is lost while a training runs on a node, and starts again with its state."""
+"""Tests that a training on a node survives the loss and restart of the head."""
 
 from pathlib import Path
 
@@ -28,5 +28,5 @@ def test_a_training_goes_on_without_the_head_and_saves_again_when_it_is_back(tmp
         finally:
             run.stop()
         rows = run.rows()
-        assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))  # nothing is made again
+        assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))  # no step is repeated
         assert run.told.read_text().count("training with") <= 1

@@ -1,4 +1,4 @@
-"""A cluster on this machine: what it is told to start, and that nothing of it is left."""
+"""Tests the cluster on this machine: its start commands, and that no process of it remains."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_all_processes_of_a_node_end_and_no_others(tmp_path: Path) -> None:
     for parent, name in zip(parents, (one, ten), strict=True):
         assert wait_for_line(tmp_path / name[-3:-1], "up", parent, 60)
     found = list(processes(FOLDER, one))
-    assert len(found) == 2  # also the one in a session of its own
+    assert len(found) == 2  # including the one in a separate session
     assert end_all(FOLDER, one) == 2
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in found)
     assert parents[1].poll() is None
@@ -52,7 +52,7 @@ def test_all_processes_of_a_node_end_and_no_others(tmp_path: Path) -> None:
 DETACHED = """
 import os, subprocess, sys, time
 nowhere = subprocess.DEVNULL
-if not os.fork():  # its parent ends, it leads a session, and no variable, file or title tells whose it is
+if not os.fork():  # detached: no parent, own session, and no variable, file or title that names its node
     os.setsid()
     child = subprocess.Popen(["sleep", "600"], env={}, cwd="/", stdin=nowhere, stdout=nowhere, stderr=nowhere)
     with open(sys.argv[1] + ".part", "w") as file:
@@ -77,7 +77,7 @@ time.sleep(600)
 
 @pytest.fixture
 def detached(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", psutil.Process, psutil.Process, Path]]:
-    """What has started a node, the node's keeper, a process that has detached itself, and the node's folder."""
+    """Yields the starter of a node, its keeper, a detached process, and the folder of the node."""
     with (tmp_path / "up").open("wb") as out:
         command = [sys.executable, "-c", STARTER, str(tmp_path), DETACHED]
         starter = subprocess.Popen(command, stdout=out)
@@ -123,7 +123,7 @@ def test_what_writes_to_a_nodes_logs_is_found_without_its_keeper_and_environment
     (tmp_path / "node").mkdir()
     with (tmp_path / "node" / "worker.out").open("w") as out:
         process = subprocess.Popen(["sleep", "600"], env={}, stdout=out)
-    with subprocess.Popen(["sleep", "600"], cwd=tmp_path / "node", env={}) as other:  # such as a shell that looks at it
+    with subprocess.Popen(["sleep", "600"], cwd=tmp_path / "node", env={}) as other:  # such as a user's shell
         assert end_all(FOLDER, f"{tmp_path}/node/") == 1
         process.wait(60)
         assert other.poll() is None
@@ -166,7 +166,7 @@ def test_a_port_is_none_that_a_connection_could_be_given() -> None:
     lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     ports = {free_port() for _ in range(50)}
     assert max(ports) < int(lowest)
-    assert len(ports) > 40  # two clusters begun at once do not take the same
+    assert len(ports) > 40  # two clusters that start at once choose different ports
     with socket.create_server(("127.0.0.1", min(ports))):
         pass
 

@@ -1,4 +1,4 @@
-"""Notices of clouds that reach Ray in time, and pods that wait until what trains in them has been saved."""
+"""Tests that notices of clouds reach Ray in time, and that pods wait until their training is saved."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "_TRIES", 2)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # is not asked
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # this proxy must not be used
 
 
 @pytest.fixture(params=["aws", "google", "azure"])
@@ -39,7 +39,7 @@ def test_a_notice_is_handed_on_with_its_end(metadata: Metadata) -> None:
 
     def drain(notice: Notice) -> bool:
         told.append(notice)
-        return len(told) > 1  # the first time Ray does not answer
+        return len(told) > 1  # Ray does not answer the first time
 
     def announced(cloud: str) -> None:
         metadata.announce(25)
@@ -107,7 +107,7 @@ def test_an_idle_pod_goes_at_once_and_a_busy_one_no_later_than_its_time() -> Non
 
 
 def test_what_trains_is_known_by_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
-    title = f"ray::RayTrainWorker-{os.getpid()}"  # others may train on this machine
+    title = f"ray::RayTrainWorker-{os.getpid()}"  # other trainings may run on this machine
     assert title.encode().startswith(preemption.TRAINS)
     monkeypatch.setattr(preemption, "TRAINS", title.encode())
     assert not is_training()
