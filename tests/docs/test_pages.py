@@ -12,7 +12,6 @@ from tests.docs.page_run import page_run, planned, run_page
 from tests.docs.world import make_data, make_models
 
 NOT_REWRITTEN = {
-    "guide/chains.md",
     "guide/merging.md",
     "guide/sweeps.md",
 }
