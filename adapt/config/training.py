@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from adapt.config.fields import (
@@ -12,6 +12,7 @@ from adapt.config.fields import (
     NonNegativeInt,
     OpenFraction,
     PositiveFloat,
+    PositiveFraction,
     PositiveInt,
     ProperFraction,
     how,
@@ -93,6 +94,9 @@ class TrainingConfig:
     """Steps over which the learning rate rises, in place of warmup_fraction."""
     cooldown_fraction: Fraction = 0.1
     """`wsd`: share of the steps over which the learning rate falls at the end."""
+    decay: Literal["linear", "one_minus_sqrt", "cosine"] = "linear"
+    """`wsd`: how the learning rate falls at the end, x being the share of the fall that is done: like 1 - x (`linear`),
+    1 - sqrt(x) (`one_minus_sqrt`, Hägele et al., arXiv 2405.18392, as ModernBERT's recipes do), or a cosine."""
     floor_fraction: Fraction = 0.0
     """The learning rate that a schedule falls to, as a share of the peak."""
     optimizer: Literal["adamw", "stable_adamw"] = "adamw"
@@ -102,6 +106,16 @@ class TrainingConfig:
     """AdamW's decoupled weight decay, on matrices only (not on biases and layer norms)."""
     decay_embeddings: bool = True
     """Whether weight decay acts on the embeddings too."""
+    embedding_rate: PositiveFloat = 1.0
+    """Factor of the learning rate for all tables of embeddings (of tokens, positions, token types), and for a head that
+    shares the table of tokens."""
+    layer_decay: PositiveFraction = 1.0
+    """Factor of the learning rate from each layer to the layer below it. With 0.9, the top layer of 12 trains at the
+    full rate, the lowest at 0.9^11 = 31%, and the embeddings at 0.9^12 = 28% of it (Howard and Ruder, arXiv
+    1801.06146). 1 trains all layers at the same rate."""
+    freeze: list[str] = field(default_factory=list)
+    """Parameters that are not trained: `embeddings` (all tables of embeddings), `layers:N` (the N lowest layers), or
+    patterns of parameter names such as `*.attention.*`. Frozen parameters need no gradient and no optimizer state."""
     beta1: ProperFraction = 0.9
     """AdamW's decay of the gradient mean."""
     beta2: ProperFraction = 0.98

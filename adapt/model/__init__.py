@@ -4,6 +4,7 @@
 - `start`: the model that a stage begins with, on disk already or not.
 - `demo_checkpoint`: the small checkpoint that comes from the package index.
 - `size`: how large a model is, before it is loaded.
+- `trainable`: which parameters are trained, and at which share of the learning rate.
 - `architecture`: parts of layers, longest sequence, encoder or decoder, chat template.
 - `tokenizer`: loads a tokenizer, and checks that it belongs to the model.
 - `tokenize/`: the same ids as the library, faster.

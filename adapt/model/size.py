@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,10 @@ class ModelSize:
     beside: int = 1
     """Layers that stand side by side in each place: 2 with exBERT's module, whose heads and neurons count with those of
     the model."""
+    kind: str = ""
+    """`model_type` of the checkpoint."""
+    tensors: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+    """Name and number of elements of each tensor of the checkpoint."""
 
     def with_tokens(self, added: int) -> ModelSize:
         """The same with so many tokens more."""
@@ -116,7 +120,7 @@ def model_size(folder: Path) -> ModelSize | None:
     hidden, layers, heads = (dimensions[name] for name in ("hidden", "layers", "heads"))
     if not (hidden and layers and heads and "vocab_size" in config):
         return None
-    shapes = _shapes(folder)
+    shapes = tensor_shapes(folder)
     tables = {name: shape for name, shape in shapes.items() if TABLE.search(name) and not IN_LAYER.search(name)}
     matrices = {
         name: math.prod(shape)
@@ -159,6 +163,8 @@ def model_size(folder: Path) -> ModelSize | None:
         embedding_parameters=math.prod(words),
         is_tied=_tied(config),
         beside=2 if module else 1,
+        kind=str(config.get("model_type", "")),
+        tensors=tuple((name, math.prod(shape)) for name, shape in shapes.items()),
     )
 
 
@@ -181,8 +187,8 @@ def _is_gated(matrices: dict[str, int], shapes: Shapes, hidden: int, inner: int)
     return any(shapes[name] in ((2 * inner, hidden), (hidden, 2 * inner)) for name in matrices)
 
 
-def _shapes(folder: Path) -> Shapes:
-    """The shapes of all trained tensors of a checkpoint."""
+def tensor_shapes(folder: Path) -> Shapes:
+    """Returns the shapes of a checkpoint's trained tensors by name, from the headers of its weights."""
     shapes: Shapes = {}
     for file in weight_files(folder):
         if file.suffix == ".safetensors":

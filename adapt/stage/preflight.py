@@ -177,6 +177,12 @@ def check_training(config: Config) -> None:
     """
     if not config.training.max_flops:  # its steps depend on the model
         check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
+    if config.training.decay != "linear" and config.training.schedule != "wsd":
+        raise ConfigError(
+            f"training.decay {config.training.decay} is for the schedule wsd, but training.schedule is"
+            f" {config.training.schedule}",
+            "set training.schedule to wsd, or leave training.decay out",
+        )
     offload, stage = config.resources.offload, config.resources.zero_stage
     stages = {"none": (0, 1, 2, 3), "optimizer": (2, 3), "all": (3,)}[offload]
     if stage not in stages:

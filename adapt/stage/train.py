@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, what
+from adapt.config import Config, TrainingConfig, what
 from adapt.method.table import method_of, past_fraction
 from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
+from adapt.model.trainable import check_trained, frozen_summary
 from adapt.objective.table import objective_what
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
@@ -219,7 +220,7 @@ class Train(Stage[Trained]):
             "model": self.start.digest,
             "attention_dropout": config.model.attention_dropout,
             "objective": objective_what(config),
-            "training": {**_given_length(what(config.training)), **batch},
+            "training": {**_with_older_keys(what(config.training)), **batch},
             "seed": config.seed,
             "method": method,
             **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
@@ -233,6 +234,7 @@ class Train(Stage[Trained]):
         """Looks at the arithmetic of the devices, and at the model."""
         check_precision(self.config)
         check_model(self.start.pretrained, self.config.objective.kind == "causal")
+        check_trained(self.config.training, self.start.pretrained.model)
 
     def disk(self, folder: Path) -> tuple[int, int]:
         """Checkpoints and the model, as large as the one that it begins with."""
@@ -255,6 +257,8 @@ class Train(Stage[Trained]):
         check_warmup(config.training, steps)
         branch = None if self.length_matters else branch_step(config.training, steps)
         check_space(folder, start.model, config.training.keep_checkpoints + (branch is not None))
+        if frozen := frozen_summary(config.training, start.model):
+            log(frozen)
 
         connect(config.resources)
         sources = self.sources
@@ -330,9 +334,15 @@ class Train(Stage[Trained]):
         return mean_length(summed_sizes(done[text].record.metrics for text in self.sources if text in done))
 
 
-def _given_length(training: dict[str, Any]) -> dict[str, Any]:
-    """Without a limit that older keys do not know, where there is none."""
-    return {name: value for name, value in training.items() if name != "max_flops" or value is not None}
+_LATER = {
+    name: getattr(TrainingConfig(), name) for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze")
+}
+"""Fields that older keys do not have, with their defaults."""
+
+
+def _with_older_keys(training: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out later fields at their defaults, so that the keys of older results stay."""
+    return {name: value for name, value in training.items() if name not in _LATER or value != _LATER[name]}
 
 
 def outcome_of(

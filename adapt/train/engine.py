@@ -20,7 +20,7 @@ from adapt.train.capacity.memory import BUCKET
 from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
 from adapt.train.checkpoints.retain import STATE_FILE
 from adapt.train.deepspeed_parts import EngineParts, compile_no_collective
-from adapt.train.optimizer import build_optimizer
+from adapt.train.optimizer import build_optimizer, set_learning_rate
 from adapt.train.precision import LossScale, Precision
 
 compile_no_collective()
@@ -127,8 +127,7 @@ class Engine:
         Raises:
             TrainingError: the norm is not finite, with fp16 at any scale. The weights are those before the step.
         """
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self._engine.optimizer.param_groups, learning_rate)
         at_boundary = self._engine.is_gradient_accumulation_boundary()
         norm = self._clip() if at_boundary and self.zero_stage == 0 else 0.0
         self._engine.step()

@@ -11,6 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adapt.config import TrainingConfig
 from adapt.model.packing.dropout import use_quick_dropout
+from adapt.model.trainable import frozen_names
 from adapt.support.errors import ModelError
 from adapt.train.capacity.device import check_compiler
 
@@ -36,6 +37,23 @@ def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torc
         check_compiler(device.type == "cuda")
         for layer in layers(model, "training.compile"):
             layer.compile()
+
+
+def freeze(model: PreTrainedModel, training: TrainingConfig) -> None:
+    """Takes the parameters that `training.freeze` names out of training. In place.
+
+    Args:
+        model: before an engine wraps it, with what its method added.
+        training: settings.
+
+    Raises:
+        ConfigError: an entry fits no parameter, or nothing is left to train.
+    """
+    if not training.freeze:
+        return
+    named = dict(model.named_parameters())
+    for name in frozen_names(named, model.config.model_type, training.freeze):
+        named[name].requires_grad_(False)
 
 
 def checkpoint(model: PreTrainedModel) -> None:

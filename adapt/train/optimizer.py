@@ -8,6 +8,10 @@ from torch import nn
 
 from adapt.config import TrainingConfig
 from adapt.model.masked_updates import has_held_rows
+from adapt.model.trainable import rate_factors
+
+FACTOR = "rate_factor"
+"""What a group of parameters calls its factor of the learning rate."""
 
 
 def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = False) -> torch.optim.AdamW:
@@ -26,6 +30,7 @@ def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     spared |= {parameter for parameter in trained if has_held_rows(parameter)}
     decays = [training.weight_decay if p.ndim >= 2 and p not in spared else 0.0 for p in trained]
+    factors = _rate_factors(model, training)
     settings: dict[str, Any] = {
         "lr": training.learning_rate,
         "betas": (training.beta1, training.beta2),
@@ -33,13 +38,34 @@ def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = 
         "fused": True,
     }
     if training.optimizer == "stable_adamw":
-        groups = [{"params": [p], "weight_decay": decay} for p, decay in zip(trained, decays, strict=True)]
+        groups = [
+            {"params": [p], "weight_decay": decay, FACTOR: factors.get(p, 1.0)}
+            for p, decay in zip(trained, decays, strict=True)
+        ]
         return StableAdamW(groups, **settings, sharded=sharded)
-    by_decay: dict[float, list[nn.Parameter]] = {}
+    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter, decay in zip(trained, decays, strict=True):
-        by_decay.setdefault(decay, []).append(parameter)
-    groups = [{"params": by_decay[decay], "weight_decay": decay} for decay in sorted(by_decay, reverse=True)]
+        alike.setdefault((decay, factors.get(parameter, 1.0)), []).append(parameter)
+    groups = [
+        {"params": alike[decay, factor], "weight_decay": decay, FACTOR: factor}
+        for decay, factor in sorted(alike, reverse=True)
+    ]
     return torch.optim.AdamW(groups, **settings)
+
+
+def _rate_factors(model: Any, training: TrainingConfig) -> dict[nn.Parameter, float]:
+    """The factors of the learning rate that are not 1."""
+    if training.embedding_rate == training.layer_decay == 1:
+        return {}
+    named = dict(model.named_parameters())
+    factors = rate_factors(named, model.config.model_type, training)
+    return {parameter: factors[name] for name, parameter in named.items()}
+
+
+def set_learning_rate(groups: list[dict[str, Any]], rate: float) -> None:
+    """Gives each group of parameters the learning rate of a step, times the group's own factor."""
+    for group in groups:
+        group["lr"] = rate * group.get(FACTOR, 1.0)
 
 
 class StableAdamW(torch.optim.AdamW):

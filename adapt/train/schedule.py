@@ -1,7 +1,7 @@
 """How long a run is, how its batch is divided, and the learning rate at each step: all functions without state."""
 
 from dataclasses import dataclass
-from math import ceil, cos, lcm, pi
+from math import ceil, cos, lcm, pi, sqrt
 
 from adapt.config import TrainingConfig, Workers, fewest_of, most_of
 from adapt.support.errors import ConfigError, DataError
@@ -104,15 +104,18 @@ def learning_rate(training: TrainingConfig, step: int, steps: int) -> float:
 
     It rises linearly over the warm-up, to the peak at its last step. Then `linear` and `cosine` (arXiv 1608.03983) fall
     to the floor, which the step after the last would have; `constant` stays; `wsd` (arXiv 2404.06395) stays and falls
-    linearly from `cooldown_start` on.
+    from `cooldown_start` on, as `training.decay` says.
     """
     warmup = warmup_steps(training, steps)
     if step < warmup:
         return training.learning_rate * (step + 1) / warmup
     fall = {"constant": steps, "wsd": cooldown_start(training, steps)}.get(training.schedule, warmup)
     left = (steps - step) / (steps - fall) if step > fall else 1.0
-    if training.schedule == "cosine":
+    form = {"cosine": "cosine", "wsd": training.decay}.get(training.schedule, "linear")
+    if form == "cosine":
         left = (1 - cos(pi * left)) / 2
+    elif form == "one_minus_sqrt":
+        left = 1 - sqrt(1 - left)
     return training.learning_rate * (training.floor_fraction + (1 - training.floor_fraction) * left)
 
 

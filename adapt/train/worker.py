@@ -41,7 +41,7 @@ from adapt.train.failure import portable_errors
 from adapt.train.loop import Loop
 from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
-from adapt.train.model_options import apply_options
+from adapt.train.model_options import apply_options, freeze
 from adapt.train.precision import agreed_precision
 from adapt.train.schedule import worlds
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun
@@ -120,6 +120,7 @@ class RankParts:
         assert setting.load
         objective = make(config.objective, tokenizer, config.seed)
         model: Any = method.prepare_model(setting.load(start.model), setting)
+        freeze(model, training)
         model.train().to(device)
         apply_options(model, training, device)
         number = job.number or 1

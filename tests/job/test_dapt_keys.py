@@ -68,6 +68,9 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "training.optimizer": ("stable_adamw", TRAINED),
     "training.weight_decay": (0.1, TRAINED),
     "training.decay_embeddings": (False, TRAINED),
+    "training.embedding_rate": (0.5, TRAINED),
+    "training.layer_decay": (0.9, TRAINED),
+    "training.freeze": (["embeddings"], TRAINED),
     "training.beta1": (0.8, TRAINED),
     "training.beta2": (0.8, TRAINED),
     "training.epsilon": (1e-8, TRAINED),
@@ -122,6 +125,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "corpus.decontaminate": (AGAINST, [EvaluationSet("questions", "data/a.jsonl")], DOMAIN),
     "corpus.decontaminate_ngram": (AGAINST, 8, DOMAIN),
     "corpus.decontaminate_overlap": (AGAINST, 0.9, DOMAIN),
+    "training.decay": ({"training.schedule": "wsd"}, "cosine", TRAINED),
     "das.soft_mask": (DAS, "gradient", TRAINED),
     "das.general_importance": (DAS, "random", TRAINED),
     "das.importance": (DAS, "fisher", TRAINED),
@@ -213,7 +217,7 @@ def test_a_field_that_determines_results_changes_these_keys(config: Config, name
 def test_a_field_that_counts_only_with_others(config: Config, tmp_path: Path, name: str) -> None:
     (tmp_path / "data" / "questions.jsonl").write_text('{"text": "Is this a question?"}\n')
     others, value, expected = WITH[name]
-    if name != "corpus.decontaminate" and others.keys().isdisjoint(DAS):
+    if name not in ("corpus.decontaminate", "training.decay") and others.keys().isdisjoint(DAS):
         assert differing(keys(config), keys(given(config, name, value))) == set()
     for other, setting in others.items():
         config = given(config, other, setting)

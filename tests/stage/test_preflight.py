@@ -141,3 +141,9 @@ def test_compiling_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         check_compile(config)
     check_compile(Config())
     check_compile(replace(config, resources=ResourcesConfig(address="10.0.0.1:6379")))  # its workers look
+
+
+def test_a_decay_without_a_cooldown_is_refused() -> None:
+    check_training(Config(training=TrainingConfig(schedule="wsd", decay="cosine")))
+    with pytest.raises(ConfigError, match=r"training\.decay cosine is for the schedule wsd"):
+        check_training(Config(training=TrainingConfig(decay="cosine")))

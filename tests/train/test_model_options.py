@@ -14,7 +14,7 @@ from adapt.objective.objective import CausalLanguageModelling
 from adapt.ray.runtime import PROCESS_ENVIRONMENT
 from adapt.support.errors import ConfigError, ModelError
 from adapt.train.capacity.device import check_compiler
-from adapt.train.model_options import apply_options, layers
+from adapt.train.model_options import apply_options, freeze, layers
 from tests.model.architectures import ARCHITECTURES, LAYERS, random_model
 from tests.train.capacity.test_flops import rows
 
@@ -41,6 +41,16 @@ def test_checkpointing_changes_nothing(name: str, dropout: bool) -> None:
     again, found = gradients(name, TrainingConfig(gradient_checkpointing=True), dropout)
     assert again == loss
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_frozen_parameters_get_no_gradient() -> None:
+    model = random_model("bert")
+    freeze(model, TrainingConfig(freeze=["embeddings", "layers:1", "*.output.*"]))
+    keep_documents_apart(model.eval())
+    CausalLanguageModelling().loss(model.train(), rows(10, documents=2)).backward()
+    without = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    named = {name for name in dict(model.named_parameters()) if "_embeddings." in name or ".output." in name}
+    assert without == named | {name for name, _ in model.named_parameters() if ".layer.0." in name}
 
 
 @pytest.mark.slow

@@ -88,6 +88,35 @@ def test_it_is_the_papers_and_it_clips():
     assert papers.state[twins[1]]["rms"] == pytest.approx(1)
 
 
+GROUPED = {"embedding_rate": 0.5, "layer_decay": 0.6}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw"])
+def test_embeddings_and_lower_layers_train_at_their_share_of_the_rate(ranks, optimizer):
+    """Two layers: the upper one at the full rate, the lower one at 0.6 of it, embeddings at 0.5 * 0.6^2."""
+    factors = {}
+    for name, _ in model().named_parameters():
+        if "_embeddings.weight" in name:
+            factors[name] = 0.5 * 0.6**2
+        elif "layer.0." in name:
+            factors[name] = 0.6
+    assert len(factors) > 10
+    given = {**GROUPED, **(STABLE if optimizer == "stable_adamw" else {})}
+    expected = reference(
+        Case(training=given), optimizer=Paper if optimizer == "stable_adamw" else torch.optim.AdamW, factors=factors
+    )
+    for outcome in ranks(2).run(train_all, [Case(stage, training=given) for stage in range(4)])[0]:
+        assert_close(outcome, expected)
+
+
+def test_shares_of_the_rate_go_on_in_a_resumed_run_at_another_stage(ranks, tmp_path):
+    first = Case(2, steps=4, training=GROUPED, save=tmp_path / "saved", save_after=2)
+    whole = ranks(2).run(train, first)[0]
+    for stage in (0, 3):
+        resumed = ranks(2).run(train, Case(stage, steps=4, training=GROUPED, load=tmp_path / "saved"))[0]
+        assert_close(resumed, whole, last=2)
+
+
 def test_a_parameter_without_a_gradient_stays():
     parameter = nn.Parameter(torch.ones(3))
     optimizer = StableAdamW([{"params": [parameter], "weight_decay": 0.1}], sharded=False, lr=0.1, fused=True)

@@ -235,6 +235,19 @@ def test_wsd_by_example() -> None:
     assert branch_step(config(schedule="wsd", warmup_fraction=0.0, cooldown_fraction=1.0), 10) is None
 
 
+@pytest.mark.parametrize(("decay", "theirs"), [("one_minus_sqrt", "1-sqrt"), ("cosine", "cosine")])
+def test_the_decay_of_wsd_against_transformers(decay: str, theirs: str) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = get_wsd_schedule(optimizer, 2, 12, 20, decay_type=theirs, min_lr_ratio=0.1)
+    expected = []
+    for _ in range(20):
+        expected.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    given_ = {"warmup_steps": 2, "cooldown_fraction": 0.6, "floor_fraction": 0.1, "learning_rate": 1.0}
+    assert rates(20, schedule="wsd", decay=decay, **given_)[2:] == pytest.approx(expected[2:])
+
+
 @given(st.integers(1, 200), st.integers(0, 200), st.integers(0, 400), st.floats(0, 1))
 def test_up_to_its_cooldown_a_longer_run_is_the_same(steps: int, warmup: int, more: int, cooldown: float) -> None:
     """Exactly, so that a branch continues it."""

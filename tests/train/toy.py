@@ -202,9 +202,15 @@ def moments(engine: Engine) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
 
 
 def reference(
-    case: Case, rates: list[float] | None = None, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW
+    case: Case,
+    rates: list[float] | None = None,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW,
+    factors: dict[str, float] | None = None,
 ) -> Outcome:
-    """The same in plain torch, in one process: one pass over each global batch, and torch's plainest AdamW."""
+    """The same in plain torch, in one process: one pass over each global batch, and torch's plainest AdamW.
+
+    `factors` are those of the learning rate, by parameter; 1 for the others.
+    """
     toy, training, masking = model(frozen=case.frozen), settings(**case.training), Objective()
     trained = {name: p for name, p in toy.named_parameters() if p.requires_grad}
     adamw = optimizer(
@@ -227,8 +233,8 @@ def reference(
         if 0 < training.max_gradient_norm < norm:
             for parameter in trained.values():
                 parameter.grad *= training.max_gradient_norm / norm
-        for group in adamw.param_groups:
-            group["lr"] = rates[number] if rates else rate(number)
+        for group, name in zip(adamw.param_groups, trained, strict=True):
+            group["lr"] = (rates[number] if rates else rate(number)) * (factors or {}).get(name, 1.0)
         adamw.step()
         norms.append(norm.item())
         losses.append(loss.item())

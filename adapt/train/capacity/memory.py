@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
 
-from adapt.config import Config, Workers, fewest_of, most_of
+from adapt.config import Config, TrainingConfig, Workers, fewest_of, most_of
 from adapt.method.base import AddedMemory, Method
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
+from adapt.model.trainable import trained_share
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import Device
 from adapt.train.capacity.flops import predicted_fraction
@@ -90,6 +91,8 @@ class Demand:
     copies: float = 1.0
     """How often the rows stand in a pass: a method may compare views of them."""
     method: Method = field(default_factory=Method)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    """Says which parameters are frozen."""
 
     @classmethod
     def of(
@@ -122,6 +125,7 @@ class Demand:
             on_gpu=on_gpu,
             copies=1 + added.trained + added.per_document / min(length, document_length or length),
             method=method,
+            training=training,
         )
 
 
@@ -135,9 +139,10 @@ def estimate(size: ModelSize, setting: Demand) -> Memory:
     added = setting.method.added_memory(size, share)
     whole, part = 4.0 * size.parameters, 4.0 * size.parameters / share
     own_copy = part if setting.zero_stage else 0.0
+    trained = min(added.trained, trained_share(setting.training, size))
     parameters = part if setting.zero_stage == 3 else whole
-    optimizer = (2 * part + own_copy) * added.trained
-    gradients = (part if setting.zero_stage >= 2 else whole) * added.trained
+    optimizer = (2 * part + own_copy) * trained
+    gradients = (part if setting.zero_stage >= 2 else whole) * trained
     host = 0.0
     if setting.on_gpu and setting.offload != "none":
         host += optimizer + gradients

@@ -338,6 +338,19 @@ def test_constants_of_the_model_code() -> None:
     assert (LONG, SCORES) == (attention.LONG, linear_losses.PIECE_BYTES)
 
 
+def test_frozen_parameters_take_no_gradients_and_no_state(tmp_path) -> None:
+    model = random_model("bert")
+    model.save_pretrained(tmp_path)
+    size = model_size(tmp_path)
+    whole = estimate(size, setting())
+    freezing = estimate(size, setting(training=TrainingConfig(freeze=["embeddings", "layers:1"])))
+    named = dict(model.named_parameters())
+    frozen = sum(p.numel() for name, p in named.items() if "_embeddings." in name or ".layer.0." in name)
+    assert freezing.parameters == whole.parameters
+    assert whole.optimizer - freezing.optimizer == pytest.approx(8 * frozen, rel=0.02)
+    assert whole.gradients - freezing.gradients == pytest.approx(4 * frozen, rel=0.02)
+
+
 def test_parts_add_up() -> None:
     memory = estimate(ROBERTA, setting(zero_stage=2, on_gpu=True, offload="optimizer"))
     assert sum(memory.parts().values()) == memory.total

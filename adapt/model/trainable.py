@@ -1,0 +1,158 @@
+"""Which parameters are trained, and at which share of the learning rate, by their names. Loads no torch.
+
+`training.freeze` leaves parameters as they are; `training.embedding_rate` and `training.layer_decay` scale the learning
+rate. The names are those of the model's parameters; before a model is loaded, those in the headers of its weights.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from adapt.config import TrainingConfig
+from adapt.model.architecture import PATTERNS, pattern_of
+from adapt.model.locate import CONFIG, read_json
+from adapt.model.size import IN_LAYER, TABLE, ModelSize, tensor_shapes
+from adapt.support.errors import ConfigError, nearest
+
+EMBEDDINGS = "embeddings"
+_LAYERS = re.compile(r"layers:(\d+)")
+
+
+def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[str]:
+    """Returns the names of the parameters that `training.freeze` leaves untrained.
+
+    Args:
+        names: of all parameters.
+        kind: `model_type` of the model.
+        freeze: entries of `training.freeze`.
+
+    Raises:
+        ConfigError: an entry fits no parameter, there are fewer layers, or nothing is left to train.
+        ModelError: `layers:N` is asked of an architecture whose layers are not known.
+    """
+    names, freeze = list(names), list(freeze)
+    frozen: set[str] = set()
+    for entry in freeze:
+        found = {name for name in names if _fits(name, entry, kind)}
+        if (asked := _LAYERS.fullmatch(entry)) and int(asked[1]) > (count := _layer_count(names, kind)):
+            raise ConfigError(
+                f"training.freeze has {entry}, but the model has {count} layers", f"use layers:{count} at most"
+            )
+        if not found and not (asked and int(asked[1]) == 0):
+            raise _fits_nothing(entry, names)
+        frozen |= found
+    if freeze and frozen >= set(names):
+        raise ConfigError("training.freeze leaves no parameter to train", "freeze fewer of them")
+    return frozen
+
+
+def rate_factors(names: Iterable[str], kind: str, training: TrainingConfig) -> dict[str, float]:
+    """Returns the factor of the learning rate of each parameter.
+
+    Layer l of L, counted from 0, has layer_decay^(L - 1 - l), and tables of embeddings have embedding_rate times
+    layer_decay^L. Everything else, such as the language-model head and a last norm, has 1.
+
+    Args:
+        names: of all parameters.
+        kind: `model_type` of the model.
+        training: settings.
+
+    Raises:
+        ModelError: `training.layer_decay` is used, and the layers of this architecture are not known.
+    """
+    names, decay = list(names), training.layer_decay
+    layers = _layer_count(names, kind) if decay != 1 else 0
+
+    def factor(name: str) -> float:
+        if is_embedding(name):
+            return training.embedding_rate * decay**layers
+        number = _layer_of(name, kind) if decay != 1 else None
+        return 1.0 if number is None else decay ** (layers - 1 - number)
+
+    return {name: factor(name) for name in names}
+
+
+def is_embedding(name: str) -> bool:
+    """Whether a parameter is a table of embeddings: of tokens, positions or token types."""
+    return bool(TABLE.search(name)) and not IN_LAYER.search(name)
+
+
+def check_trained(training: TrainingConfig, folder: Path) -> None:
+    """Refuses `training.freeze` and `training.layer_decay` where they do not fit a model, by its headers.
+
+    Raises:
+        ConfigError: an entry of training.freeze fits no parameter, or nothing is left to train.
+        ModelError: the layers of this architecture are not known.
+    """
+    kind = str(read_json(folder / CONFIG).get("model_type"))
+    if training.freeze:
+        frozen_names(tensor_shapes(folder), kind, training.freeze)
+    if training.layer_decay != 1:
+        pattern_of(kind)
+
+
+def frozen_summary(training: TrainingConfig, folder: Path) -> str:
+    """Says how many tensors of a model `training.freeze` leaves as they are; empty for none.
+
+    Args:
+        training: settings.
+        folder: of the model.
+    """
+    if not training.freeze:
+        return ""
+    shapes = tensor_shapes(folder)
+    frozen = frozen_names(shapes, str(read_json(folder / CONFIG).get("model_type")), training.freeze)
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    share = sum(sizes[name] for name in frozen) / sum(sizes.values())
+    return (
+        f"{len(frozen)} of {len(sizes)} tensors are frozen, {share:.0%} of the parameters"
+        f" (training.freeze: {', '.join(training.freeze)})"
+    )
+
+
+def trained_share(training: TrainingConfig, size: ModelSize) -> float:
+    """Returns the share of a model's parameters that `training.freeze` leaves to train, from 0 to 1.
+
+    Args:
+        training: settings.
+        size: of the model.
+    """
+    sizes = dict(size.tensors)
+    if not training.freeze or not sizes:
+        return 1.0
+    frozen = frozen_names(sizes, size.kind, training.freeze)
+    return 1 - sum(sizes[name] for name in frozen) / sum(sizes.values())
+
+
+def _fits(name: str, entry: str, kind: str) -> bool:
+    if entry == EMBEDDINGS:
+        return is_embedding(name)
+    if asked := _LAYERS.fullmatch(entry):
+        number = _layer_of(name, kind)
+        return number is not None and number < int(asked[1])
+    layers = PATTERNS[kind].layers if kind in PATTERNS else ""
+    if layers and name.startswith(f"{layers}."):  # some checkpoints leave out how their base model is called
+        name = f"{entry.split('.')[0]}.{name}"
+    return fnmatchcase(name, entry)
+
+
+def _layer_of(name: str, kind: str) -> int | None:
+    """The number of the layer that a parameter belongs to; None for one outside of layers."""
+    layers = re.escape(pattern_of(kind).layers)
+    found = re.search(rf"(?:^|\.){layers}\.(\d+)\.", name)
+    return int(found[1]) if found else None
+
+
+def _layer_count(names: Iterable[str], kind: str) -> int:
+    return 1 + max((number for name in names if (number := _layer_of(name, kind)) is not None), default=-1)
+
+
+def _fits_nothing(entry: str, names: list[str]) -> ConfigError:
+    forms = "use embeddings, layers:N, or a pattern of parameter names such as *.attention.*"
+    return ConfigError(
+        f"training.freeze has {entry!r}, which fits no parameter of the model", nearest(entry, names, forms)
+    )

@@ -1,0 +1,87 @@
+"""Which parameters are trained and at which share of the learning rate, by their names."""
+
+from pathlib import Path
+
+import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from adapt.config import TrainingConfig
+from adapt.model.load import load_model
+from adapt.model.size import model_size
+from adapt.model.trainable import check_trained, frozen_names, frozen_summary, rate_factors, trained_share
+from adapt.support.errors import ConfigError, ModelError
+
+NAMES = [
+    "bert.embeddings.word_embeddings.weight",
+    "bert.embeddings.position_embeddings.weight",
+    "bert.embeddings.LayerNorm.weight",
+    *(f"bert.encoder.layer.{n}.{part}" for n in range(3) for part in ("attention.self.query.weight", "output.bias")),
+    "cls.predictions.bias",
+]
+
+
+@pytest.mark.parametrize(
+    ("freeze", "expected"),
+    [
+        ([], []),
+        (["embeddings"], NAMES[:2]),
+        (["layers:1"], NAMES[3:5]),
+        (["layers:0"], []),
+        (["*.attention.*"], [NAMES[3], NAMES[5], NAMES[7]]),
+        (["embeddings", "layers:2"], [*NAMES[:2], *NAMES[3:7]]),
+    ],
+)
+def test_entries_name_parameters(freeze: list[str], expected: list[str]) -> None:
+    assert frozen_names(NAMES, "bert", freeze) == set(expected)
+
+
+@pytest.mark.parametrize(
+    ("entry", "what", "fix"),
+    [
+        ("layers:4", "has layers:4, but the model has 3 layers", "layers:3 at most"),
+        ("*.attn.*", "'*.attn.*', which fits no parameter", "embeddings, layers:N, or a pattern"),
+        ("bert.embeddings.word_embedding.weight", "fits no parameter", f"did you mean {NAMES[0]}?"),
+        ("embedding", "fits no parameter", "embeddings"),
+        ("*", "leaves no parameter to train", "freeze fewer"),
+    ],
+)
+def test_what_fits_nothing_is_refused(entry: str, what: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        frozen_names(NAMES, "bert", [entry])
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_layers_of_an_unknown_architecture_are_refused_and_patterns_are_not() -> None:
+    with pytest.raises(ModelError, match="units of mystery models are not known"):
+        frozen_names(NAMES, "mystery", ["layers:1"])
+    assert frozen_names(NAMES, "mystery", ["cls.*"]) == {NAMES[-1]}
+
+
+def test_rates_fall_layer_by_layer() -> None:
+    factors = rate_factors(NAMES, "bert", TrainingConfig(embedding_rate=2.0, layer_decay=0.5))
+    assert [factors[NAMES[3 + 2 * layer]] for layer in range(3)] == [0.25, 0.5, 1.0]
+    assert factors[NAMES[0]] == factors[NAMES[1]] == 2 * 0.5**3
+    assert factors["bert.embeddings.LayerNorm.weight"] == factors["cls.predictions.bias"] == 1
+
+
+def test_headers_say_what_a_loaded_model_says(tiny_bert: Path) -> None:
+    training = TrainingConfig(freeze=["embeddings", "layers:1"])
+    check_trained(training, tiny_bert)
+    named = dict(load_model(tiny_bert).named_parameters())
+    frozen = frozen_names(named, "bert", training.freeze)
+    share = 1 - sum(named[name].numel() for name in frozen) / sum(value.numel() for value in named.values())
+    size = model_size(tiny_bert)
+    assert size
+    assert trained_share(training, size) == pytest.approx(share, abs=0.02)
+    assert frozen_summary(training, tiny_bert).startswith(f"{len(frozen)} of ")
+    assert "embeddings, layers:1" in frozen_summary(training, tiny_bert)
+
+
+def test_checkpoints_that_leave_out_the_base_models_name_take_the_same_patterns(tmp_path: Path) -> None:
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=2, n_head=2, n_positions=16))
+    model.transformer.save_pretrained(tmp_path)  # "h.0...", as OpenAI's GPT-2 on the Hub
+    check_trained(TrainingConfig(freeze=["transformer.h.0.*"]), tmp_path)
+    check_trained(TrainingConfig(freeze=["*.attn.*", "embeddings", "layers:1"]), tmp_path)
+    with pytest.raises(ConfigError, match="fits no parameter"):
+        check_trained(TrainingConfig(freeze=["transformer.h.7.*"]), tmp_path)
