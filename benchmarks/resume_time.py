@@ -1,8 +1,8 @@
 """Time to the first batch of a resumed run, early and late in its corpus.
 
 Prepared: a large synthetic corpus of token shards. `growth` is the time at step 100,000 over that at step 10, each in a
-process that opens the corpus anew. Streamed: the time at the middle and last batch of a corpus of many files, over that
-at the first. It must not grow either, because only one item and one window are read again.
+process that opens the corpus again. Streamed: the time at the middle and last batch of a corpus of many files, over
+that at the first. It must not grow either, because only one item and one window are read again.
 """
 
 import time

@@ -141,11 +141,11 @@ def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table 
             rho, low, high = correlation(groups, pairs)
             rows.append([name.replace("_", " "), Cell(f"{rho:+.2f}", f"{low:+.2f} to {high:+.2f}"), f"{len(pairs)}"])
     note = (
-        f"Rank correlation (Spearman's, with ranks within a task) between the figure and the gain on {baseline}, both "
-        "means over seeds; below it a 95% interval, by drawing selections anew, and the seeds of each."
+        f"Spearman's rank correlation, within tasks, of the figure with the gain over {baseline}. Both are means over "
+        "seeds. The 95% interval resamples selections and their seeds."
     )
     header = ["figure", "correlation with the gain", "selections"]
-    return Table(header, rows, "Which figure tells the gain?", note) if rows else None
+    return Table(header, rows, "Which figure predicts the gain?", note) if rows else None
 
 
 def correlation(groups: Sequence[int], pairs: Sequence[np.ndarray]) -> tuple[float, float, float]:

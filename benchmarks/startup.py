@@ -34,7 +34,7 @@ def measure(options: Options) -> Result:
         times: dict[str, list[float]] = {name: [] for name in TARGETS}
         ways = {"": _start, "library_": _start_library}
         for seed in range(1, 2 if options.quick else 4):
-            for number, (way, start) in enumerate(ways.items()):  # in turns, so that a busy machine disturbs both alike
+            for number, (way, start) in enumerate(ways.items()):  # in turns, so that other load affects both equally
                 known = len(_reports(folder))
                 began = time.perf_counter()
                 process = start(corpus, folder / "runs", 10 * seed + number)

@@ -69,8 +69,8 @@ def saved(finished: Study) -> Table | None:
                 f"{extended.fertility_after:.3f}",
                 f"{extended.length_saved:.1%}",
             ]
-    header = ["domain", "words", "pieces a word before", "after", "shorter by"]
-    return Table(header, list(rows.values()), "What the words save") if rows else None
+    header = ["domain", "words", "tokens per word before", "after", "shorter by"]
+    return Table(header, list(rows.values()), "How much shorter texts become") if rows else None
 
 
 def scores(finished: Study) -> Found:
@@ -93,8 +93,8 @@ def shares(found: Found) -> Table | None:
         if recipe not in (BASE, DAPT):
             rows.append([recipe, *(_share(found, recipe, domain) for domain in found.tasks)])
     note = (
-        f"Mean gain over {BASE}, as a share of that of {DAPT}, with a 95% interval by drawing seeds anew. It is not "
-        f"said where the interval of {DAPT}'s own gain holds 0."
+        f"Mean gain over {BASE} as a share of the gain of {DAPT}. The 95% interval resamples seeds. Left out where the "
+        f"interval of the gain of {DAPT} includes 0."
     )
     return Table(["recipe", *found.tasks], rows, f"Share of the gain of {DAPT}", note)
 
