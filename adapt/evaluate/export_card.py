@@ -132,7 +132,7 @@ def _words(legibility: Legibility | None) -> dict[str, str]:
     unknown, pieces = legibility.unknown_share, legibility.pieces_per_word
     return {
         **({"unknown words": f"{unknown:.1%}"} if unknown is not None else {}),
-        **({"pieces per word": f"{pieces:.2f}"} if pieces is not None else {}),
+        **({"tokens per word": f"{pieces:.2f}"} if pieces is not None else {}),
     }
 
 

@@ -125,7 +125,7 @@ def _drawn(steps: list[int], losses: list[float], name: str) -> str:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel("step")
-        axes.set_ylabel("training loss [nats]")
+        axes.set_ylabel("training loss [nats per token]")
         return svg(figure, f"training-{name}")
 
 

@@ -18,7 +18,7 @@ from adapt.statistics.seeds import LEVEL
 SHOWN_TRIALS = 12
 """Trials that a table has before the rest is folded."""
 FEW_SEEDS = "Five seeds or fewer cannot show a significant difference."
-FRESH = {"best": "best trial", "as_it_is": "as it is", "difference": "difference"}
+FRESH = {"best": "best trial", "as_it_is": "your configuration", "difference": "difference"}
 """What is told of a figure with fresh seeds, and what it is called in the table."""
 FRONT = "*"
 """Stands beside trials that no other is better than in all objectives."""
@@ -31,21 +31,27 @@ def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
 
 def _gained(found: FoundSearch) -> str:
     objective, best, as_it_is = found.first, found.best, found.as_it_is
-    chosen = f"Of {len(found.rows)} trials the best on dev is number {best.number}"
-    chosen += f", with {objective} {best.value(objective):.4g}"
-    chosen += f" (as it is {as_it_is.value(objective):.4g})" if as_it_is and best is not as_it_is else ""
+    chosen = (
+        f"Of {len(found.rows)} trials, trial {best.number} is best on dev with {objective} {best.value(objective):.4g}"
+    )
+    if as_it_is and best is not as_it_is:
+        chosen += f", compared with {as_it_is.value(objective):.4g} for your configuration"
     if best is as_it_is:
-        return f"Of {len(found.rows)} trials none was better on dev than the configuration as it is."
+        return f"Of {len(found.rows)} trials none was better on dev than your configuration."
     if not found.confirmed:
-        return f"{chosen}. The best of many was also lucky: what it gains, seeds that no trial had can say."
+        return f"{chosen}. The best of many trials was also lucky: only fresh seeds can show what it gains."
     figures, seeds = found.confirmed["fresh"], len(found.confirmed["seeds"])
     if found.confirmed["gained"] is None:
-        return f"{chosen}. The configuration as it is failed, so what {seeds} fresh seeds say is compared with nothing."
+        return f"{chosen}. Your configuration failed, so the figures of {seeds} fresh seeds are compared with nothing."
     gains = "; ".join(f"{name} {_difference(figure['difference'])}" for name, figure in figures.items())
     selection = found.confirmed["selection"]
-    luck = "" if selection is None else f" Of the gain that was seen, {selection:+.4f} was selection."
+    luck = (
+        ""
+        if selection is None
+        else f" {selection:+.4f} of the gain on dev was the luck of choosing the best of many trials."
+    )
     few = f" {FEW_SEEDS}" if _are_few(seeds) else ""
-    return f"{chosen}. With {seeds} fresh seeds it changes {gains}.{luck}{few}"
+    return f"{chosen}. With {seeds} fresh seeds, it changes {gains}.{luck}{few}"
 
 
 def _are_few(seeds: int) -> bool:
@@ -106,7 +112,7 @@ def _said_of(known: Importances | None) -> str:
 def _curves(found: FoundSearch, name: str) -> list[Drawn]:
     kinds = (
         (turn_curves(found), "steps", found.first, f"Turns: {found.first} when it was judged"),
-        (loss_curves(found), "step", "training loss [nats]", "Training: loss by step"),
+        (loss_curves(found), "step", "training loss [nats per token]", "Training: loss by step"),
         (score_curves(found), "epoch", "score on dev", "Fine-tuning: score on dev by epoch"),
     )
     return [
@@ -122,11 +128,11 @@ def _tables(found: FoundSearch) -> list[Block]:
     rows = [_row(found, number, several) for number in range(len(found.trials))]
     metrics = found.record.metrics
     note = (
-        f"On dev, with 95% intervals where there are several seeds. {len(found.rows)} trials have {metrics['stages']}"
-        f" stages; {metrics['shared']} times a trial found a stage that another has, too."
-        f" All together took {hours(metrics['device_hours'], 'device-')}."
+        f"Measured on dev, with 95% intervals if there are several seeds. The {len(found.rows)} trials have"
+        f" {metrics['stages']} stages and took {hours(metrics['device_hours'], 'device-')}. {metrics['shared']} times a"
+        " trial reused a stage of another trial."
     )
-    note += f" {FRONT} no trial is better in all objectives." if several else ""
+    note += f" {FRONT} no other trial is at least as good in every objective." if several else ""
     blocks: list[Block] = [Table(header, rows[:SHOWN_TRIALS], f"{found.label}: trials of {metrics['job']}", note)]
     if rest := rows[SHOWN_TRIALS:]:
         blocks.append(Folded(f"More trials: {len(rest)}", [Table(header, rest)]))
@@ -141,7 +147,7 @@ def _tables(found: FoundSearch) -> list[Block]:
         if row["number"] not in measured
     ]
     if others:
-        title = f"Trials that failed, or were stopped on their way: {len(others)}"
+        title = f"Trials that failed or were stopped early: {len(others)}"
         blocks.append(Folded(title, [Table(["trial", "why", "values"], others, words=True)]))
     return blocks
 
@@ -153,7 +159,8 @@ def _fresh_tables(found: FoundSearch) -> list[Block]:
     rows: list[list[Cell | str]] = [
         [name, *(_fresh_cell(figure[place]) for place in FRESH)] for name, figure in found.confirmed["fresh"].items()
     ]
-    note = f"Means over seeds {', '.join(map(str, found.confirmed['seeds']))}, which no trial had, with 95% intervals."
+    seeds = ", ".join(map(str, found.confirmed["seeds"]))
+    note = f"Means over seeds {seeds}, which no trial used, with 95% intervals. The difference is paired by seed."
     return [Table(["figure", *FRESH.values()], rows, f"{found.label}: with fresh seeds", note)]
 
 
@@ -164,7 +171,7 @@ def _fresh_cell(figure: Mapping[str, float | None] | None) -> Cell:
 def _row(found: FoundSearch, place: int, several: bool) -> list[Cell | str]:
     trial = found.trials[place]
     is_best = trial.number == found.best.number
-    name = f"{trial.number}, as it is" if trial.number == 0 else str(trial.number)
+    name = f"{trial.number}, unchanged" if trial.number == 0 else str(trial.number)
     mark = FRONT if several and trial in found.front else ""
     figures = [
         Cell(f"{trial.value(name):.4f}", _interval(trial.figures[name]), strong=is_best) for name in found.objectives
@@ -188,7 +195,7 @@ def _shown(value: Any) -> str:
 
 AS_IT_IS, OTHERS, BEST = 0, 1, 2
 """Numbers of colours."""
-LEGEND = (("best trial", BEST), ("as it is", AS_IT_IS), ("other trials; the darker, the better", OTHERS))
+LEGEND = (("best trial", BEST), ("your configuration", AS_IT_IS), ("other trials; the darker, the better", OTHERS))
 WIDE = 10.0
 """From this ratio of the largest to the smallest value on, an axis is logarithmic."""
 AXIS = 1.7
@@ -231,7 +238,7 @@ def parallel_coordinates(found: FoundSearch, name: str) -> Drawn:
         axes.set_xlim(-0.55, len(columns) - 0.5)
         axes.set_ylim(-0.02, 1.12)
         axes.set_axis_off()
-        caption = f"Every trial as a line over its values. On {', '.join(found.objectives)} better is up."
+        caption = f"Each line is a trial and passes through its values. Up is better for {', '.join(found.objectives)}."
         return svg(figure, f"trials-{name}"), caption
 
 
@@ -272,7 +279,9 @@ def importance_figure(known: Importances, name: str) -> Drawn:
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="both", length=0)
         axes.set_xlabel("share of the variance [%]")
-        return svg(figure, f"importance-{name}"), "How much each field mattered, with 95% intervals over the trials."
+        return svg(
+            figure, f"importance-{name}"
+        ), "Share of the variance that each field explains, with 95% intervals over the trials."
 
 
 def curves_figure(
@@ -306,7 +315,9 @@ def front_figure(found: FoundSearch, name: str) -> Drawn:
             )
         axes.set_xlabel(first)
         axes.set_ylabel(second)
-        return svg(figure, f"front-{name}"), "One objective against the other; filled and joined where none is better."
+        return svg(
+            figure, f"front-{name}"
+        ), "One objective against the other. Filled points on the line are beaten by no other trial."
 
 
 def _points(trials: Sequence[FoundTrial], first: str, second: str) -> tuple[list[float], list[float]]:

@@ -64,7 +64,7 @@ def _losses(
             axes.plot(*_xy([point for point in known if point[0] == learnt]), "o", color=shade, markersize=6)
         _name_steps(axes, ["start", *order])
         axes.set_ylim(*limits)
-        axes.set_ylabel("held-out loss [nats]")
+        axes.set_ylabel("held-out loss [nats per token]")
         return svg(figure, f"sequence-losses-{method}-{'-'.join(order)}")
 
 
@@ -99,7 +99,7 @@ class MethodReached:
 
     method: str
     point: tuple[float, float]
-    """At the end, the mean over domains; and the change on general text [nats a predicted token]."""
+    """At the end, the mean over domains; and the change on general text [nats per token]."""
     intervals: tuple[tuple[float, float], tuple[float, float]]
     """95% of each, or the point itself with one seed."""
     is_one_model: bool
@@ -138,12 +138,20 @@ def front_verdict(sequences: Sequences) -> list[FindingBlock]:
     if rivals < FEWEST:
         return []
     names = "; ".join(each.method for each in front)
-    text = f"Of {rivals} methods, {len(front)} are beaten on both by none ({names})"
+    are = "method is" if len(front) == 1 else "methods are"
+    text = f"{len(front)} of {rivals} {are} beaten by no other on both losses ({names})"
     if bend is None:
-        return [FindingBlock("Domains against general text", f"{text}, and their front has no knee.", "open")]
+        return [
+            FindingBlock("Domains against general text", f"{text}, and there is no single best compromise.", "open")
+        ]
     loss, change = bend.point
     ends = f"loss on the domains {loss:.3f}, on general text {nats(change, 3)}"
-    return [FindingBlock("Domains against general text", f"{text}; the knee is {bend.method}: {ends}.")]
+    return [
+        FindingBlock(
+            "Domains against general text",
+            f"{text}. The best compromise (the knee) is {bend.method}: {ends} nats per token.",
+        )
+    ]
 
 
 def sequence_front(sequences: Sequences) -> Figures | None:
@@ -183,8 +191,8 @@ def _drawing(methods: Sequence[MethodReached], front: Sequence[MethodReached], b
         axes.plot(*zip(*(each.point for each in front), strict=True), color=INK, linewidth=1.4, zorder=1)
         if bend:
             axes.plot(*bend.point, "o", color=INK, markersize=14, fillstyle="none")
-        axes.set_xlabel("loss on the domains at the end [nats]")
-        axes.set_ylabel("change on general text [nats]")
+        axes.set_xlabel("loss on the domains at the end [nats per token]")
+        axes.set_ylabel("change on general text [nats per token]")
         _name(figure, axes, methods)
         return svg(figure, "domains-against-general-text")
 

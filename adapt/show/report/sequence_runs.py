@@ -155,7 +155,7 @@ class Measure:
     """The name that `sequence_figures` gives it."""
     title: str
     is_loss: bool = False
-    """Whether it is in nats a predicted token; otherwise it is a share, shown in points."""
+    """Whether it is in nats per token. Otherwise it is a share, shown in points of 100."""
     is_change: bool = True
     """Whether it is shown with its sign."""
 

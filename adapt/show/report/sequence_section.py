@@ -19,8 +19,8 @@ from adapt.statistics.comparison import out_of_reach, p_value
 from adapt.statistics.seeds import spread
 
 Compared = Mapping[str, Mapping[str, Paired]]
-FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, on held-out loss,", " nats")}
-AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats")}
+FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, in held-out loss,", " nats per token")}
+AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats per token")}
 """The figures that sentences tell, with subject and unit: what scores, or else losses, forget; and both averages."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 

@@ -27,6 +27,9 @@ ABOUT = (
 )
 
 
+TITLE = "Methods (scores in points of 100, losses in nats per token)"
+
+
 def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table:
     """Makes a table with a row per method: mean, standard deviation and 95% interval of its figures over seeds."""
     shown = _shown(sequences)
@@ -41,7 +44,7 @@ def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) 
     ]
     note = f"Mean over seeds, each the mean over its orders, ± standard deviation, 95% interval. {ABOUT}"
     marks = f" {MARKS}; not corrected for the number of figures." if any(compared.values()) else ""
-    return Table(["method", *(measure.title for measure in shown), "seeds", "runs"], rows, "Methods", note + marks)
+    return Table(["method", *(measure.title for measure in shown), "seeds", "runs"], rows, TITLE, note + marks)
 
 
 def _shown(sequences: Sequences) -> list[Measure]:
@@ -102,8 +105,8 @@ def by_task(sequences: Sequences) -> Table | None:
     rows = [_task(task, METRICS.get(name, name), sequences) for task, name in metric.items()]
     header = ["task", *(_heading(name, sequences) for name in sequences.methods)]
     note = (
-        "Mean over seeds, each the mean over its orders, x 100, ± standard deviation; best in bold. Separate "
-        "models: the score of the model of the task's domain."
+        "Mean over seeds (each the mean over its orders) in points of 100, ± standard deviation; the best is bold. "
+        "Separate models: the score of the model of the task's domain."
     )
     return Table(header, rows, "Scores at the end", note) if rows else None
 
@@ -224,8 +227,8 @@ class Column:
 
 COLUMNS = (
     Column("parameters", lambda costs: costs.parameters, lambda value: f"{value / 1e6:,.1f} M"),
-    Column("on disk", lambda costs: costs.stored, lambda value: _bytes(value)),
-    Column("operations", lambda costs: costs.flops, lambda value: f"{value:.2e}"),
+    Column("size on disk", lambda costs: costs.stored, lambda value: _bytes(value)),
+    Column("training FLOPs", lambda costs: costs.flops, lambda value: f"{value:.2e}"),
     Column("device time", lambda costs: costs.device_hours, hours, median),
     Column("peak memory", lambda costs: costs.peak_memory, lambda value: _bytes(value)),
 )
@@ -245,11 +248,11 @@ def sequence_costs(sequences: Sequences) -> Table | None:
         [name, *(_cell(column, found, baseline) for column in COLUMNS)] for name, found in known.items() if found
     ]
     note = (
-        "Of a sequence; below it, over the baseline's. Parameters and weights on disk are those of the model that is "
-        "left, or of the models of all domains; operations those of its trainings; device time (the median over runs) "
-        "that of trainings and of what the method measures between them; memory the most that a worker held."
+        "Per sequence; below a figure is its ratio to the baseline's. Parameters and size on disk are of the final "
+        "model, or of the models of all domains together. FLOPs are of trainings. Device time is the median over runs "
+        "and includes what the method measures between trainings. Peak memory is the most that a worker used."
     )
-    return Table(["method", *(column.title for column in COLUMNS)], rows, "What methods take", note)
+    return Table(["method", *(column.title for column in COLUMNS)], rows, "What methods cost", note)
 
 
 def _cell(column: Column, found: Sequence[RunCosts], baseline: Sequence[RunCosts]) -> Cell:

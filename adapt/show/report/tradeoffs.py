@@ -28,7 +28,7 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class LossOn:
-    """The held-out loss on a text [nats a predicted token]."""
+    """The held-out loss on a text [nats per token]."""
 
     value: float
     change: float | None = None
@@ -249,7 +249,7 @@ def _law_finding(group: list[tuple[Mixed, TradeOff]], before: TradeOff) -> Findi
 
 
 def _error(law: MixtureLaw) -> str:
-    return f"{law.error:.3f} nats ({max(law.explained, 0.0):.0%} of the spread explained)"
+    return f"{law.error:.3f} nats per token ({max(law.explained, 0.0):.0%} of the variance explained)"
 
 
 MARK = "\N{BLACK STAR}"
@@ -270,18 +270,25 @@ def tradeoff_verdicts(found: Sequence[MeasuredAlike]) -> list[FindingBlock]:
 
 def _finding(measured: MeasuredAlike) -> FindingBlock:
     front, bend = _on_front(measured)
-    text = f"Of {len(measured.models)} models, {len(front)} are beaten on both texts by none"
+    are = "model is" if len(front) == 1 else "models are"
+    text = f"{len(front)} of {len(measured.models)} {are} beaten by no other on both texts"
     if bend is None:
         names = "; ".join(model.label for model in front)
-        return FindingBlock("Gain against forgetting", f"{text} ({names}), and their front has no knee.", "open")
+        return FindingBlock(
+            "Gain against forgetting", f"{text} ({names}), and there is no single best compromise.", "open"
+        )
     losses = " and ".join(
         f"loss on {name} {loss.value:.2f}{_change(loss)}"
         for name, loss in (("the domain", bend.domain), ("general text", bend.general))
     )
     if bend.label == BASE:
-        return FindingBlock("Gain against forgetting", f"{text}; the knee is the base itself: {losses}.", "open")
+        return FindingBlock(
+            "Gain against forgetting", f"{text}. The best compromise (the knee) is the base itself: {losses}.", "open"
+        )
     price = "" if bend.hours is None else f", for {hours(bend.hours, 'device-')}"
-    return FindingBlock("Gain against forgetting", f"{text}; the knee is {bend.label}: {losses}{price}.")
+    return FindingBlock(
+        "Gain against forgetting", f"{text}. The best compromise (the knee) is {bend.label}: {losses}{price}."
+    )
 
 
 def _change(loss: LossOn) -> str:
@@ -301,13 +308,13 @@ def tradeoff_section(found: Sequence[MeasuredAlike]) -> list[Block]:
     for number, measured in enumerate(found):
         front, bend = _on_front(measured)
         note = (
-            "Held-out loss, nats a predicted token, lower is better; below it the change against the base with its 95%"
-            f" interval over documents, for this one training. {MARK} the knee: the farthest below the line between the"
-            " ends."
+            "Held-out loss in nats per token; lower is better. Below it is the change from the base with its 95%"
+            f" interval over documents, for this one training. {MARK} the knee, the best compromise: the model farthest"
+            " below the line between the ends of the front."
         )
         about = (
-            "Each point is a model; lines join those that lie between the base and one training. The dark line is the"
-            " front: nothing else is better on both texts. Device time is that of the training; merging costs nothing."
+            "Each point is a model. Lines join the models between the base and one training. The dark line is the"
+            " front: no other model is better on both texts. Device time is of the training; merging costs nothing."
         )
         everything = sorted(measured.models, key=lambda model: model.point)
         blocks += [
@@ -359,8 +366,8 @@ def _drawing(measured: MeasuredAlike, front: Sequence[TradeOff], bend: TradeOff 
         axes.plot(*zip(*(model.point for model in front), strict=True), color=INK, linewidth=1.6, zorder=1)
         if bend:
             axes.plot(*bend.point, "o", color=INK, markersize=14, fillstyle="none")
-        axes.set_xlabel("loss on the domain [nats]")
-        axes.set_ylabel("loss on general text [nats]")
+        axes.set_xlabel("loss on the domain [nats per token]")
+        axes.set_ylabel("loss on general text [nats per token]")
         return svg(figure, f"gain-against-forgetting-{number}")
 
 

@@ -40,7 +40,7 @@ def test_all_trials_are_listed_the_best_first(tmp_path: Path) -> None:
     first, more, failed = tables(search_blocks([found]))
     assert len(first.rows) + len(more.rows) == 16
     assert failed.rows[0][:2] == ["4", "failed: the workers failed: rank 0: OutOfMemoryError"]
-    as_it_is = next(row for row in [*first.rows, *more.rows] if "as it is" in getattr(row[0], "text", ""))
+    as_it_is = next(row for row in [*first.rows, *more.rows] if "unchanged" in getattr(row[0], "text", ""))
     assert as_it_is[2:] == ["0.0001", "0.15", "paper"]
 
 
@@ -66,7 +66,7 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     (found,) = searches_of(study(tmp_path, objectives=2))
     drawn = [drawing for block in search_blocks([found]) if isinstance(block, Figures) for drawing in block.drawings]
     assert len(drawn) == 5  # parallel coordinates, importance, both kinds of curves, the front
-    assert "filled and joined" in drawn[-1][1]
+    assert "Filled points on the line" in drawn[-1][1]
     (table, *_) = tables(search_blocks([found]))
     marks = {getattr(row[0], "text", "").split(",")[0] for row in table.rows if getattr(row[0], "mark", "")}
     assert marks
@@ -100,14 +100,14 @@ def test_what_was_gained_is_what_fresh_seeds_say(
     assert "Five seeds or fewer cannot show a significant difference." in finding.text
     (without,) = search_verdicts(searches_of(Study("one", "base", [entry])))
     assert without.tone == "plain"
-    assert "seeds that no trial had" in without.text
+    assert "only fresh seeds can show" in without.text
 
 
 def test_where_no_trial_was_better_the_verdict_says_so(tmp_path: Path) -> None:
     entry = fake_search(tmp_path)
     entry.record.metrics["best"] = 0
     (finding,) = search_verdicts(searches_of(Study("one", "base", [entry])))
-    assert finding.text == "Of 17 trials none was better on dev than the configuration as it is."
+    assert finding.text == "Of 17 trials none was better on dev than your configuration."
 
 
 def test_the_page_has_the_section(tmp_path: Path) -> None:
@@ -136,6 +136,6 @@ def test_a_best_trial_that_nothing_is_compared_with_is_said_to_be(tmp_path: Path
     known = replace(confirmed, finished=finished(replace(confirmed.record, metrics=metrics)))
     (found,) = searches_of(Study("one", "base", [entry, known]))
     (finding,) = search_verdicts([found])
-    assert "The configuration as it is failed, so what 6 fresh seeds say is compared with nothing." in finding.text
+    assert "Your configuration failed, so the figures of 6 fresh seeds are compared with nothing." in finding.text
     fresh = next(table for table in tables(search_blocks([found])) if table.header[0] == "figure")
     assert [cell.text for cell in fresh.rows[0][2:]] == [NONE, NONE]  # type: ignore[union-attr]

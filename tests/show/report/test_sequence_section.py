@@ -156,7 +156,9 @@ def test_the_verdict_says_what_is_forgotten_and_how_surely(sequences):
         r"difference -3\.\d, 95% CI .*, p = \.008 .*\. Average score 79\.0 \(.*\), NCL 76\.\d \(",
         das.text.replace("\N{MINUS SIGN}", "-"),
     )
-    assert re.search(r"\. Average held-out loss \d\.\d{3} nats \(.*\), NCL \d\.\d{3} \(", das.text)  # beside the score
+    assert re.search(
+        r"\. Average held-out loss \d\.\d{3} nats per token \(.*\), NCL \d\.\d{3} \(", das.text
+    )  # beside the score
     assert one.text.startswith("Average score 78.")
 
 
@@ -281,7 +283,7 @@ def only_separate(root: Path) -> Study:
                 "In order b: reviews → news",
             ],
         ),
-        (without_tasks, ["Forgets, on held-out loss, +0.0", "Average held-out loss 2.", "loss forgetting"]),
+        (without_tasks, ["Forgets, in held-out loss, +0.0", "Average held-out loss 2.", "loss forgetting"]),
         (one_domain, ["Average score 76.", "(1 seed)"]),
         (only_separate, ["a model for each domain", "Average score 78."]),
     ],

@@ -76,8 +76,8 @@ def test_time_is_that_of_trainings_and_of_what_is_measured_between_them(study: S
 
 def test_operations_are_added_up_and_memory_is_the_most(study: Study) -> None:
     cells = shown(study)
-    assert cells["NCL"]["operations"] == ("6.00e+12", "")
-    assert cells["ELLE"]["operations"] == (NONE, "")
+    assert cells["NCL"]["training FLOPs"] == ("6.00e+12", "")
+    assert cells["ELLE"]["training FLOPs"] == (NONE, "")
     assert cells["EWC"]["peak memory"] == ("6.0 GiB", "2.00")
 
 
@@ -88,7 +88,7 @@ def test_what_is_left_is_the_last_model_or_all_models_of_their_own(study: Study)
         ("6.0 M", "1.50"),
         ("12.0 M", "3.00"),
     ]
-    assert [cells[method]["on disk"] for method in ("NCL", "ONE")] == [("3.0 MiB", ""), ("6.0 MiB", "2.00")]
+    assert [cells[method]["size on disk"] for method in ("NCL", "ONE")] == [("3.0 MiB", ""), ("6.0 MiB", "2.00")]
 
 
 def test_a_method_whose_records_are_gone_is_left_out(study: Study) -> None:

@@ -96,7 +96,7 @@ def test_the_smallest_share_that_keeps_general_text_is_named_with_how_well_the_l
     assert 18 <= share <= 21
     assert "keeps the loss on general text at" in finding.text
     assert "over 10,000,000 tokens" in finding.text
-    assert finding.text.count("of the spread explained") == 2
+    assert finding.text.count("of the variance explained") == 2
 
 
 def test_each_learning_rate_has_a_law_of_its_own() -> None:
@@ -190,7 +190,8 @@ def test_the_verdict_names_the_knee_what_it_changed_and_what_it_cost(study: Stud
     (finding,) = tradeoff_verdicts(tradeoffs(study, FEWEST))
     assert finding.head == "Gain against forgetting"
     assert finding.text.replace("\N{MINUS SIGN}", "-") == (
-        "Of 5 models, 4 are beaten on both texts by none; the knee is rate 1e-4, share 0.5: loss on the domain 2.20"
+        "4 of 5 models are beaten by no other on both texts. The best compromise (the knee) is rate 1e-4, share 0.5:"
+        " loss on the domain 2.20"
         " (-0.80, -0.83 to -0.77) and loss on general text 2.02 (+0.02, -0.01 to +0.05), for 0.5 device-hours."
     )
 
@@ -208,7 +209,7 @@ def test_the_report_has_it_and_shows_no_comparison_twice(study: Study, tmp_path:
     page = write_report(study, tmp_path / "report").read_text(encoding="utf-8")
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert "## Gain against forgetting" in text
-    assert "the knee is rate 1e-4, share 0.5" in text.partition("## What was run")[0]
+    assert "The best compromise (the knee) is rate 1e-4, share 0.5" in text.partition("## What was run")[0]
     assert "Held-out loss against" not in text
     assert "## Losses and similarity" not in text
     assert "gain-against-forgetting-0" in page or page.count("<svg") >= 1
@@ -229,6 +230,7 @@ def test_a_front_without_a_knee_names_its_models(tmp_path: Path) -> None:
     entries.append(Entry("dapt", "dapt", {"rate": "2"}, finished(fake.adapted("2", (2.6, 2.6)))))
     (finding,) = tradeoff_verdicts(tradeoffs(Study("s", "dapt", entries), FEWEST))
     assert (
-        finding.text == "Of 3 models, 2 are beaten on both texts by none (rate 1; base), and their front has no knee."
+        finding.text
+        == "2 of 3 models are beaten by no other on both texts (rate 1; base), and there is no single best compromise."
     )
     assert finding.tone == "open"
