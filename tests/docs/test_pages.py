@@ -12,8 +12,6 @@ from tests.docs.page_run import page_run, planned, run_page
 from tests.docs.world import make_data, make_models
 
 NOT_REWRITTEN = {
-    "guide/merging.md",
-    "guide/sweeps.md",
 }
 """Pages in the old form. Whoever rewrites one takes it out of this set."""
 ELSEWHERE = {"start/tutorial.md": "tests/test_tutorial.py", "develop/extending.md": "tests/test_extension.py"}
