@@ -11,8 +11,7 @@ from tests.docs.blocks import DOCS, blocks_of, tested_pages
 from tests.docs.page_run import page_run, planned, run_page
 from tests.docs.world import make_data, make_models
 
-NOT_REWRITTEN = {
-}
+NOT_REWRITTEN: set[str] = set()
 """Pages in the old form. Whoever rewrites one takes it out of this set."""
 ELSEWHERE = {"start/tutorial.md": "tests/test_tutorial.py", "develop/extending.md": "tests/test_extension.py"}
 """Pages whose blocks are run by a test of their own, which also looks at what they print."""
