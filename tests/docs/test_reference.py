@@ -80,7 +80,9 @@ def test_the_site_is_built_and_needs_no_other_host(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     loaded = re.compile(r"""(?:<(?:script|img|iframe|link)\b[^>]*(?:src|href)=|@import |url\()["']?(https?:[^"')]*)""")
     for file in [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")]:
-        assert loaded.findall(file.read_text("utf-8")) == [], file.name
+        text = file.read_text("utf-8")
+        assert loaded.findall(text) == [], file.name
+        assert "<p>| " not in text, f"{file.name}: a table with a gap is shown as text"
     listed = re.findall(r"^- \[.*?\]\((.*?)\)", (tmp_path / "llms.txt").read_text("utf-8"), re.MULTILINE)
     assert {*listed} == {page.replace(".md", ".html") for page in pages_in(site()["nav"])}
     assert (tmp_path / "search" / "search_index.js").is_file()  # the index for pages that are opened from a folder
