@@ -1,8 +1,9 @@
-"""The base class of methods against forgetting, and what its hooks get and return. Plain training adds nothing to it.
+"""The base class of methods against forgetting, and the types that its hooks take and return.
 
-A method is a subclass of `Method` that overrides the hooks it needs. docs/develop/design.md shows on which hooks known
-methods sit, docs/develop/extending.md how to add one. Hooks of the driver run where torch may not be loaded yet, so
-neither this module nor any that `adapt.method.table` names imports it when it is loaded.
+A method is a subclass of `Method` that overrides the hooks it needs. Plain training is `Method` itself, with no hook
+overridden. docs/develop/design.md shows which hooks the known methods use, docs/develop/extending.md how to add a
+method. Hooks of the driver run where torch may not be loaded yet, so neither this module nor any module that
+`adapt.method.table` names imports torch at its top.
 """
 
 from __future__ import annotations
@@ -28,78 +29,79 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Domain:
-    """What the stages of a method are made from."""
+    """A domain of a sequence, from which a method makes its stages."""
 
     config: Config
     """The configuration of this domain's training."""
     start: Start
-    """The model that is about to learn it, or that has learnt it."""
+    """The model before the domain's training (`Method.before`) or after it (`Method.after_domain`)."""
     texts: tuple[Stage[Any], ...]
     """The prepared text of the domain, one stage for each source."""
     past: Mapping[str, Stage[Any]]
     """The method's stages so far, by name."""
     general: Stage[Any] | None = None
-    """Prepared general text, where some is replayed (`mixture.replay_paths`); known before the first domain."""
+    """Prepared general text that is replayed (`mixture.replay_paths`), or None; known before the first domain."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What a method adds to a training pass: passes through the layers alone, without the language-model head."""
+    """Extra work of a method in a training pass, in passes through the layers without the language-model head."""
 
     trained: float = 0.0
-    """Forward and backward, as shares of the tokens of the pass. They stand in memory with it."""
+    """Tokens with a forward and backward pass, as a share of the pass's tokens. Their activations add to its memory."""
     seen: float = 0.0
-    """Forward only."""
+    """Tokens with a forward pass only, as a share of the pass's tokens."""
     per_document: float = 0.0
-    """Forward and backward, beside each document [tokens]. They stand in memory with it."""
+    """Tokens with a forward and backward pass per document. Their activations add to the pass's memory."""
     attended: float = 0.0
-    """What each token attends to beside the tokens of its document."""
+    """Number of positions that each token attends to, in addition to the tokens of its document."""
 
 
 @dataclass(frozen=True)
 class AddedMemory:
-    """What a method adds to the memory of a worker."""
+    """Extra memory of a method on each worker."""
 
     held: float = 0.0
-    """For the whole training, on the device [bytes]."""
+    """Device memory used during the whole training [bytes]."""
     kept: float = 0.0
-    """What autograd keeps of parameters that layers compute with in place of the trained ones, in fp32 [bytes]."""
+    """fp32 values that autograd keeps when layers compute with changed copies of the trained parameters [bytes]."""
     layer_values: float = 0.0
-    """Further numbers that autograd keeps in each layer, for each token."""
+    """Number of extra values that autograd keeps per token in each layer."""
     trained: float = 1.0
-    """Share of the model's parameters that have gradients and a state of the optimizer."""
+    """Share of the model's parameters that have gradients and optimizer state."""
 
 
 class Method:
     """Trains without any measure against forgetting. Every hook does nothing.
 
     Args:
-        options: an instance of `Options`; None where the method has none.
+        options: an instance of `Options`; None if the method has no options.
     """
 
     Options: ClassVar[type | None] = None
-    """A frozen dataclass of documented fields with defaults, in the style of `adapt.config`: the section that is called
-    like the method. Types with ranges are in `adapt.config`; a field made with `how` does not enter keys."""
+    """A frozen dataclass whose fields have defaults and docstrings, as in `adapt.config`. It becomes the configuration
+    section with the method's name. Number types with ranges are in `adapt.config`. A field made with `how` does not
+    enter keys."""
     kind: ClassVar[str] = "plain"
-    """The method's name in the table of methods."""
+    """The method's name in `method.kind`."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """The ZeRO stages that it can run with."""
+    """The ZeRO stages that the method can run with."""
     mode: ClassVar[str | None] = None
-    """The `sequence.mode` that it stands for; None leaves the choice to the configuration."""
+    """The `sequence.mode` that the method implies; None leaves the choice to the configuration."""
     is_merged_after: ClassVar[bool] = False
-    """Whether a sequence learns each domain from the model to begin with, and then merges all by section `merge`."""
+    """Whether a sequence trains each domain from the first model and then merges all models as section `merge` says."""
     goes_alone: ClassVar[bool] = False
-    """Whether it is also of use with `sequence.mode: separate`, where nothing can be forgotten."""
+    """Whether the method is also useful with `sequence.mode: separate`, where nothing can be forgotten."""
     by_domain: bool = False
-    """Whether the model gets parts for each domain, so that it computes otherwise for text of another domain."""
+    """Whether the model has parts for each domain, so that its output depends on the domain of the text."""
     depends_on_length: bool = False
-    """Whether a step of a longer training computes something else than the same step of a shorter one, as with masks
-    that become steeper towards the end, or a window of the last steps. Only such a method is given `Setting.steps`, and
-    its trainings never start from the state of a shorter one (`adapt.train.checkpoints.branch`)."""
+    """Whether a step of a longer training differs from the same step of a shorter one, as with masks that become
+    steeper towards the end, or a window of the last steps. Only such a method may read `Setting.steps`, and its
+    trainings never start from the state of a shorter one (`adapt.train.checkpoints.branch`)."""
     past_fraction: float = 0.0
-    """Share of the rows of a training that are text of the domains before (dontstop sequence)."""
+    """Share of a training's rows that come from the text of earlier domains (dontstop sequence)."""
     general_growth: float = 0.0
-    """What is added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
+    """Amount added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options
@@ -107,7 +109,7 @@ class Method:
     # On the driver, before anything runs.
 
     def what(self) -> dict[str, Any]:
-        """What the method contributes to the key of a training."""
+        """Returns what the method contributes to the key of a training."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
@@ -115,68 +117,74 @@ class Method:
         return {"kind": named, **source, **self.settings(), **length}
 
     def settings(self) -> dict[str, Any]:
-        """The options that enter the key: all that are not marked `how`. A method can override this."""
+        """Returns the options that enter the key: all that are not marked `how`. A method can override this."""
         return what(self.options) if is_dataclass(self.options) else {}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses what could not work, before anything runs.
+        """Refuses a configuration or model that the method cannot work with, before anything runs.
 
         Args:
-            config: of the job.
-            model: folder of the model to begin with.
+            config: the job's configuration.
+            model: folder of the first model.
 
         Raises:
             AdaptError: says why.
         """
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """The stages that are wanted before the first domain is learnt, by the name that `Setting.past` has for them.
+        """Returns the stages that run before the first domain is learnt.
 
         Args:
-            first: the domain that is about to be learnt.
+            first: the first domain, with the model before its training.
+
+        Returns:
+            Stages by name, as in `Setting.past`.
         """
         return {}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """The stages that are wanted after a domain. One of a known name takes the place of that before.
+        """Returns the stages that run after a domain. A stage replaces the earlier one of the same name.
 
         Args:
             learnt: the domain, with the model that has learnt it.
+
+        Returns:
+            Stages by name, as in `Setting.past`.
         """
         return {}
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """What it adds to the work of a training.
+        """Returns the work that the method adds to a training pass.
 
         Args:
-            is_known: whether there are stages of the method before it.
-            passes: micro-batches of a step.
+            is_known: whether stages of the method ran before the training.
+            passes: number of micro-batches per step.
         """
         return Added()
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """What it adds to the memory of a worker.
+        """Returns the memory that the method adds on each worker.
 
         Args:
-            size: of the model.
-            shared_by: ranks among which the optimizer's state is divided.
+            size: dimensions of the model.
+            shared_by: number of ranks that share the optimizer's state.
         """
         return AddedMemory()
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """The dimensions of the model that is trained, where a method adds width or depth.
+        """Returns the dimensions of the trained model, which differ from `size` if the method adds width or depth.
 
         Args:
-            size: of the model that the first of the trainings starts with.
-            trainings: their numbers in a sequence of domains, from 1, one after another.
+            size: dimensions of the model that the first of the trainings starts from.
+            trainings: consecutive numbers of trainings in a sequence of domains, from 1.
         """
         return size
 
     def notes(self, measured: Mapping[int, Mapping[str, Finished[Any]]]) -> Notes:
-        """What its stages came to in a sequence of domains.
+        """Returns tables and warnings about the method's stages, for the report of a sequence of domains.
 
         Args:
-            measured: its finished stages by name, by how many domains had been learnt.
+            measured: the method's finished stages by name, for each number of learnt domains.
         """
         return Notes()
 
@@ -186,7 +194,7 @@ class Method:
         """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher.
 
         Returns:
-            The model to be trained: the same, or another in its place.
+            The model to train: the same object or a new one.
 
         Raises:
             ModelError: the method cannot train this model.
@@ -194,72 +202,75 @@ class Method:
         return model
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Sees the engine (`adapt.train.engine.Engine`) with the first weights; a checkpoint is loaded afterwards."""
+        """Runs once when the engine (`adapt.train.engine.Engine`) has the first weights, before a checkpoint is loaded.
+
+        A method keeps a copy of the starting weights here, for example.
+        """
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state` gave, where the training resumes."""
+        """Restores what `state` returned, when a training resumes."""
 
     def extra_loss(self, model: nn.Module, corrupted: Corrupted, step: int) -> Tensor | None:
-        """What is added to the loss of one micro-batch; None for nothing.
+        """Returns a term to add to the loss of one micro-batch, or None.
 
-        The loop averages it over all micro-batches and ranks, weighed by their numbers of predictions. So a mean over a
-        micro-batch's predictions (distillation) becomes the mean over the global batch, however that is cut. Penalties
-        that look at weights belong into `before_step`: under ZeRO 3 a rank has no whole weights here.
+        The loop averages the term over all micro-batches and ranks, weighted by their number of predictions. So a mean
+        over a micro-batch's predictions (distillation) becomes the mean over the global batch, however the batch is
+        split. Penalties on weights belong in `before_step`, because under ZeRO 3 no rank has whole weights here.
         """
         return None
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The passes of a step, one by one: the caller runs the backward pass of one before it asks for the next.
+        """Yields the losses of a step's passes one by one. The caller runs each backward pass before the next one.
 
         A method that computes both losses in one pass, or looks beyond a micro-batch, overrides this instead of
-        `extra_loss`. In a trial of how much memory it takes, a rank calls it alone (see
+        `extra_loss`. In a trial of the memory use, one rank calls it without the others (see
         `adapt.method.collectives.without_others`).
 
         Args:
             model: the engine, or in a trial the model itself.
-            parts: this rank's micro-batches of the step, in the order of the global batch; all ranks have as many.
-            objective: of the training.
+            parts: this rank's micro-batches of the step, in the order of the global batch. All ranks have equally many.
+            objective: the training's objective.
             step: number of the optimizer step, from 0.
-            predictions: of the global batch.
+            predictions: number of predictions in the global batch.
 
         Yields:
-            For each micro-batch the objective's summed loss, and what it adds to the loss of the step, or None. Of that
-            the gradient counts, added up over micro-batches and ranks; its value need not mean anything.
+            For each micro-batch the objective's summed loss, and a term to add to the step's loss, or None. Only the
+            gradient of that term matters, summed over micro-batches and ranks; its value may be arbitrary.
         """
         for part in parts:
             loss, extra = objective.loss(model, part), self.extra_loss(model, part, step)
             yield loss, None if extra is None else extra * (len(part.targets) / predictions)
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Comes after all passes of a step and before the optimizer: see `Engine.change_gradients`."""
+        """Runs after all passes of a step and before the optimizer, for example to call `Engine.change_gradients`."""
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Comes after the optimizer's step: see `Engine.parts`."""
+        """Runs after the optimizer's step, for example to read the new weights (`Engine.parts`)."""
 
     def report(self) -> dict[str, float]:
-        """Figures since the last call, for the training's log."""
+        """Returns figures about the steps since the last call, for the training's log."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """The state that changes during training, which checkpoints keep by `torch.save`; the same on all ranks.
+        """Returns the state that changes during training, for checkpoints (`torch.save`). It is the same on all ranks.
 
-        What can be made again from the setting does not belong here.
+        State that the method can rebuild from the setting does not belong here.
         """
         return {}
 
     def resize(self, config: Any) -> None:
-        """Changes what config.json of the exported model says, where `prepare_model` gave it another size or additions.
+        """Updates the exported model's config.json after `prepare_model` changed the model's size or added modules.
 
-        Additions that stay in the state that `merge` gives are entered by `adapt.model.additions.table.with_addition`.
+        `adapt.model.additions.table.with_addition` enters additions that remain in the state that `merge` returns.
         """
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Turns the trained state into the weights of an ordinary model, for export.
 
         Args:
-            state: whole on the first rank, empty on the others.
+            state: complete on the first rank, empty on the others.
         """
         return state
 
@@ -269,7 +280,7 @@ class Method:
         Only called for methods that declare `depends_on_length`.
 
         Args:
-            done: number of steps that the training came to.
+            done: number of steps that the training reached.
 
         Returns:
             A sentence for the user without its full stop; empty if nothing is missing.
@@ -277,30 +288,30 @@ class Method:
         return ""
 
     def carry(self, folder: Path) -> None:
-        """Writes what the next domain gets from this training beside the weights, as `Setting.carried`.
+        """Writes what the next domain needs from this training besides the weights. It gets it as `Setting.carried`.
 
         Args:
-            folder: empty, and there on the first rank alone, which is the only one to call this.
+            folder: an empty folder. Only the first rank has it, and only the first rank calls this.
         """
 
 
 class WeightPart(Protocol):
-    """What a rank holds of a trained parameter (`adapt.train.engine.ParameterPart`)."""
+    """The part of a trained parameter that this rank holds (`adapt.train.engine.ParameterPart`)."""
 
     @property
     def name(self) -> str:
-        """The parameter's name."""
+        """The name of the whole parameter."""
 
     @property
     def begin(self) -> int:
-        """Its first element in the flattened parameter."""
+        """The index of the part's first element in the flattened parameter."""
 
     @property
     def value(self) -> Tensor:
-        """The weights that the optimizer changes: fp32, flat."""
+        """The weights that the optimizer changes: fp32, flattened."""
 
     def of(self, whole: Tensor) -> Tensor:
-        """The same part of another tensor of the parameter's shape, flat."""
+        """Returns the same part of another tensor of the parameter's shape, flattened."""
 
 
 class TrainingEngine(Protocol):
@@ -315,51 +326,51 @@ class TrainingEngine(Protocol):
         """The module to call in forward passes."""
 
     def parts(self) -> Iterator[WeightPart]:
-        """What this rank holds of each trained parameter; all of it at ZeRO stage 0."""
+        """Yields this rank's part of each trained parameter: the whole parameter at ZeRO stage 0."""
 
     def change_gradients(self, change: Callable[[Any, Tensor], Tensor]) -> None:
-        """Replaces the gradients of a step, before they are clipped. All ranks call it, in `Method.before_step`.
+        """Replaces the gradients of a step before they are clipped. All ranks call it, in `Method.before_step`.
 
         Args:
-            change: gets a `WeightPart` and its gradient, flat fp32; returns the gradient to take.
+            change: takes a `WeightPart` and its gradient, flat fp32; returns the new gradient.
         """
 
     def full_state(self) -> dict[str, Tensor]:
-        """All weights and buffers, whole and on the CPU; empty on ranks other than 0. All ranks call it."""
+        """Returns all weights and buffers, whole and on the CPU; empty on ranks other than 0. All ranks call it."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is told of the training that it is part of."""
+    """The properties of a training that its method can use."""
 
     seed: int = 0
     length: int | None = None
-    """Number of steps of the training; None for a method that does not declare `Method.depends_on_length`."""
+    """Number of steps of the training; None for a method that does not set `Method.depends_on_length`."""
     past: Mapping[str, Path] = field(default_factory=dict)
     """Folders of the method's stages so far, by name."""
     anchor: Path = Path()
-    """Folder of the model that the training began with."""
+    """Folder of the model that this training started from."""
     base: Path = Path()
-    """Folder of the model that the first of all domains began with."""
+    """Folder of the model that the first domain of the sequence started from."""
     carried: Path | None = None
-    """What `carry` left of the domain before."""
+    """Folder that `Method.carry` wrote after the domain before; None if there is none."""
     number: int | None = None
     """Number of the domain, from 1; None where it is not known."""
     domain: str = ""
     """Name of the domain."""
     texts: tuple[Path, ...] = ()
-    """Folders of its prepared text; empty where that is streamed."""
+    """Folders of the domain's prepared text; empty if the text is streamed."""
     first_general: int | None = None
-    """From this number on (`Corrupted.rows`) rows are of replayed general text; None where none is."""
+    """Number of the first row of replayed general text (compare `Corrupted.rows`); None without general text."""
     device: Any = "cpu"
     """The device that the model will be on."""
     zero_stage: int = 0
     world: int = 1
-    """Ranks."""
+    """Number of ranks."""
     precision: str = "fp32"
     """Arithmetic of the passes: fp32, bf16 or fp16."""
     load: Callable[[Path], PreTrainedModel] | None = None
-    """Loads another model, such as a teacher, as the trained one was loaded: on the CPU, in evaluation mode."""
+    """Loads another model, such as a teacher, in the same way as the trained one: on the CPU, in evaluation mode."""
 
     @property
     def steps(self) -> int:
@@ -378,17 +389,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class NoteTable:
-    """Figures for people."""
+    """A table of figures for the report of a sequence."""
 
     title: str
     columns: list[str]
     rows: dict[str, list[str]]
-    """Cells by the row's name."""
+    """Cells of each row, by the row's name."""
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What a method has to say of a sequence of domains."""
+    """Tables and warnings that a method adds to the report of a sequence of domains."""
 
     tables: list[NoteTable] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Rows and numbers of all ranks, for methods whose loss looks beyond a rank's own documents."""
+"""Sums and gathered rows over all ranks, for methods whose loss depends on other ranks' documents."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def without_others() -> Iterator[None]:
-    """Inside the block a rank waits for no other: all there is, is its own."""
+    """Disables communication inside the block: the rank behaves as if it were the only one."""
     token = _ALONE.set(True)
     try:
         yield
@@ -24,12 +24,12 @@ def without_others() -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Whether there are no other ranks to ask."""
+    """Returns whether this rank works without others: inside `without_others`, or as the only process."""
     return _ALONE.get() or not dist.is_initialized() or dist.get_world_size() == 1
 
 
 def summed(number: Tensor) -> Tensor:
-    """The sum over all ranks, which all call it. No gradient."""
+    """Returns the sum over all ranks, without gradient. All ranks call it."""
     total = number.detach().clone()
     if not is_alone():
         dist.all_reduce(total)
@@ -38,12 +38,12 @@ def summed(number: Tensor) -> Tensor:
 
 @cache
 def among_hosts() -> Any:
-    """The group of all ranks for what their hosts know, which need not wait for their devices. All ranks call it."""
+    """Returns a gloo group of all ranks, in which hosts need not wait for their devices. All ranks call it."""
     return None if "cpu:gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
 
 
 def counted(own: int) -> tuple[list[int], int]:
-    """How many each rank has, and this rank's place among them. All ranks call it."""
+    """Returns the counts of all ranks, and this rank's number. All ranks call it."""
     if is_alone():
         return [own], 0
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64)
@@ -53,16 +53,16 @@ def counted(own: int) -> tuple[list[int], int]:
 
 
 def gathered(rows: Tensor) -> tuple[Tensor, int]:
-    """The rows of all ranks, which all call it, with and later in the backward pass.
+    """Gathers the rows of all ranks. All ranks call it and run the backward pass.
 
-    The gradient that reaches a rank's rows is the sum of what all ranks make of them. So if the ranks' losses add up to
-    a loss of all rows, their gradients add up to its gradient, as if one rank had them all.
+    The gradient of a rank's rows is the sum of the gradients from all ranks. So if the ranks' losses add up to a loss
+    of all rows, the gradients are the same as if a single rank had all rows.
 
     Args:
-        rows: [D, H]; D may differ from rank to rank, and be 0.
+        rows: [D, H]; D may differ between ranks, and may be 0.
 
     Returns:
-        [sum of D, H], by rank, and the place of this rank's first row.
+        [sum of D, H], in the order of ranks, and the index of this rank's first row.
     """
     if is_alone():
         return rows, 0
@@ -75,7 +75,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, rows: Tensor, sizes: list[int]) -> Tensor:
         context.begin, context.count = sum(sizes[: dist.get_rank()]), len(rows)
-        padded = rows.new_zeros(max(sizes), rows.shape[1])  # collectives want equal shapes
+        padded = rows.new_zeros(max(sizes), rows.shape[1])  # collectives need equal shapes
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded)

@@ -1,8 +1,8 @@
-"""CPT (Ke et al. 2022, arXiv 2210.05549): plugins that all domains share, of which each domain uses a part.
+"""CPT (Ke et al. 2022, arXiv 2210.05549): all domains share plugins, and each domain uses a part of them.
 
-A plugin stands beside attention and another beside the feed-forward block of every layer; both of its layers have
-masks as HAT learns them (arXiv 1801.01423), rounded once learnt. The model itself stays, but for its norms, which every
-domain trains on: what CPT forgets, it forgets there.
+Every layer has one plugin at its attention and one at its feed-forward block. Both linear layers of a plugin have masks
+as HAT learns them (arXiv 1801.01423), rounded after training. The rest of the model is frozen, except for its norms,
+which every domain trains further. All forgetting of CPT happens in the norms.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CptOptions:
-    """Shared plugins with masks for each domain (CPT, arXiv 2210.05549)."""
+    """Plugins that all domains share, with masks for each domain (CPT, arXiv 2210.05549)."""
 
     width: PositiveInt = 512
-    """Neurons of each plugin; the published code has 512 or 768."""
+    """Number of neurons in each plugin; the published code uses 512 or 768."""
     form: Literal["parallel", "sequential"] = "parallel"
-    """`parallel`: a plugin reads what its block reads, and adds to what that puts out. `sequential`: it reads what its
-    block puts out, as adapters do."""
+    """`parallel`: a plugin reads the input of its block and adds to the block's output. `sequential`: a plugin reads
+    the output of its block, as adapters do."""
     train_norms: bool = True
-    """Whether the norms of the layers train too, as published. They are shared: `false` forgets nothing."""
+    """Whether the norms of the layers train too, as published. All domains share them, so `false` prevents all
+    forgetting."""
 
 
 class Cpt(LearnsMasks):
-    """Trains plugins, their masks and norms."""
+    """Trains the plugins, their masks, and the norms of the layers."""
 
     Options = CptOptions
     kind: ClassVar[str] = "cpt"
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """The options that enter the key, and the steepness, which was an option once."""
+        """Returns the options that enter the key, and the steepness, which used to be an option."""
         return {**super().settings(), "steepest": STEEPEST}
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Plugins whose masks are rounded."""
+        """The kind and options of the model's addition: plugins with rounded masks."""
         options = self.options
         made = {"width": options.width, "form": options.form, "steepest": STEEPEST, "is_hard": True}
         return "plugins", made
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models that cannot have masks.
+        """Refuses models that cannot have plugins with masks.
 
         Raises:
             ConfigError, ModelError: as `check_domain_sets`.
@@ -61,7 +62,7 @@ class Cpt(LearnsMasks):
         check_domain_sets(config, model, self.kind, *self.addition)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Puts plugins in, and frees them and the norms."""
+        """Adds the plugins to the model and trains only them, their masks, and the norms."""
         from adapt.method.hat.mask_learning import MaskLearning, used_in_plugins
         from adapt.model.layers import layers_of
 
@@ -74,9 +75,9 @@ class Cpt(LearnsMasks):
         return model
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """A token passes the plugins."""
+        """Returns the model's dimensions with the plugins' matrices, which every token passes."""
         return size.with_matrices(plugin_elements(size, self.options.width))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """The plugins, and what the domain began with."""
+        """Returns the memory of the plugins and of their weights before this domain."""
         return plugins_memory(size, self.options.width)

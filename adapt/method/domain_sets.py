@@ -1,4 +1,4 @@
-"""Puts the set of a domain into a model, with what the domain's text gives: its prototype, and words to begin with."""
+"""Adds a domain's set of parameters to a model, with its prototype and initial tokens from the domain's text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from adapt.model.additions.domain_modules import (
 from adapt.model.additions.table import ADDITIONS
 
 DOCUMENTS = 256
-"""Documents of a domain whose mean is its prototype, at the most."""
+"""Maximum number of documents whose mean embedding is a domain's prototype."""
 
 
 def take_set(
@@ -36,18 +36,18 @@ def take_set(
     options: Mapping[str, Any],
     begin: Callable[[int, Words], None],
 ) -> list[str]:
-    """Makes the set of the domain to be learnt, puts it into use, and leaves nothing else to be trained.
+    """Creates or selects the set of the domain to be learnt, and freezes everything else.
 
     Args:
         model: the model to be trained, in evaluation mode.
-        setting: of the training.
-        by_domain: whether each domain has a set of its own.
-        kind: of the addition.
-        options: of the addition, but for the number of sets.
-        begin: fills a new set, by its number, with what it is to begin with; is given words of the domain.
+        setting: the training's setting.
+        by_domain: whether each domain has its own set.
+        kind: kind of the addition.
+        options: options of the addition, without the number of sets.
+        begin: initializes a new set. It takes the set's number, and a function that returns tokens of the domain.
 
     Returns:
-        The names of the domains that the model has sets for; none if one set is for all.
+        The names of the domains that have a set; empty if all share one set.
     """
     model.requires_grad_(False)
     names = learn_prototype(model, setting.domain, sample_of(setting.texts, setting.seed)) if by_domain else []
@@ -66,21 +66,21 @@ def take_set(
 
 
 def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
-    """Words that vectors can begin as, int64 [wanted]: the beginning of the domain's text, documents drawn by the seed.
+    """Returns tokens to initialize vectors with, int64 [wanted], from the start of randomly drawn documents.
 
-    Where that is streamed, or too short, torch's generator draws them from the vocabulary.
+    If the text is streamed or too short, the tokens are drawn from the vocabulary with torch's generator.
     """
     text = np.concatenate([np.empty(0, np.int64), *sample_of(setting.texts, setting.seed)])[:wanted]
     return torch.from_numpy(text) if len(text) == wanted else torch.randint(model.config.vocab_size, (wanted,))
 
 
 def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:
-    """Gives the model the prototype of a domain, which is new to it or not, and tells all that it knows.
+    """Stores the prototype of a new or known domain in the model, and returns the names of all domains it knows.
 
     Args:
-        model: that has, or gets, domains.
-        domain: its name.
-        sample: documents of it.
+        model: the model; it gets a table of domains if it has none.
+        domain: name of the domain.
+        sample: documents of the domain.
     """
     if domains_of(model) is None:
         attach_domains(model, [])
@@ -91,11 +91,11 @@ def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[s
 
 
 def sample_of(texts: Sequence[Path], seed: int) -> list[np.ndarray]:
-    """Documents of a domain.
+    """Returns randomly drawn documents of a domain, as tokens.
 
     Args:
-        texts: folders of its prepared text; none where that is streamed.
-        seed: by which they are drawn.
+        texts: folders of its prepared text; empty if the text is streamed.
+        seed: seed of the draw.
     """
     from adapt.corpus.sample_order import permute
 

@@ -1,7 +1,7 @@
-"""Freezing: the embeddings of tokens, and the lowest layers if wanted, stay as they are while a domain is learnt.
+"""Freezing: the token embeddings, and optionally the lowest layers, do not change while a domain is learnt.
 
-Embeddings are where small models forget most, and most of their parameters; what does not move cannot forget. Frozen
-parameters have no gradient and no optimizer state.
+The embeddings hold most parameters of small models, and small models forget most there. Frozen parameters cannot
+forget, and have no gradient and no optimizer state.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ class FreezeOptions:
     """Parts of the model that are not trained."""
 
     embeddings: bool = True
-    """Whether the embeddings of tokens are frozen; with them goes an LM head that has the same matrix."""
+    """Whether the token embeddings are frozen. An LM head that shares their matrix is then frozen too."""
     layers: NonNegativeInt = 0
-    """How many of the lowest layers are frozen."""
+    """Number of lowest layers that are frozen."""
     all_but_module: bool = False
-    """Whether all is frozen but what exBERT's module added (vocabulary.module): its smaller layers, its gates, and the
-    rows of the tokens that came with it. freeze.embeddings and freeze.layers do not matter then."""
+    """Whether only exBERT's added module trains (vocabulary.module): its smaller layers, its gates, and the embeddings
+    of the new tokens. freeze.embeddings and freeze.layers are ignored then."""
 
 
 class Freeze(Method):
-    """Trains a part of the model."""
+    """Trains only a part of the model."""
 
     Options = FreezeOptions
     kind: ClassVar[str] = "freeze"
     options: FreezeOptions
 
     def settings(self) -> dict[str, Any]:
-        """The parts that are frozen; what older keys do not know is in keys where it is used."""
+        """Returns the frozen parts. A newer option enters the key only if it is used, so that old keys stay valid."""
         if self.options.all_but_module:
             return {"all_but_module": True}
         return {"embeddings": self.options.embeddings, "layers": self.options.layers}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses to freeze more layers than there are.
+        """Refuses to freeze more layers than the model has.
 
         Raises:
-            ConfigError: there are not so many.
+            ConfigError: the model has fewer layers.
             ModelError: the layers of the model are not known.
         """
         if not self.options.layers or self.options.all_but_module:
@@ -64,10 +64,10 @@ class Freeze(Method):
             )
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes.
+        """Freezes the configured parts of the model.
 
         Raises:
-            ModelError: the module is to train, and the model has none.
+            ModelError: only the exBERT module is to train, but the model has none.
         """
         from adapt.model.additions.exbert import train_exbert_alone
         from adapt.model.layers import layers_of
@@ -82,8 +82,8 @@ class Freeze(Method):
         return model
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Gradients and optimizer state are of the trained part alone."""
-        if self.options.all_but_module:  # of the layers the module is half at most: it is no larger than they are
+        """Returns the share of parameters that have gradients and optimizer state."""
+        if self.options.all_but_module:  # the module is at most as large as the layers, so at most half of both
             trained = size.embedding_parameters + size.layer_parameters / 2
             return AddedMemory(trained=min(1.0, trained / size.parameters))
         frozen = float(size.embedding_parameters * self.options.embeddings)

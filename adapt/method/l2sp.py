@@ -1,4 +1,4 @@
-"""L2-SP (Xuhong, Grandvalet and Davoine 2018, arXiv 1802.01483): weights are pulled back to where they started.
+"""L2-SP (Xuhong, Grandvalet and Davoine 2018, arXiv 1802.01483): weights are pulled back to their starting values.
 
 The penalty alpha / 2 ||w - w_start||^2 + beta / 2 ||w - w_base||^2, over all trained parameters, is added to the loss.
 Each rank adds the gradient of the penalty to the part of a parameter that it holds, before gradients are clipped. So
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class L2spOptions:
-    """L2-SP: a penalty on leaving the weights that a domain started with (arXiv 1802.01483)."""
+    """L2-SP: a penalty on the distance from the weights that a domain started with (arXiv 1802.01483)."""
 
     alpha: NonNegativeFloat = 0.1
     """Strength of the pull towards the weights that the domain started with: the penalty is alpha / 2 times the squared
-    distance. Use it in place of training.weight_decay, which pulls towards 0."""
+    distance. Use it instead of training.weight_decay, which pulls towards 0."""
     beta: NonNegativeFloat = 0.0
-    """Strength of the pull towards the model that the first domain started with: beta / 2 times the squared distance;
-    0 leaves this pull out."""
+    """Strength of the pull towards the model that the first domain started with: the penalty is beta / 2 times the
+    squared distance. 0 disables this pull."""
 
 
 class PullsWeights(Method):
-    """A method that pulls weights back; its `begin` sets the pulls."""
+    """Base class of methods that pull weights towards earlier values. Their `begin` sets the pulls."""
 
     _setting = Setting()
     _pulls: Pulls | None = None
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Notes where the training started."""
+        """Stores the training's setting."""
         self._setting = setting
         return model
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the penalty's gradient."""
+        """Adds the penalty's gradient to the step's gradients."""
         assert self._pulls
         self._pulls.add_to(engine)
 
     def report(self) -> dict[str, float]:
-        """The penalty before the last step [nats a predicted token, like the loss]."""
-        if self._pulls is None:  # in a trial of how much memory a pass takes
+        """Returns the penalty before the last step [nats per predicted token, like the loss]."""
+        if self._pulls is None:  # in a trial of the memory use
             return {}
         return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
@@ -64,7 +64,7 @@ class L2sp(PullsWeights):
     options: L2spOptions
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Keeps what the weights are now."""
+        """Copies the current weights, and loads those of the first model if it also pulls."""
         from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
@@ -77,6 +77,6 @@ class L2sp(PullsWeights):
             self._pulls = Pulls([Pull(alpha + beta, start)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """One or two copies of a rank's share of the weights, and one for a moment."""
+        """Returns the memory of one or two copies of this rank's share of the weights."""
         copies = 1 + (self.options.beta > 0)
         return AddedMemory(held=4.0 * copies * size.parameters / shared_by)

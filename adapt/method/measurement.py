@@ -1,6 +1,7 @@
-"""What stages that measure a model on a text share: its rows, and what is added up over them.
+"""Shared parts of stages that measure a model on a text: the choice of rows, and sums over them.
 
-Loads no torch: a Ray task must hide the GPUs that are not its own before it does. `row_sums` has the rest.
+This module loads no torch, because a Ray task must hide the GPUs of other tasks before it loads torch. `row_sums` has
+the parts that need torch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from adapt.train.over_rows import Share
 
 EPOCH = 2**32
-"""Stands for the epoch wherever random numbers are drawn by epoch, so that rows and masks are not those of training."""
+"""Epoch number for draws of rows and masks to measure on, so that they differ from the draws of training."""
 
 
 def check_prepared(config: Config, measured: str, fix: str) -> None:
@@ -36,8 +37,8 @@ def check_prepared(config: Config, measured: str, fix: str) -> None:
 
     Args:
         config: of the job.
-        measured: what is measured.
-        fix: how to do without.
+        measured: name of the measured quantity.
+        fix: another way out, for the message.
 
     Raises:
         ConfigError: the corpus is streamed.
@@ -50,7 +51,7 @@ def check_prepared(config: Config, measured: str, fix: str) -> None:
 
 
 def text_of(corpora: Sequence[str | Path]) -> TokenStream:
-    """All prepared text of some folders as one stream."""
+    """Returns all prepared text of some folders as one stream."""
     from adapt.corpus.token_shards import TokenStream
 
     streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in corpora)
@@ -59,53 +60,53 @@ def text_of(corpora: Sequence[str | Path]) -> TokenStream:
 
 @dataclass(frozen=True)
 class AddedUp:
-    """What was added up over rows of a text, on one device."""
+    """Sums over rows of a text, on one device."""
 
     sums: Mapping[str, Tensor]
-    """fp32, by name."""
+    """fp32 sums, by name."""
     count: int
-    """What their mean is over."""
+    """Number of examples, by which the sums are divided to get means."""
     tokens: int
-    """Length of the text that was read."""
+    """Number of tokens that were read."""
 
 
 Adding: TypeAlias = "Callable[[Any, Any, Iterator[tuple[int, Batch]], torch.dtype], AddedUp]"
-"""Is given a model in evaluation mode, the objective, batches, and the precision of autocast."""
+"""Takes a model in evaluation mode, the objective, numbered batches, and the precision of autocast."""
 
 
 @dataclass(frozen=True)
 class Summing:
-    """What is to be added up."""
+    """A request for sums over rows of a text."""
 
     config: Config
     pretrained: Pretrained
-    """The model."""
+    """The measured model."""
     corpora: tuple[str, ...]
     """Folders of the prepared text."""
     folder: str
-    """Where the result goes."""
+    """Folder for the result."""
     wanted: int
-    """Rows, as far as there are so many."""
+    """Number of rows, or fewer if the text has fewer."""
     measured: str
-    """What it is, for messages."""
+    """Name of the measured quantity, for messages."""
     adding: Adding
-    """A function of a module that does not load torch: a task hides the GPUs that are not its own before it does."""
+    """A function from a module that does not load torch, because a task first hides the GPUs of other tasks."""
 
 
 @dataclass(frozen=True)
 class Summed:
-    """What came of it."""
+    """The record of a measurement by sums."""
 
     rows: int
     tokens: int
     """Tokens of text that were read."""
     domains: int
-    """Domains that the result is the mean of."""
+    """Number of domains that the result is the mean of."""
     device_seconds: float
 
 
 def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
-    """What determines sums beside the text: the sample, what the model sees of it, and the model."""
+    """Returns what determines the sums besides the text: the sample, the masking of its rows, and the model."""
     return {
         "sequences": wanted,
         "sequence_length": config.training.sequence_length,
@@ -117,14 +118,14 @@ def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
 
 
 def needs_as_training(config: Config) -> Mapping[str, float]:
-    """What a stage takes of the cluster that computes on all workers, as a training does."""
+    """Returns the resources of a stage that computes on all workers, as a training does."""
     from adapt.train.capacity.device import training_needs
 
     return training_needs(config.resources)
 
 
 def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Summed]:
-    """What comes of a stage that adds up on the cluster. Arguments and errors as of `row_sums.sum_up`."""
+    """Runs a stage that adds up on the cluster. Arguments and errors as of `row_sums.sum_up`."""
     from adapt.method.row_sums import sum_up
 
     result = sum_up(summing, name, previous)
@@ -132,7 +133,7 @@ def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Sum
 
 
 def share_of_sums(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
-    """One device's share of the rows: the file that its sums are in, count, tokens, and whether all is finite."""
+    """Adds up one device's share of the rows. Returns the file of sums, count, tokens, and whether all are finite."""
     from adapt.method.row_sums import add_up
 
     return add_up(summing, device, precision, share)

@@ -4,9 +4,9 @@ Each rank adds the penalty's gradient to the part of a parameter that it holds, 
 result does not depend on how the batch or the model is divided among ranks, and the weights w* are divided like the
 optimizer's state.
 
-F is the mean over examples of the squared gradient of their loss. An example is a row of the text, its loss the mean
-over the row's predictions (Kirkpatrick et al. 2017, arXiv 1612.00796, equation 3; with the text's own tokens for
-labels). Each row goes through the model by itself: gradients that are summed before they are squared would cancel.
+F is the mean over examples of the squared gradient of their loss. An example is a row of the text, and its loss is the
+mean over the row's predictions (Kirkpatrick et al. 2017, arXiv 1612.00796, equation 3; with the text's own tokens as
+labels). Each row goes through the model separately, because gradients that are summed before squaring would cancel.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from adapt.method.measurement import AddedUp
 from adapt.objective.objective import Batch, Objective
 
 ON_CPU, ON_GPU = 2**18, 2**26
-"""Weights that are pulled at once: so few that what is computed of them on the way stays in a CPU's cache."""
+"""Number of weights per piece when the penalty is computed, small enough for the intermediate values to stay in a CPU's
+cache."""
 
 
 @dataclass(frozen=True)
 class Pull:
-    """One pull; of each parameter this rank's part, flat, by name."""
+    """One quadratic pull. Its tensors are this rank's parts of the parameters, flattened, by name."""
 
     strength: float
     to: Mapping[str, Tensor]
-    """The weights that it pulls to."""
+    """The weights w* that it pulls towards."""
     importance: Mapping[str, Tensor] | None = None
-    """F, how strongly each weight is held; None holds all alike."""
+    """F, the importance of each weight; None for 1 everywhere."""
 
 
 class Pulls:
-    """Several pulls, and what their penalty was last."""
+    """Adds the gradients of several pulls, and computes their penalty at the last step."""
 
     def __init__(self, pulls: Sequence[Pull]) -> None:
         self._pulls = pulls
-        self._penalty: list[Tensor] = []  # the terms of the last step's penalty that are on this rank
+        self._penalty: list[Tensor] = []  # this rank's terms of the last step's penalty
 
     def add_to(self, engine: TrainingEngine) -> None:
         """Adds the gradient strength F (w - w*) of every pull to the gradients of a step."""
@@ -64,35 +65,35 @@ class Pulls:
         return gradient
 
     def penalty(self, device: Any, is_divided: bool) -> float:
-        """The penalty before the last step. All ranks call it.
+        """Returns the penalty before the last step. All ranks call it.
 
         Args:
-            device: of the model.
-            is_divided: whether each rank holds a part of the weights only.
+            device: the model's device.
+            is_divided: whether each rank holds only a part of the weights.
         """
         own = torch.stack(self._penalty).sum() if self._penalty else torch.zeros((), device=device)
         return (summed(own) if is_divided else own).item()
 
 
 def parts_now(engine: TrainingEngine) -> dict[str, Tensor]:
-    """A copy of what this rank holds of the weights, by name."""
+    """Returns a copy of this rank's parts of the weights, by name."""
     return {part.name: part.value.detach().clone() for part in engine.parts()}
 
 
 def own_parts(engine: TrainingEngine, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """The same parts of other tensors of the parameters' shapes, by name."""
+    """Returns this rank's parts of other tensors with the parameters' shapes, by name."""
     return {part.name: part.of(whole(part.name)).to(part.value, copy=True) for part in engine.parts()}
 
 
 def squared_gradients(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> AddedUp:
-    """The squared gradients of each row's mean loss, summed over the rows that have something to predict.
+    """Sums the squared gradients of each row's mean loss, over all rows that have a prediction.
 
     Args:
         model: with its head, in evaluation mode, not wrapped.
-        objective: gives the loss.
-        batches: numbered.
+        objective: computes the loss.
+        batches: numbered batches of rows.
         dtype: precision of autocast.
     """
     weights = dict(model.named_parameters())

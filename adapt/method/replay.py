@@ -1,8 +1,8 @@
-"""Replay: a share of every training is text of the domains before, drawn from all of it alike.
+"""Replay: a share of every training's rows is text of the earlier domains, drawn uniformly from all of it.
 
-So it is experience replay with a buffer as large as the past. Every row of the past comes equally often, as with the
-reservoir of a bounded buffer; text on disk costs nothing but its share of the run. General text is replayed beside it
-as `mixture.replay_paths` says, with any method; here its share can also grow or fall from domain to domain.
+So it is experience replay with a buffer that holds all past text. Every past row is equally likely, as with the
+reservoir of a bounded buffer, and text on disk costs nothing except its share of the run. Any method can also replay
+general text (`mixture.replay_paths`). With this one, the share of general text can grow or shrink per domain.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from adapt.support.errors import ConfigError
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """Replay of the text of the domains before."""
+    """Replay of the text of earlier domains."""
 
     fraction: OpenFraction = 0.1
-    """Share of the rows of each training that are text of the domains before, from the second domain on (0.1 as in
-    arXiv 2203.06311). Every row of that text comes equally often."""
+    """Share of each training's rows that come from earlier domains, from the second domain on (0.1 as in arXiv
+    2203.06311). Every row of their text is equally likely."""
     general_growth: float = 0.0
-    """What is added to mixture.replay_fraction (and replay_last) for each domain after the first; below 0 the share of
-    general text falls along the sequence. Domains that are added later change nothing before them."""
+    """Amount added to mixture.replay_fraction (and replay_last) for each domain after the first. If negative, the
+    share of general text shrinks along the sequence. Adding domains at the end does not change earlier trainings."""
 
 
 class Replay(Method):
-    """Plain training on text that is mixed with that of the domains before."""
+    """Plain training on the domain's text, mixed with text of the earlier domains."""
 
     Options = ReplayOptions
     kind: ClassVar[str] = "replay"
@@ -40,11 +40,11 @@ class Replay(Method):
         self.general_growth = options.general_growth
 
     def what(self) -> dict[str, Any]:
-        """That of plain training. The share is part of the mixture, where there is something to replay."""
+        """Returns what plain training contributes. The replayed share enters the key with the mixture."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses shares that leave nothing to the domain, and jobs that have nothing to replay.
+        """Refuses shares that leave no rows for the domain, and jobs without text to replay.
 
         Raises:
             ConfigError: says which.
@@ -77,12 +77,12 @@ class Replay(Method):
 
 
 def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
-    """Refuses shares of past and general text that leave nothing to the domain.
+    """Refuses shares of past and general text that leave no rows for the domain.
 
     Args:
-        field: says the share of past text.
-        share: that share.
-        mixture: says the share of general text.
+        field: name of the field with the share of past text.
+        share: share of past text.
+        mixture: configuration with the share of general text.
 
     Returns:
         The largest share of general text in the run.

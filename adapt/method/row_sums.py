@@ -1,4 +1,4 @@
-"""Sums over rows of a text: on the devices of a cluster, and their means in files, joined from domain to domain."""
+"""Sums over rows of a text: computed on the cluster's devices, saved as means, and merged from domain to domain."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from adapt.train.over_rows import Share
 
 ROWS = 16
-"""Rows that a task takes at once."""
+"""Number of rows that a task reads at once."""
 
 
 def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: int, measured: str) -> np.ndarray:
-    """Rows to measure on, int64: the same of a text, whatever is measured.
+    """Returns the numbers of the rows to measure on, int64. They depend on the text and seed only.
 
     Args:
         corpora: folders of the prepared text.
-        length: of a row [tokens].
-        wanted: rows, as far as there are so many.
-        seed: by which they are drawn.
-        measured: what is, for the message.
+        length: length of a row [tokens].
+        wanted: number of rows; all, if the text has fewer.
+        seed: seed of the draw.
+        measured: name of the measured quantity, for messages.
 
     Raises:
         DataError: there is no text.
@@ -59,34 +59,34 @@ def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: 
 
 
 def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[str]) -> Iterator[tuple[int, Batch]]:
-    """Batches of rows by number, with the columns `marks` that an objective needs beside the tokens."""
+    """Yields numbered batches of rows, with the columns `marks` that an objective needs besides the tokens."""
     for number, rows in share:
         columns: dict[str, Any] = stream.take(rows.tolist(), length, tuple(marks))
         yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows})
 
 
 def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> PreTrainedModel:
-    """The model, in evaluation mode, on a device, as trainings load it."""
+    """Loads the model as trainings do, and returns it in evaluation mode on a device."""
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
     if device.type == "cpu":
         use_quick_dropout(model)
     torch.nn.Module.to(model, device)
-    model.eval()  # also the dropout that has just been put in
+    model.eval()  # includes the dropout modules that were just replaced
     return model
 
 
 def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
-    """Adds up on the cluster, and writes means as a file in safetensors.
+    """Adds up over rows on the cluster, and writes the means to a safetensors file.
 
     Args:
-        summing: what.
-        name: of the file.
-        previous: folder with the same of the domains before, which the new one joins.
+        summing: the request.
+        name: name of the file.
+        previous: folder with the means of the earlier domains, which the new means are merged with.
 
     Raises:
         DataError: there is no text.
-        TrainingError: what is added up is not finite.
+        TrainingError: a sum is not finite.
     """
     from adapt.ray.runtime import await_resources, connect
     from adapt.train.over_rows import batches_of, over_rows
@@ -110,7 +110,7 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
 
 
 def add_up(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
-    """See `adapt.method.measurement.share_of_sums`, which Ray tasks call."""
+    """Computes `adapt.method.measurement.share_of_sums`, which Ray tasks call."""
     config, pretrained = summing.config, summing.pretrained
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     objective = make(config.objective, tokenizer, config.seed)
@@ -123,22 +123,22 @@ def add_up(summing: Summing, device: torch.device, precision: str, share: Share)
 
 
 def save_sums(sums: Mapping[str, Tensor], file: Path) -> None:
-    """Writes one device's sums."""
+    """Writes one device's sums to a safetensors file."""
     with file_aside(file) as aside:
         save_file({name: each.cpu().contiguous() for name, each in sums.items()}, aside)
 
 
 def join_sums(parts: Sequence[Path], count: int, previous: Path | None, file: Path) -> int:
-    """Makes means of sums, and the mean over all domains so far, each counting once.
+    """Divides the sums by their count, and averages over all domains so far with equal weights.
 
     Args:
-        parts: files of `save_sums`.
-        count: of all parts.
-        previous: the means of the domains before.
-        file: where it is written, aside and renamed.
+        parts: files written by `save_sums`.
+        count: number of examples of all parts.
+        previous: file with the means of the earlier domains.
+        file: file for the result, written under a temporary name and then renamed.
 
     Returns:
-        How many domains it is the mean of.
+        The number of domains that the result is the mean of.
     """
     domains, merged = 1, {}
     with ExitStack() as files:
@@ -159,16 +159,16 @@ def join_sums(parts: Sequence[Path], count: int, previous: Path | None, file: Pa
 
 
 def check_sums(file: Path, ours: Mapping[str, Sequence[int]], measured: str) -> None:
-    """Refuses means that are not of this model.
+    """Refuses means that were measured on another model.
 
     Args:
-        file: of `join_sums`.
-        ours: the shapes that they must have, by name.
-        measured: what they are, for messages.
+        file: written by `join_sums`.
+        ours: the expected shapes, by name.
+        measured: name of the measured quantity, for messages.
 
     Raises:
         StageError: the file is missing or broken.
-        ModelError: they are of another model.
+        ModelError: the means are of another model.
     """
     try:
         with safe_open(file, framework="pt") as opened:

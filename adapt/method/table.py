@@ -1,4 +1,4 @@
-"""The methods, by the name that `method.kind` calls them by."""
+"""The table of methods, by their names in `method.kind`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ METHODS: Kinds[type[Method]] = Kinds(
     },
     base="adapt.method.base:Method",
 )
-"""The methods, by the names that `method.kind` calls them by."""
+"""The methods, by their names in `method.kind`."""
 
 
 def method_of(config: Config) -> Method:
-    """The method of a configuration, with its options.
+    """Returns the configured method with its options.
 
     Raises:
         ConfigError: as `Kinds.load`.
@@ -53,7 +53,7 @@ def method_of(config: Config) -> Method:
 
 
 def past_fraction(config: Config) -> float:
-    """Share of the rows of a training that are text of the domains before: what the job says, or else the method."""
+    """Returns the share of a training's rows from earlier domains: the job's setting, or else the method's."""
     given = config.sequence.replay_fraction
     return method_of(config).past_fraction if given is None else given
 
@@ -62,8 +62,8 @@ def check_method(config: Config, model: Path) -> None:
     """Refuses a method that cannot work as it is configured.
 
     Args:
-        config: of the job.
-        model: folder of the model to begin with.
+        config: the job's configuration.
+        model: folder of the first model.
 
     Raises:
         AdaptError: says why.

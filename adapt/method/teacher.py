@@ -1,4 +1,4 @@
-"""The model before a domain, which sees the text of the domain beside the one that learns it."""
+"""A frozen copy of the model before a domain, whose outputs on the domain's text the training compares with."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Teacher:
-    """A frozen model, and how far others are from it.
+    """A frozen model, and the distance of the trained model from it.
 
     Args:
-        setting: of the training; its `anchor` is the model. Every rank has all of it.
-        options: say what is compared.
+        setting: the training's setting; its `anchor` is the frozen model. Every rank holds all of it.
+        options: what is compared, and how.
     """
 
     def __init__(self, setting: Setting, options: DistillOptions) -> None:
@@ -32,25 +32,25 @@ class Teacher:
         model: Any = setting.load(setting.anchor).eval().requires_grad_(False)
         self.model: nn.Module = model.to(setting.device)
         self._options, self._precision = options, setting.precision
-        self._total: Tensor | None = None  # distances summed since the last report
-        self._predictions = 0  # that they are of
+        self._total: Tensor | None = None  # sum of distances since the last report
+        self._predictions = 0  # number of predictions in that sum
 
     def compared(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """The loss of a micro-batch, and its distance, both summed over predictions."""
+        """Returns the loss of a micro-batch and its distance from the teacher, both summed over predictions."""
         loss, distance = (self._of_logits if self._options.of == "logits" else self._of_states)(model, part)
         self._total = distance.detach() if self._total is None else self._total + distance.detach()
         self._predictions += len(part.targets)
         return loss, distance
 
     def mean_distance(self) -> float:
-        """Over all predictions since the last call. All ranks call it."""
+        """Returns the mean distance over all predictions since the last call. All ranks call it."""
         own = torch.zeros(()) if self._total is None else self._total
         total, predictions = summed(torch.stack((own.double(), own.new_tensor(self._predictions).double()))).tolist()
         self._total, self._predictions = None, 0
         return float(total / max(predictions, 1))
 
     def _of_logits(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """The loss, and the summed divergence from the teacher, of one pass."""
+        """Returns the loss, and the summed divergence from the teacher's logits, of one pass."""
         packed, positions, targets = part.packed(), part.asked(), part.answers()
         wanted: list[LinearScores] = []
 
@@ -69,7 +69,7 @@ class Teacher:
         return loss, distance
 
     def _of_states(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """The loss, and the summed mean squares of what states of the two models differ by, of one pass."""
+        """Returns the loss of one pass, and its summed mean squared difference from the teacher's last states."""
         packed, positions = part.packed(), part.asked()
         with self._as_trained(part.device):
             wanted = states_of(self.model, packed).index_select(0, positions)
@@ -79,7 +79,7 @@ class Teacher:
 
     @contextmanager
     def _as_trained(self, device: torch.device) -> Iterator[None]:
-        """In the precision of the training, without gradients."""
+        """Runs the block in the precision of the training, without gradients."""
         dtype = TYPES[self._precision]
         with torch.no_grad(), torch.autocast(device.type, dtype, enabled=self._precision != "fp32"):
             yield

@@ -1,7 +1,7 @@
-"""ELLE: the model grows before each domain, and text of the domains before comes again where it helps most.
+"""ELLE: the model grows before each domain, and replays text of earlier domains, mostly where its loss still falls.
 
 - `method`: the plug-in and its options.
-- `growth`: by how much the model grows, what that makes of a config.json, and what is refused.
+- `growth`: the size of the growth, its effect on config.json, and checks of what can grow.
 - `grown_model`: the weights of the larger model and its prompts.
-- `past_text`: chooses the domain that comes next, and the passes on its text.
+- `past_text`: chooses which domain to replay, and runs the passes on its text.
 """

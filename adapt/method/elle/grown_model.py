@@ -1,13 +1,15 @@
-"""A larger model that computes the same (growth that keeps the function: Net2Net, arXiv 1511.05641; ELLE, 2203.06311).
+"""Grows a model so that its outputs stay the same (as in Net2Net, arXiv 1511.05641, and ELLE, arXiv 2203.06311).
 
-**Width.** Each new unit is the copy of one that is there: the weights that make it are copied, and those that read it
-are divided by how many copies of it there are. That keeps the function where all units have as many copies; a norm over
-states of which some units stand twice sees another mean and variance. An LM head with a matrix of its own is divided
-like any that reads states. One that is tied to the embeddings is not, since these make states: the norm before it is.
+**Width.** Each new unit is a copy of an existing one. The weights that produce it are copied, and the weights that read
+it are divided by the number of copies. The outputs stay the same if all units have equally many copies; otherwise norms
+over the states see another mean and variance. An LM head with its own matrix is divided like any layer that reads
+states. A head that is tied to the embeddings cannot be divided, since the embeddings produce states; the norm before it
+is divided instead.
 
-**Depth.** A new layer is a copy of the one below it. `silent` ones have output projections 0. Where norms come first,
-that is the identity. Where the sum is normed (BERT and its kin), it is once the scale and shift of the norm below have
-moved to the new layer's last norm: norming twice is norming once, to within the norm's epsilon.
+**Depth.** A new layer is a copy of the one below it. `silent` layers have output projections of 0. In models with norms
+before the blocks, such a layer is the identity. In models with norms after the sums (BERT and relatives), it becomes
+the identity when the scale and shift of the norm below move to the new layer's last norm: two norms in a row equal one,
+up to the norm's epsilon.
 """
 
 from __future__ import annotations
@@ -38,27 +40,27 @@ BEFORE_HEAD = {
     "gpt2": "transformer.ln_f",
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "model.norm"),
 }
-"""The norm that the last linear layer reads, by model type."""
+"""The norm whose output the last linear layer reads, by model type."""
 NORMS_OF_SUMS = {
     **dict.fromkeys(
         ("bert", "roberta", "xlm-roberta", "camembert", "electra"), ("attention.output.LayerNorm", "output.LayerNorm")
     ),
     "distilbert": ("sa_layer_norm", "output_layer_norm"),
 }
-"""The two norms of a layer whose norms come after the sums. In other models they come before."""
+"""The two norms of a layer in models with norms after the sums. Other models have norms before the blocks."""
 
 
 class Axis:
     """How the units along one axis of a weight grow.
 
     Args:
-        sources: int64 [after], for each unit of the larger model the one that it copies.
+        sources: int64 [after], for each unit of the larger model the index of the unit that it copies.
     """
 
     def __init__(self, sources: Tensor) -> None:
         self.sources = sources
         self.copies = torch.bincount(sources)[sources].float()
-        """For each unit how many there are of its source."""
+        """For each unit, the number of units with the same source."""
         first = torch.full((int(sources.max()) + 1,), len(sources)).scatter_reduce(
             0, sources, torch.arange(len(sources)), "amin"
         )
@@ -66,12 +68,12 @@ class Axis:
 
     @classmethod
     def grown(cls, before: int, after: int, draw: torch.Generator) -> Axis:
-        """Each unit once, then all again as often as they fit, in random order: the numbers of copies differ by 1."""
+        """Repeats all units in rounds of random order, so that their numbers of copies differ by at most 1."""
         rounds = [torch.randperm(before, generator=draw) for _ in range(after // before)]
         return cls(torch.cat([torch.arange(before), *rounds])[:after])
 
     def blocks(self, size: int, stacked: int = 1) -> Axis:
-        """The axis of which each unit takes `size` places, `stacked` times one after another."""
+        """Returns the axis in which each unit has `size` adjacent positions, repeated as a whole `stacked` times."""
         before = int(self.sources.max()) + 1
         within = (self.sources[:, None] * size + torch.arange(size)).flatten()
         return Axis(torch.cat([within + number * before * size for number in range(stacked)]))
@@ -79,7 +81,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class _Axes:
-    """What the linear parts of a layer make and read, by the part's name in the layer; and the states of the model."""
+    """Axes that the linear parts of a layer produce and read, by the part's name, and the axis of the states."""
 
     made: Mapping[str, Axis]
     read: Mapping[str, Axis]
@@ -87,7 +89,7 @@ class _Axes:
 
     @classmethod
     def between(cls, model: Any, larger: Any, draw: torch.Generator) -> _Axes:
-        """How the units of a model grow into those of a larger one; alike in all layers."""
+        """Draws how the units of a model grow into those of a larger one, the same in all layers."""
         before, after = layers_of(model)[0], layers_of(larger)[0]
         pattern = before.pattern
         out, outer, heads = before.part(pattern.attention_out), before.part(pattern.outer), _heads(model)
@@ -107,24 +109,24 @@ class _Axes:
 
 
 def _heads(model: Any) -> tuple[int, int]:
-    """How many heads a model has, and how many of them have keys and values of their own."""
+    """Returns the number of attention heads, and the number of key-value heads."""
     heads = int(model.config.num_attention_heads)
     return heads, int(getattr(model.config, "num_key_value_heads", None) or heads)
 
 
 def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0, seed: int = 0) -> Any:
-    """A larger model of the same kind.
+    """Returns a larger model of the same class.
 
     Args:
-        model: whole, on the CPU, its layers known to `adapt.model.architecture`.
+        model: the whole model, on the CPU, with layers that `adapt.model.architecture` knows.
         growth: what is added.
-        is_silent: new layers add nothing; otherwise they are plain copies.
-        noise: standard deviation of what is added to the weights that make copied units in linear layers of the layers.
-        seed: of what is drawn.
+        is_silent: whether new layers leave the outputs unchanged; otherwise they are plain copies.
+        noise: standard deviation of the noise on the weights that produce copied units in the layers' linear parts.
+        seed: seed of all draws.
 
     Returns:
-        The model, in evaluation mode. It computes the same if `is_silent`, there is no noise, and its states are as
-        wide as before or a whole multiple of that.
+        The model, in evaluation mode. Its outputs are the same if `is_silent`, there is no noise, and the width of its
+        states is a whole multiple of the old width.
     """
     config, draw = copy.deepcopy(model.config), torch.Generator().manual_seed(seed % 2**63)
     growth.resize(config)
@@ -151,10 +153,10 @@ def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0
 def _fill_layer(
     layer: Layer, source: str, weights: Mapping[str, Tensor], axes: _Axes, noise: float, draw: torch.Generator
 ) -> None:
-    """Gives a layer of the larger model the weights of the layer `source`."""
+    """Fills a layer of the larger model with the weights of the layer `source`."""
     for name, parameter in layer.module.named_parameters():
         if (weight := weights.get(f"{source}.{name}")) is None:
-            continue  # ModernBERT's first layer has no first norm: its copy's is as it was made, which scales nothing
+            continue  # ModernBERT's first layer has no first norm; its copy keeps a new norm, which scales nothing
         part = name.rpartition(".")[0]
         if part not in axes.made:
             _fill(parameter, weight, None, axes.states)
@@ -167,21 +169,21 @@ def _fill_layer(
 
 
 def _reads(module: nn.Module) -> int | None:
-    """The axis of a module's weight along which it reads; None where it makes alone, as embeddings and norms do."""
+    """Returns the axis of a weight along which the module reads, or None for modules that only produce (embeddings)."""
     if not (is_transposed(module) or isinstance(module, nn.Linear)):
         return None
     return 0 if is_transposed(module) else 1
 
 
 def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made: Axis | None = None) -> None:
-    """Copies units along the axes that have grown, and divides what reads copies by how many there are.
+    """Copies units along the axes that have grown, and divides weights that read copies by the number of copies.
 
     Args:
-        parameter: of the larger model; filled.
-        weight: of the smaller one.
-        reads: the axis along which it reads, where it has two.
-        read: the axis that it reads; also the one that it makes, where that is not told.
-        made: the axis that it makes.
+        parameter: the parameter of the larger model, which is filled.
+        weight: the weight of the smaller model.
+        reads: the dimension along which a matrix reads.
+        read: the axis that it reads.
+        made: the axis that it produces; None if it is the same as `read`.
     """
     for axis in range(weight.ndim):
         if weight.shape[axis] == parameter.shape[axis]:
@@ -195,7 +197,7 @@ def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made
 
 
 def _divide_before_tied_head(larger: Any, states: Axis) -> None:
-    """A head that is the embeddings' matrix reads states that are divided before it."""
+    """Divides the norm before a head that shares the embeddings' matrix, because that matrix cannot be divided."""
     if larger.get_output_embeddings().weight is larger.get_input_embeddings().weight:
         for parameter in larger.get_submodule(BEFORE_HEAD[larger.config.model_type]).parameters():
             if len(parameter) == len(states.copies):
@@ -203,7 +205,7 @@ def _divide_before_tied_head(larger: Any, states: Axis) -> None:
 
 
 def _silence(layer: Layer, below: Layer, norms: tuple[str, str] | None) -> None:
-    """Makes a copy of the layer below add nothing."""
+    """Changes a copy of the layer below so that it adds nothing to the states."""
     for part in (layer.pattern.attention_out, layer.pattern.outer):
         for parameter in layer.part(part).parameters(recurse=False):
             parameter.zero_()
@@ -218,16 +220,16 @@ def _silence(layer: Layer, below: Layer, norms: tuple[str, str] | None) -> None:
 def take_prompt(
     model: Any, setting: Setting, length: int, past: Mapping[str, Path]
 ) -> tuple[list[str], dict[str, int]]:
-    """Gives the model the prompt of the domain to be learnt, and puts it into use. The model trains with it.
+    """Adds the prompt of the domain to be learnt to the model and selects it. The model is trained together with it.
 
     Args:
-        model: in evaluation mode, with the prompts of the domains before.
-        setting: of the training.
-        length: of a prompt [vectors].
-        past: folders of the text of the domains before, in the order learnt, by the method's names.
+        model: in evaluation mode, with the prompts of earlier domains.
+        setting: the training's setting.
+        length: length of a prompt [vectors].
+        past: folders of the earlier domains' text, in the order learnt, by the names of the method's stages.
 
     Returns:
-        The names of all domains that have a prompt, and the numbers of those of past text.
+        The names of all domains that have a prompt, and the prompt number of each text in `past`.
     """
     known = domains_of(model)
     before = list(known.names) if known else []
@@ -254,12 +256,12 @@ def take_prompt(
 
 
 def grow_prompts(model: Any, larger: Any, sources: Tensor) -> None:
-    """Gives a larger model the prompts and prototypes of a smaller one.
+    """Copies the prompts and prototypes of a smaller model to a larger one.
 
     Args:
-        model: the smaller one.
-        larger: without any.
-        sources: int64 [after], for each of its states the one that it copies.
+        model: the smaller model.
+        larger: the larger model, without prompts.
+        sources: int64 [after], for each unit of its states the index of the unit that it copies.
     """
     known, sets = domains_of(model), sets_of(model)
     if known is None or not sets:

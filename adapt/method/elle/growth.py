@@ -1,8 +1,8 @@
-"""What is added to a model before a domain: layers, width and a prompt, as config.json says it. Loads no torch.
+"""Growth of a model before a domain in layers, width and prompts, as changes of config.json. Loads no torch.
 
-Width grows by whole attention heads, states and feed-forward layers in proportion, so that heads keep their size.
-Heads that share a key and a value are added with one of these. A prompt is a set of vectors before each document of a
-domain; `adapt.method.elle.grown_model` makes the weights.
+Width grows by whole attention heads, with the states and feed-forward layers in proportion, so that heads keep their
+size. Heads that share a key and a value are added as a group. A prompt is a set of vectors before each document of a
+domain. `adapt.method.elle.grown_model` makes the weights.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from adapt.support.errors import ConfigError
 
 @dataclass(frozen=True)
 class Growth:
-    """What is added to a model."""
+    """Numbers of layers and attention heads that are added to a model."""
 
     layers: int = 0
     heads: int = 0
 
     @classmethod
     def before(cls, domain: int, layers: Sequence[int], heads: Sequence[int]) -> Growth:
-        """What the options say of a domain, by its number from 1."""
+        """Returns the growth before a domain, by its number from 1."""
         return cls(*(each[domain - 1] if domain <= len(each) else 0 for each in (layers, heads)))
 
     def layer_sources(self, layers: int) -> list[tuple[int, bool]]:
-        """For each layer of the larger model the layer that it comes from, and whether it is the copy of it.
+        """Returns, for each layer of the larger model, its source layer and whether it is an added copy.
 
-        Copies stand behind what they are copied from, evenly over the model, the last behind the last layer.
+        Each copy follows its source. The copied layers are spread evenly, and the last one is always copied.
         """
         copied = {(number + 1) * layers // self.layers - 1 for number in range(self.layers)}
         return [(layer, new) for layer in range(layers) for new in ((False, True) if layer in copied else (False,))]
 
     def resize(self, config: Any) -> None:
-        """Puts the larger dimensions into a config of transformers."""
+        """Writes the larger dimensions into a transformers config."""
         layers, heads = (int(_get(config, name)) for name in ("layers", "heads"))
         wide = {name: width * (heads + self.heads) / heads for name, width in _widths(config).items()}
         grow_layer_lists(config, [source for source, _ in self.layer_sources(layers)])
@@ -54,7 +54,7 @@ class Growth:
         _set(config, "heads", heads + self.heads)
 
     def resized(self, size: ModelSize) -> ModelSize:
-        """The dimensions of the larger model; how many parameters it has, about."""
+        """Returns the dimensions of the larger model, with approximate numbers of parameters."""
         wider, deeper = 1 + self.heads / size.heads, 1 + self.layers / size.layers
         is_projected = size.embedding_parameters != size.vocabulary * size.hidden  # ELECTRA's embeddings stay narrow
         words, between = (1.0, wider) if is_projected else (wider, wider**2)
@@ -76,15 +76,15 @@ class Growth:
 
 
 def check_growths(model: Path, growths: Sequence[Growth]) -> None:
-    """Refuses growth that a model cannot have.
+    """Refuses growth that a model does not support.
 
     Args:
-        model: its folder.
-        growths: one after another.
+        model: folder of the model.
+        growths: the growths, one after another.
 
     Raises:
-        ConfigError: says which field asks for it.
-        ModelError: its layers depend on their depth, and some are added.
+        ConfigError: says which field is wrong.
+        ModelError: layers are added to a model whose layers depend on their depth.
     """
     if any(growth.layers for growth in growths):
         check_deeper(model, "elle.layers")
@@ -117,7 +117,7 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
 
 
 def _widths(config: Any) -> dict[str, int]:
-    """The dimensions that grow with the heads, by their names in the config."""
+    """Returns the dimensions that grow with the heads, by their names in the config."""
     names = ["num_key_value_heads", _name(config, "hidden"), _name(config, "inner")]
     if getattr(config, "embedding_size", None) == _get(config, "hidden"):  # ELECTRA's, where states are not projected
         names.append("embedding_size")
@@ -140,10 +140,10 @@ FIELD = "elle.prompt_length"
 
 
 def check_prompts(config: Config, model: Path, length: int) -> None:
-    """Refuses what could not be trained with prompts of this length, or, if it is 0, without any.
+    """Refuses jobs and models that cannot train with prompts of this length, or without prompts if it is 0.
 
     Raises:
-        ConfigError: the text is streamed, prompts leave no room for it, or those of the model have another length.
+        ConfigError: the text is streamed, prompts leave no room for text, or the model's prompts have another length.
         ModelError: the model has other additions.
     """
     found = {entry["kind"]: entry for entry in stored_additions(model)}

@@ -1,8 +1,8 @@
-"""ELLE (Qin et al. 2022, arXiv 2203.06311): room for each domain, and a look back.
+"""ELLE (Qin et al. 2022, arXiv 2203.06311): the model grows for each domain and replays earlier domains.
 
-Before a domain the model grows in width and depth. The first steps of the training, in which text of the domains before
-comes alone, recover what growth has lost; of the others a share replays it. These steps take the place of steps on the
-domain, so a training is as long as with any method. A prompt before each document says its domain.
+Before a domain the model grows in width and depth. The first steps of the training see only text of earlier domains, to
+recover what growth has lost. A share of the other steps replays such text too. These steps replace steps on the domain,
+so a training is as long as with any method. A prompt before each document tells the model its domain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from adapt.runner import Stage
 
 TEXT = "text of domain "
-"""What the method calls the prepared text of a domain before; its number follows."""
+"""Prefix of the method's name for an earlier domain's prepared text; the domain's number follows."""
 
 
 @dataclass(frozen=True)
@@ -37,31 +37,31 @@ class ElleOptions:
     """ELLE: the model grows before each domain, recovers on past text, and replays it (arXiv 2203.06311)."""
 
     layers: list[int] = field(default_factory=lambda: [2, 2, 1, 1])
-    """How many layers are added before the first domain, the second, and so on; none after the list's end. At most as
-    many as the model has."""
+    """Number of layers that are added before the first domain, the second, and so on; 0 after the list's end. Each at
+    most the model's number of layers at that time."""
     heads: list[int] = field(default_factory=lambda: [2, 2, 1, 1])
-    """How many attention heads each layer gets before the first domain, the second, and so on; none after the list's
-    end. The width of states and of feed-forward layers grows in proportion. The model computes the same where the width
-    is a whole multiple of what it was."""
+    """Number of attention heads that each layer gets before the first domain, the second, and so on; 0 after the list's
+    end. The width of states and feed-forward layers grows in proportion. The model's outputs stay the same if the new
+    width is a whole multiple of the old width."""
     new_layers: Literal["silent", "copies"] = "silent"
-    """What a new layer starts as. `silent`: a copy of the one below it, its output projections 0 so that the model
-    computes the same. `copies`: the copy as it is, as published; the model then computes something else."""
+    """Start of a new layer. `silent`: a copy of the layer below with output projections 0, so that the model's outputs
+    stay the same. `copies`: an unchanged copy, as published, which changes the model's outputs."""
     noise: NonNegativeFloat = 0.01
-    """Standard deviation of what is added to the weights that make copied units of the layers: equal units would learn
-    alike. With 0, dropout alone tells them apart."""
+    """Standard deviation of the noise on the weights that produce copied units, because equal units would learn the
+    same. At 0, only dropout makes them differ."""
     recovery_fraction: Fraction = 0.08
-    """Share of the steps of a training, its first, that see text of the domains before alone, to recover what growth
-    has lost: 5,000 beside 62,500, as published. Without a domain before there are none."""
+    """Share of a training's steps, at its start, that see only text of earlier domains, to recover what growth has
+    lost. Published: 5,000 of 62,500 steps. The first domain has no such steps."""
     replay_fraction: Fraction = 0.1
-    """Share of the other steps whose rows are all of one of the domains before. The more its loss has fallen of late,
-    the more often a domain is drawn."""
+    """Share of the remaining steps in which all rows come from one earlier domain. Domains whose loss has fallen more
+    recently are drawn more often."""
     prompt_length: NonNegativeInt = 1
-    """Vectors before each document of a domain, which are given again when the model is fine-tuned: a token that says
-    the domain, as published. They take positions, so that the model takes so many tokens less. 0 for none."""
+    """Number of vectors before each document, learnt per domain and used again in fine-tuning (published: one token
+    that names the domain). They shorten the text that the model can take. 0 for none."""
 
 
 class Elle(Method):
-    """Grows the model, and replays past text."""
+    """Grows the model before each domain, and replays text of earlier domains."""
 
     Options = ElleOptions
     kind: ClassVar[str] = "elle"
@@ -76,10 +76,10 @@ class Elle(Method):
         self._past: PastText | None = None
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models that cannot grow so.
+        """Refuses models that cannot grow as configured.
 
         Raises:
-            ConfigError: the options ask for what cannot be added.
+            ConfigError: the options ask for growth that the model does not support.
             ModelError: its layers are not known, or it has additions other than prompts of domains.
         """
         check_units(model)
@@ -88,7 +88,7 @@ class Elle(Method):
         check_growths(model, [self._growth(number) for number in range(1, domains + 1)])
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """The text of the domain, for the trainings after it."""
+        """Returns the stages of the domain's prepared text, for later trainings."""
         known = sum(name.startswith(TEXT) for name in learnt.past)
         return {f"{TEXT}{number}": text for number, text in enumerate(learnt.texts, start=known + 1)}
 
@@ -96,16 +96,16 @@ class Elle(Method):
         return Growth.before(number or 1, self.options.layers, self.options.heads)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """The size after the growth of all of them."""
+        """Returns the model's dimensions after the growth of all these trainings."""
         for number in trainings:
             size = self._growth(number).resized(size)
         return size
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """The larger model.
+        """Returns the grown model with the domain's prompt.
 
         Raises:
-            DataError: a domain before has no text.
+            DataError: an earlier domain has no text.
         """
         from adapt.method.elle.grown_model import grown, take_prompt
         from adapt.method.elle.past_text import PastText
@@ -125,50 +125,50 @@ class Elle(Method):
         return model
 
     def resize(self, config: Any) -> None:
-        """Says how large the model is now, and which prompts there are."""
+        """Writes the grown dimensions and the prompts into the model's config."""
         self._growth(self._setting.number).resize(config)
         if self._names:
             enter_sets(config, PROMPTS, self._names, {"length": self.options.prompt_length})
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """The prompt passes the layers with every document."""
+        """Returns the extra work of the prompts, which pass the layers with every document."""
         return Added(per_document=self.options.prompt_length)
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Forgets what a trial of the memory has replayed."""
+        """Resets the counts of replayed steps after a trial of the memory use."""
         if self._past:
             self._past.forget_steps()
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Those of the domain's rows, or of as many rows of a domain before."""
+        """Yields losses on the domain's rows, or in replaying steps on equally many rows of an earlier domain."""
         if not (self._past and self._replays(step)):
             yield from super().losses(model, parts, objective, step, predictions)
         else:
             yield from self._past.passes(model, parts, objective, step, predictions)
 
     def _replays(self, step: int) -> bool:
-        """Whether a step sees past text."""
+        """Returns whether a step sees text of an earlier domain."""
         recovery = self.options.recovery_fraction
         if recovery and step < round(recovery * self._setting.steps):
             return True
         return bool(self._past and self._past.is_drawn(step, self.options.replay_fraction))
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Notes the loss on what was replayed, where the device has been waited for already."""
+        """Records the loss on replayed rows, here because the device has finished the step already."""
         if self._past:
             self._past.note_step()
 
     def report(self) -> dict[str, float]:
-        """How many steps have replayed past text since the last report."""
+        """Returns the number of steps that replayed text of earlier domains since the last report."""
         return {"replayed_steps": float(self._past.steps_since() if self._past else 0)}
 
     def state(self) -> dict[str, Any]:
-        """The losses by which domains are drawn."""
+        """Returns the recent losses of earlier domains, which determine how often each is drawn."""
         return {"losses": self._past.losses} if self._past else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Those of the checkpoint."""
+        """Restores the recent losses of earlier domains from a checkpoint."""
         if self._past and state:
             self._past.losses = dict(state["losses"])

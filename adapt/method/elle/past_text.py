@@ -1,8 +1,8 @@
-"""Text of the domains before, read again, and which of the domains comes next.
+"""Replay of earlier domains' text, and the choice of the next domain to replay.
 
-ELLE calls its memory adaptive: what still learns is replayed more. Here a domain is drawn in proportion to how much its
-loss has fallen over the last times that it came. Domains of which that is not known yet come first, and a tenth of all
-draws is even, so that a domain that has stopped falling is still looked at.
+ELLE calls its memory adaptive: domains that still improve are replayed more. Here a domain is drawn in proportion to
+the recent fall of its loss. Domains without enough losses come first. A tenth of all draws is uniform, so that a domain
+whose loss has stopped falling is still measured.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ from adapt.model.additions.domain_modules import choose_set, sets_of
 from adapt.objective.objective import Batch, Corrupted, Objective
 
 REPLAYS = 0x0E11E
-"""Tells the draw of what is replayed from all else that is drawn by (seed, step)."""
+"""Constant in the seeds of replay draws, to make them independent of other draws by (seed, step)."""
 WINDOW = 8
-"""So many losses of a domain are kept; their later half is held against the earlier."""
+"""Number of recent losses per domain. The fall is the mean of the earlier half minus the mean of the later half."""
 EVEN = 0.1
-"""Share of draws in which all domains are alike."""
+"""Share of draws in which all domains are equally likely."""
 
 
 class PastText:
-    """Rows of the domains before.
+    """Draws and passes of rows from earlier domains.
 
     Args:
-        folders: of their prepared text, by name.
-        seed: of what is drawn.
+        folders: folders of the domains' prepared text, by name.
+        seed: seed of all draws.
     """
 
     def __init__(self, folders: Mapping[str, Path], seed: int = 0) -> None:
         self._seed = seed
-        self._own: int | None = None  # the prompt of the domain that is learnt
+        self._own: int | None = None  # number of the current domain's prompt
         self._prompts: dict[str, int] = {}
-        self._replayed: tuple[str, Tensor, int] | None = None  # of this step: domain, this rank's loss, predictions
-        self._steps = 0  # that replayed, since the last report
+        self._replayed: tuple[str, Tensor, int] | None = None  # in this step: domain, this rank's loss, predictions
+        self._steps = 0  # number of replaying steps since the last report
         self._streams = {name: text_of([folder]) for name, folder in folders.items()}
         self.losses: dict[str, list[float]] = {name: [] for name in folders}
-        """The last losses of each domain [nats a predicted token], the latest last."""
+        """Recent losses of each domain [nats per predicted token], the newest last."""
 
     def without_text(self) -> str | None:
-        """A domain that has no row, if there is one."""
+        """Returns the name of a domain without rows, or None."""
         return next((name for name, stream in self._streams.items() if not stream.tokens), None)
 
     def use_prompts(self, own: int, prompts: dict[str, int]) -> None:
-        """Takes the number of the prompt of the domain that is learnt, and of others by the name of their text."""
+        """Sets the number of the current domain's prompt, and those of earlier domains by the names of their texts."""
         self._own, self._prompts = own, prompts
 
     def forget_steps(self) -> None:
-        """Forgets what was replayed, as by a trial of the memory."""
+        """Resets the counts of replayed steps, such as after a trial of the memory use."""
         self._replayed, self._steps = None, 0
 
     def is_drawn(self, step: int, share: float) -> bool:
-        """Whether a step is one of a share of steps, drawn one by one."""
+        """Returns whether a step replays text. Each step is drawn independently with probability `share`."""
         return bool(np.random.default_rng([self._seed % 2**64, step, REPLAYS]).random() < share)
 
     def passes(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Those of a step on as many rows of a domain before. Arguments as of `adapt.method.base.Method.losses`."""
+        """Yields a step's losses on rows of an earlier domain. Arguments as of `adapt.method.base.Method.losses`."""
         rows, length = sum(len(part.input_ids) for part in parts), parts[0].input_ids.shape[1]
         counts, rank = counted(rows)
         share, address = slice(rank, None, len(counts)), (self._seed ^ REPLAYS, step)
@@ -80,12 +80,12 @@ class PastText:
                 loss = objective.loss(model, part)
                 total = total + loss.detach()
                 self._replayed = name, total, asked
-                # the caller divides by the predictions of the domain's rows
+                # the caller divides by the number of predictions on the domain's rows
                 yield loss * (predictions / asked), self._idle(model)
 
     @contextmanager
     def _prompt_of(self, model: nn.Module, name: str) -> Iterator[None]:
-        """Inside the block documents have the prompt of past text, if it has one."""
+        """Selects the earlier domain's prompt, if it has one, inside the block."""
         if self._own is None:
             yield
             return
@@ -96,7 +96,7 @@ class PastText:
             choose_set(model, self._own)
 
     def _idle(self, model: Any) -> Tensor | None:
-        """0, by which the domain's own prompt, which a step does not see, has a gradient: all parameters need one."""
+        """Returns a 0 that gives the unused prompt of the current domain a gradient, which all parameters need."""
         if self._own is None:
             return None
         (prompts,) = sets_of(model)
@@ -105,7 +105,7 @@ class PastText:
         return 0.0 * nothing
 
     def note_step(self) -> None:
-        """Notes the loss on what a step has replayed, if it has. All ranks call it, once they waited for the device."""
+        """Records the loss on replayed rows, if there were any. All ranks call it when their device has finished."""
         if self._replayed:
             name, total, asked = self._replayed
             self.note(name, summed(total).item() / asked)
@@ -113,16 +113,16 @@ class PastText:
         self._replayed = None
 
     def steps_since(self) -> int:
-        """How many steps have replayed text since the last call."""
+        """Returns the number of steps that replayed text since the last call."""
         steps, self._steps = self._steps, 0
         return steps
 
     def note(self, name: str, loss: float) -> None:
-        """Adds a loss of a domain."""
+        """Appends a loss to a domain's recent losses."""
         self.losses[name] = [*self.losses[name], loss][-WINDOW:]
 
     def shares(self) -> dict[str, float]:
-        """With which probability each domain comes next."""
+        """Returns each domain's probability to be drawn next."""
         fewest = min(map(len, self.losses.values()))
         if fewest < 2:
             new = [name for name, losses in self.losses.items() if len(losses) == fewest]
@@ -136,15 +136,14 @@ class PastText:
     def rows(
         self, count: int, share: slice, length: int, marks: tuple[str, ...], address: tuple[int, int]
     ) -> tuple[str, Batch]:
-        """Rows of a domain that is drawn, each row of it equally likely.
+        """Draws an earlier domain, and returns its name and uniformly drawn rows.
 
         Args:
-            count: rows that all ranks draw together.
-            share: those of this rank.
-            length: of a row [tokens].
+            count: number of rows that all ranks draw together.
+            share: this rank's part of these rows.
+            length: length of a row [tokens].
             marks: columns that the objective needs.
-            address: what the draw depends on besides the losses: the seed, and the step, by which rows get masks of
-                their own.
+            address: seed and step of the draw. The step also gives the rows new masks.
         """
         seed, step = address
         draw, shares = np.random.default_rng([seed % 2**64, step]), self.shares()
@@ -156,6 +155,6 @@ class PastText:
 
 
 def fall_of(losses: list[float]) -> float:
-    """By how much the later half of two or more losses lies below the earlier."""
+    """Returns the mean of the earlier half of two or more losses minus the mean of the later half."""
     half = len(losses) // 2
     return mean(losses[:half]) - mean(losses[-half:])

@@ -1,5 +1,5 @@
-"""Hard attention to the task (HAT): masks of units for each domain, and what a domain uses stays as it is.
+"""Hard attention to the task (HAT): each domain learns a mask of units, and later domains cannot change its units.
 
-- `method`: the plug-in and its options, and what it shares with CPT.
-- `mask_learning`: trains masks for any method that has them (CPT is another).
+- `method`: the plug-in, its options, and the base class that CPT shares.
+- `mask_learning`: trains the masks, for HAT and CPT.
 """

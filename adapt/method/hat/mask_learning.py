@@ -1,11 +1,12 @@
-"""Learns a domain's masks sigma(s e) together with what they mask, and blocks what the domains before use.
+"""Learns a domain's masks sigma(s e) together with the masked weights, and blocks updates that earlier domains forbid.
 
 Masks are annealed as in Serra et al. 2018 (arXiv 1801.01423, sections 2.4 to 2.6).
 
-Parameters that the domains before use, between 0 and 1, stay as they are (equation 2). A weight between two masked
-units is used as much as the less used of both: where one of them is off, it does nothing. A weight that reads
-unmasked values is used as much as the unit that it makes. Blocking gradients would not do, since Adam goes on by its
-averages. So updates are blocked, by `adapt.model.masked_updates`.
+How much earlier domains use a parameter is a number between 0 and 1, and the more they use it, the less it may change
+(equation 2). A weight between two masked units is used as much as the less used unit, because it has no effect where
+either unit is off. A weight that reads unmasked values is used as much as the unit that it produces. It is not enough
+to block gradients, since Adam's averages would still move the weights. So updates are blocked, by
+`adapt.model.masked_updates`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from adapt.model.masked_updates import computed_with, mask_all
 
 
 class MaskLearning:
-    """One domain's training.
+    """Mask learning in the training of one domain.
 
     Args:
-        model: with the domain's masks in use, before an engine wraps it.
-        used_parameters: says how much each parameter is used, of how much each unit is, by the name of its masks.
-        steps: of the training.
-        steepest: s at its end.
+        model: the model with the domain's masks selected, before an engine wraps it.
+        used_parameters: computes how much each parameter is used, from how much each unit is used, by mask name.
+        steps: number of steps of the training.
+        steepest: s at the end of the training.
         sparsity: weight in the loss of the share of free units that the domain takes.
     """
 
@@ -45,7 +46,7 @@ class MaskLearning:
         self._steps, self._steepest, self._sparsity = steps, steepest, sparsity
         self._steepness = 1 / steepest
         self._masks: list[UnitMask] = []
-        self._free: dict[str, Tensor] = {}  # of the units of each embedding, by its name
+        self._free: dict[str, Tensor] = {}  # 1 - use of the units of each embedding, by the embedding's name
         used: dict[str, Tensor] = {}
         for name, sets in model.named_modules():
             if isinstance(sets, DomainSets):
@@ -58,22 +59,22 @@ class MaskLearning:
         for name in held:
             model.get_parameter(name).requires_grad_(True)
         self._blocked = mask_all(model, held)
-        self._own: dict[str, Tensor] = {}  # of `_free` what this rank holds
+        self._own: dict[str, Tensor] = {}  # this rank's part of `_free`
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Takes this rank's part of what is free."""
+        """Selects this rank's part of the units' free shares."""
         for part in engine.parts():
             if (free := self._free.get(part.name)) is not None:
                 self._own[part.name] = part.of(free).to(part.value, copy=True)
 
     def anneal(self, step: int) -> None:
-        """Makes the masks as steep as they are at a step."""
+        """Sets the steepness of the masks for a step."""
         self._steepness = steepness_at(step, self._steps, self._steepest)
         for mask in self._masks:
             mask.steepness = self._steepness
 
     def change_gradients(self, engine: TrainingEngine) -> None:
-        """Adds that of the sparsity term, and compensates the embeddings'."""
+        """Adds the gradient of the sparsity term, and compensates the gradients of the embeddings."""
         engine.change_gradients(self._changed)
 
     def _changed(self, part: WeightPart, gradient: Tensor) -> Tensor:
@@ -96,41 +97,41 @@ class MaskLearning:
         )
 
     def report(self) -> dict[str, float]:
-        """The share of units that no other domain uses."""
+        """Returns the share of units that no other domain uses."""
         return {"free_units": self._total / max(self._units, 1)}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The weights that the model computes with: where others use them, those it began with."""
+        """Returns the weights that the model computes with. Where other domains use them, these are the old weights."""
         return computed_with(state, self._blocked)
 
 
 @torch.no_grad()
 def _used_by_others(sets: DomainSets) -> Tensor:
-    """The largest mask of the domains that are not in use, [units]."""
+    """Returns each unit's largest mask among the other domains, [units]."""
     masks: list[Any] = list(sets)
     others = [mask.values() for number, mask in enumerate(masks) if number != sets.chosen]
     return torch.stack([torch.zeros_like(masks[0].embedding), *others]).amax(0)
 
 
 LARGEST = 50.0
-"""s e is held within this and its negative where its hyperbolic cosine is taken."""
+"""Bound on |s e| before its hyperbolic cosine is taken, to avoid overflow."""
 
 
 def steepness_at(step: int, steps: int, steepest: float) -> float:
-    """s at a step, from 0, of a training: from 1 / steepest at the first to steepest at the last (equation 3).
+    """Returns s at a step, from 0: it rises linearly from 1 / steepest to steepest over the training (equation 3).
 
-    The paper anneals within each epoch. A domain is learnt in about one here, so the training takes its place.
+    The paper anneals within each epoch. Here a domain takes about one epoch, so s is annealed over the training.
     """
     passed = step / (steps - 1) if steps > 1 else 1.0
     return 1 / steepest + (steepest - 1 / steepest) * passed
 
 
 def sparsity_gradient(embedding: Tensor, free: Tensor, total: float, steepness: float) -> Tensor:
-    """The gradient of sum m (1 - m_before) / sum (1 - m_before) in the embeddings (equation 5).
+    """Returns the gradient of sum m (1 - m_before) / sum (1 - m_before) with respect to the embeddings (equation 5).
 
     Args:
-        embedding: e, of some units.
-        free: 1 - m_before of these, m_before being the largest mask of the other domains.
+        embedding: e of some units.
+        free: 1 - m_before of these units, where m_before is the largest mask of the other domains.
         total: the sum of 1 - m_before over all units of the model.
         steepness: s.
     """
@@ -139,10 +140,10 @@ def sparsity_gradient(embedding: Tensor, free: Tensor, total: float, steepness: 
 
 
 def compensated(gradient: Tensor, embedding: Tensor, steepness: float, steepest: float) -> Tensor:
-    """The gradient of embeddings as if s had always been at its steepest (equation 4).
+    """Returns the gradient that the embeddings would have if s had its largest value (equation 4).
 
-    q s_max / s (cosh(s e) + 1) / (cosh(e) + 1), whatever s does to the sigmoid's slope. What would drive an embedding
-    further beyond its bounds is left out.
+    This is q s_max / s (cosh(s e) + 1) / (cosh(e) + 1), which undoes the effect of s on the sigmoid's slope. Gradients
+    that would push an embedding further beyond its bounds are set to 0.
     """
     bounded = embedding.clamp(-MOST, MOST)
     slope = torch.cosh((steepness * bounded).clamp(-LARGEST, LARGEST)) + 1
@@ -155,14 +156,14 @@ PARTS = "first", "second"
 
 
 def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """How much each parameter of the plugins is used.
+    """Computes how much earlier domains use each parameter of the plugins.
 
     Args:
-        model: with plugins.
-        used: how much the domains before use each unit, by the name of its masks in the model.
+        model: a model with plugins.
+        used: how much earlier domains use each unit, by the name of its masks in the model.
 
     Returns:
-        By the parameter's name, of a shape that broadcasts to the parameter's.
+        Use by the parameter's name, in a shape that broadcasts to the parameter's.
     """
     by_name: dict[str, Tensor] = {}
     for layer in layers_of(model):
@@ -179,9 +180,10 @@ def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def used_in_layers(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """How much each parameter of the model's own layers is used; arguments as of `used_in_plugins`.
+    """Computes how much earlier domains use each parameter of the model's own layers. Arguments as `used_in_plugins`.
 
-    The bias behind attention has no unit: it is used where any head is. Norms, embeddings and LM head are not here.
+    The bias after attention belongs to no unit. It is used as much as the most used head. The result has no norms,
+    embeddings or LM head.
     """
     layers = layers_of(model)
     units: Values = {kind: torch.stack([used[f"{layer.name}.{UNITS}.{kind}"] for layer in layers]) for kind in KINDS}

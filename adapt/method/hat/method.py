@@ -1,7 +1,7 @@
-"""HAT (Serra et al. 2018, arXiv 1801.01423): each domain learns which units it uses, and those stay as they are.
+"""HAT (Serra et al. 2018, arXiv 1801.01423): each domain learns which units it uses, and later domains keep these.
 
-With the masks of a domain the model computes what it did when the domain was learnt, whatever was learnt since. So a
-text's domain must be known, or found (`adapt.model.additions`).
+With a domain's masks the model always computes what it computed when the domain was learnt. So the domain of a text
+must be known or predicted (`adapt.model.additions`).
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Corrupted, Objective
 
 STEEPEST = 400.0
-"""s_max of the published code: how steep the masks are at the end of a training. They begin at 1 / s_max."""
+"""s_max of the published code: the steepness of the masks at the end of a training. It starts at 1 / s_max."""
 
 
 @dataclass(frozen=True)
 class HatOptions:
-    """Hard attention to the task: masks of units for each domain; what a domain uses is kept (arXiv 1801.01423)."""
+    """Hard attention to the task: masks of units per domain protect what a domain uses (arXiv 1801.01423)."""
 
     on: Literal["adapters", "model"] = "adapters"
-    """What is masked and trained. `adapters`: bottlenecks behind attention and feed-forward block of every layer, which
-    all domains share; the model itself stays. `model`: attention heads and neurons of the model itself; embeddings,
-    norms and LM head, which have no units, stay."""
+    """What is masked and trained. `adapters`: bottlenecks after the attention and feed-forward block of every layer,
+    which all domains share; the model itself is frozen. `model`: attention heads and neurons of the model itself;
+    embeddings, norms and LM head have no units and are frozen."""
     width: PositiveInt = 512
-    """`adapters`: neurons of each bottleneck."""
+    """Number of neurons of each bottleneck (on: adapters)."""
     sparsity: NonNegativeFloat = 0.75
-    """Weight in the loss of the share that a domain takes of the units that no other uses; with 0 the first domains may
-    leave little to those after."""
+    """Penalty in the loss for claiming unused units. At 0, the first domains may claim them all."""
 
 
 class LearnsMasks(TrainsSets):
-    """A method that learns masks of a domain with what they mask; its `prepare_model` sets `learning`."""
+    """Base class of methods that learn a domain's masks and the masked weights. `prepare_model` sets `learning`."""
 
     goes_alone: ClassVar[bool] = True
     by_domain = True
@@ -51,43 +50,43 @@ class LearnsMasks(TrainsSets):
     learning: MaskLearning
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Looks at what this rank holds."""
+        """Selects this rank's part of the masks."""
         self.learning.begin(engine)
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Plain losses, with masks as steep as they are at the step."""
+        """Yields the losses of plain training, with the steepness of the masks set for the step."""
         self.learning.anneal(step)
         return super().losses(model, parts, objective, step, predictions)
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Compensates the gradients of embeddings."""
+        """Compensates the gradients of the masks' embeddings and adds the sparsity term."""
         self.learning.change_gradients(engine)
 
     def report(self) -> dict[str, float]:
-        """How much is left to learn with."""
+        """Returns the share of units that no other domain uses."""
         return self.learning.report()
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What the other domains use is as it was."""
+        """Restores the weights that other domains use to their values before this training."""
         return self.learning.merge(state)
 
     def cut_short(self, done: int) -> str:
-        """Says how steep the masks became."""
+        """Says how steep the masks became in a training that ended before its planned length."""
         return self.learning.cut_short(done)
 
 
 class Hat(LearnsMasks):
-    """Trains masks, and what they mask."""
+    """Trains masks of units and the masked weights."""
 
     Options = HatOptions
     kind: ClassVar[str] = "hat"
     options: HatOptions
 
     def settings(self) -> dict[str, Any]:
-        """What is used: no width where the model itself is masked."""
-        given = {**super().settings(), "steepest": STEEPEST}  # once an option; it stays in keys
+        """Returns the options that enter the key, without the width if the model itself is masked."""
+        given = {**super().settings(), "steepest": STEEPEST}  # used to be an option, so it stays in keys
         return given if self.options.on == "adapters" else {k: v for k, v in given.items() if k != "width"}
 
     @property
@@ -99,7 +98,7 @@ class Hat(LearnsMasks):
         return "plugins", {"width": self.options.width, "form": "sequential", **steepest, "is_hard": False}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models that cannot have masks.
+        """Refuses models to which masks cannot be added.
 
         Raises:
             ConfigError, ModelError: as `check_domain_sets`.
@@ -107,7 +106,7 @@ class Hat(LearnsMasks):
         check_domain_sets(config, model, self.kind, *self.addition)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Puts masks in, and frees what they mask."""
+        """Adds the masks, and makes only the masks and the masked weights trainable."""
         from adapt.method.hat.mask_learning import MaskLearning, used_in_layers, used_in_plugins
 
         super().prepare_model(model, setting)
@@ -116,11 +115,11 @@ class Hat(LearnsMasks):
         return model
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """A token passes the plugins, where masks are not on the model itself."""
+        """Returns the model's dimensions, with the plugins' matrices if the method adds plugins."""
         return size.with_matrices(0 if self.options.on == "model" else plugin_elements(size, self.options.width))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """What is masked stands twice: as the domain began with it, too, and made anew in each pass."""
+        """Returns the memory of the masked weights' starting values, and of their masked copies in each pass."""
         if self.options.on == "model":
             layers = 4.0 * size.layer_parameters
             return AddedMemory(layers, layers, size.inner + 2 * size.hidden, size.layer_parameters / size.parameters)
@@ -128,12 +127,12 @@ class Hat(LearnsMasks):
 
 
 def plugin_elements(size: ModelSize, width: int) -> float:
-    """Those of the matrices of two plugins a layer."""
+    """Returns the number of elements in the matrices of two plugins per layer."""
     return 4.0 * size.layers * size.hidden * width
 
 
 def plugins_memory(size: ModelSize, width: int) -> AddedMemory:
-    """The memory of two masked plugins a layer, without which nothing has gradients."""
+    """Returns the added memory of two masked plugins per layer, when only the plugins are trained."""
     added = plugin_elements(size, width)
     values = 2.0 * (3 * width + 2 * size.hidden)
     return AddedMemory(held=8 * added, kept=4 * added, layer_values=values, trained=min(1.0, added / size.parameters))

@@ -1,6 +1,6 @@
 """LoRA and its variants.
 
-- `method`: the plug-in, its options, and the stage that measures what enters linear layers.
-- `variants`: what each variant asks of peft, and what is read from singular values.
-- `moments`: second moments of what enters a layer, and where additions change least by them.
+- `method`: the plug-in, its options, and the stage that measures the inputs of linear layers for CorDA.
+- `variants`: configures peft for each variant, merges additions, and finds intruder dimensions.
+- `moments`: second moments of a layer's inputs, and the directions of its weight that matter least for them.
 """

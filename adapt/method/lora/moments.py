@@ -1,8 +1,8 @@
-"""What enters linear layers, as second moments, and the directions of weights that matter least for it (CorDA).
+"""Second moments of the inputs of linear layers, and the directions of weights that matter least for them (CorDA).
 
-CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) takes C, the mean of x x^T over the tokens of text whose knowledge
-is to be kept, x being what enters a layer, and decomposes W C = U S V^T. So W = U S (V^T C^-1), and the terms with the
-smallest S say least about that text: they begin as B A and are trained, the rest of W is frozen.
+CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) protects the knowledge in a chosen text. C is the mean of x x^T
+over the text's tokens, where x is the input of a layer, and W C is decomposed into U S V^T. So W = U S (V^T C^-1), and
+the terms with the smallest S matter least for that text. They become B A and are trained; the rest of W is frozen.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from adapt.model.layers import Layer, inputs, layers_of
 from adapt.objective.objective import Batch, Objective
 
 DAMPING = 0.01
-"""Share of the mean of C's diagonal that is added to it, so that it can be inverted: that of the authors' code."""
+"""Share of the mean of C's diagonal that is added to the diagonal so that C is invertible, as in the authors' code."""
 
 
 def shared_inputs(model: Any) -> dict[str, str]:
-    """For each linear part of a layer, that which stands for all that read the same: query for key and value, too."""
+    """Maps each linear part of a layer to the first part with the same input: query, for key and value too."""
     return {name: first for layer in layers_of(model) for first, names in _readers(layer) for name in names}
 
 
@@ -40,12 +40,12 @@ def _readers(layer: Layer) -> Iterable[tuple[str, list[str]]]:
 def second_moments(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> AddedUp:
-    """AddedUp of x x^T over all tokens, [inputs, inputs], by the part that reads them first.
+    """Sums x x^T over all tokens, [inputs, inputs], by the name of the first part that reads x.
 
     Args:
         model: with its head, in evaluation mode, not wrapped.
-        objective: makes of the batches what the model sees.
-        batches: numbered.
+        objective: masks the batches.
+        batches: numbered batches of rows.
         dtype: precision of autocast.
     """
     device = next(iter(model.parameters())).device
@@ -75,7 +75,7 @@ def second_moments(
 
 
 def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The terms of a weight that matter least for what enters it: U [outputs, rank], S [rank], V^T C^-1 [rank, inputs].
+    """Returns the terms of a weight with the smallest S: U [outputs, rank], S [rank], V^T C^-1 [rank, inputs].
 
     Args:
         weight: [outputs, inputs].
@@ -89,18 +89,18 @@ def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor,
 
 
 def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, transposed: bool) -> None:
-    """Leaves at each linear layer what peft begins an addition with.
+    """Stores at each linear layer the directions from which peft initializes an addition.
 
     Args:
-        model: without additions.
-        names: of the layers.
+        model: a model without additions.
+        names: names of the layers.
         file: the means of `second_moments`.
-        rank: of the additions.
+        rank: rank of the additions.
         transposed: whether weights are [inputs, outputs].
 
     Raises:
         StageError: the file is missing or broken.
-        ModelError: it is of another model.
+        ModelError: the file is of another model.
     """
     firsts = shared_inputs(model)
     check_sums(file, _shapes(model, firsts), "second moments")

@@ -1,12 +1,12 @@
-"""Variants of LoRA in peft: what each asks of peft, what its additions make of a weight, and what singular values say.
+"""Variants of LoRA in peft: their configuration, the merged weights, and the use of singular values.
 
-All of them leave an ordinary weight: W + s B A, or for DoRA with rows of a length of their own, or for OSF with other
-small singular directions. The arithmetic of training and of the beginning is peft's.
+After merging, every variant leaves an ordinary weight: W + s B A, for DoRA with trained norms of the rows, and for OSF
+with other small singular directions. peft initializes and computes the additions.
 
-Weights of a low condition number stretch no direction much more than another, so they have specialised least, and
-additions there should destroy least (KappaTune, arXiv 2506.16289). After training, low-rank additions leave weights
-with intruder dimensions: large singular directions that are similar to none of the weight before. What was forgotten
-comes back in part where these are scaled down (arXiv 2410.21228).
+Weights with a low condition number stretch all directions about equally, so they are the least specialised, and
+additions there should destroy least (KappaTune, arXiv 2506.16289). Training with low-rank additions leaves intruder
+dimensions: large singular directions that resemble none of the earlier weight. Scaling them down restores a part of
+what was forgotten (arXiv 2410.21228).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ BEGINNINGS: dict[str, Any] = {
     **dict.fromkeys(("lora", "dora"), True),
     **{kind: kind for kind in ("pissa", "olora", "mica", "corda")},
 }
-"""How A and B begin, as peft calls it."""
+"""peft's names for the initialization of A and B."""
 UNTRANSPOSED = ("olora", "osf")
-"""Kinds whose beginning peft does not know for weights that are [inputs, outputs]."""
+"""Kinds that peft cannot initialize for weights that are [inputs, outputs]."""
 BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
-"""What peft puts into the names of a layer's parameters."""
+"""Parts that peft inserts into the names of a layer's parameters."""
 LENGTHS = ".lora_magnitude_vector.default."
-"""DoRA's lengths of rows."""
+"""peft's name of DoRA's norms of rows."""
 DIRECTIONS = ".osf_svd_params.default."
-"""OSF's trained directions."""
+"""peft's name of OSF's trained directions."""
 ADDED = (DOWN, UP, LENGTHS, DIRECTIONS)
 
 
@@ -46,16 +46,16 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
     """Freezes a model and adds matrices to its linear layers.
 
     Args:
-        model: changed in place; what it computes stays.
-        options: of the method.
-        seed: by which A is drawn.
+        model: changed in place; its outputs stay the same.
+        options: the method's options.
+        seed: seed by which A is drawn.
         moments: for `corda`, the file of stage `moments`.
 
     Returns:
-        Whether its weights are [inputs, outputs].
+        Whether the model's weights are [inputs, outputs].
 
     Raises:
-        ConfigError, ModelError: this kind cannot train it.
+        ConfigError, ModelError: this kind cannot train the model.
     """
     layers = layers_of(model)
     parts = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
@@ -79,18 +79,18 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
 
 
 def parts_with_units(pattern: Any) -> list[str]:
-    """The names of a layer's linear parts, each once."""
+    """Returns the names of a layer's linear parts, each once."""
     parts = (pattern.query, pattern.key, pattern.value, pattern.attention_out, *pattern.inner, pattern.outer)
     return list(dict.fromkeys(parts))
 
 
 def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[str, int], transposed: bool) -> Any:
-    """What peft is asked for.
+    """Returns peft's configuration of a variant.
 
     Args:
-        options: of the method.
-        names: the linear layers.
-        smallest: the smaller side of each one's weight.
+        options: the method's options.
+        names: names of the linear layers.
+        smallest: the smaller side of each layer's weight.
         transposed: whether weights are [inputs, outputs].
     """
     if options.kind == "osf":
@@ -100,7 +100,7 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
         return OSFConfig(target_modules=list(names), rank_pattern=kept)
     return LoraConfig(
         r=options.rank,
-        lora_alpha=options.scale * options.rank,  # type: ignore[arg-type]  # need not be whole
+        lora_alpha=options.scale * options.rank,  # type: ignore[arg-type]  # may be a fraction
         lora_dropout=options.dropout,
         target_modules=list(names),
         fan_in_fan_out=transposed,
@@ -111,7 +111,7 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
 
 
 def merged_state(state: Mapping[str, Tensor], scale: float, transposed: bool, intruders: float) -> dict[str, Tensor]:
-    """The weights of an ordinary model. Arguments as of `merged_weight`."""
+    """Returns the weights of an ordinary model, with all additions merged. Arguments as of `merged_weight`."""
     return {
         name.replace(BASE, "."): merged_weight(state, name, scale, transposed, intruders) if BASE in name else weight
         for name, weight in state.items()
@@ -122,14 +122,14 @@ def merged_state(state: Mapping[str, Tensor], scale: float, transposed: bool, in
 def merged_weight(
     state: Mapping[str, Tensor], name: str, scale: float, transposed: bool, intruders: float = 1.0
 ) -> Tensor:
-    """What the weight of this name in peft's layer becomes in an ordinary one; biases and others stay.
+    """Returns the merged weight for a parameter of peft's layer; biases are returned unchanged.
 
     Args:
-        state: of the model with additions.
-        name: with BASE in it.
-        scale: of the additions.
+        state: state of the model with additions.
+        name: the parameter's name, which contains BASE.
+        scale: factor of the additions.
         transposed: whether weights are [inputs, outputs].
-        intruders: what is left of intruder dimensions.
+        intruders: factor of intruder dimensions.
     """
     weight, layer = state[name], name.partition(BASE)[0]
     if not name.endswith(f"{BASE}weight"):
@@ -149,7 +149,7 @@ def merged_weight(
 
 
 def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor) -> Tensor:
-    """A weight with other directions in place of its smallest ones, which peft keeps out of the state."""
+    """Replaces a weight's smallest directions by the trained ones, because peft stores only the trained ones."""
     first, size, last = torch.linalg.svd(weight, full_matrices=False)
     place = len(size) - len(sizes)
     smallest: Tensor = (first[:, place:] * size[place:]) @ last[place:]
@@ -157,17 +157,17 @@ def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor)
 
 
 LARGEST = 10
-"""Directions of a weight that are looked at."""
+"""Number of largest directions of a weight that are checked for intruders."""
 ALIKE = 0.5
-"""A direction with a smaller cosine to all of the weight before is an intruder."""
+"""A direction is an intruder if its cosine to every direction of the earlier weight is below this."""
 TINY = 1e-8
 
 
 def best_conditioned(weights: Mapping[str, Tensor], share: float) -> list[str]:
-    """The names of a share of some weights, one at least: those with the lowest condition numbers, in their old order.
+    """Returns the names of the share of weights with the lowest condition numbers, at least one, in their given order.
 
     Args:
-        weights: two dimensions each.
+        weights: two-dimensional weights, by name.
         share: above 0, at most 1.
     """
     if share == 1:
@@ -179,14 +179,14 @@ def best_conditioned(weights: Mapping[str, Tensor], share: float) -> list[str]:
 
 
 def with_fewer_intruders(before: Tensor, after: Tensor, kept: float) -> Tensor:
-    """A weight whose intruder dimensions are scaled: W + (kept - 1) sum_i u_i s_i v_i^T (arXiv 2410.21228, section 5).
+    """Scales a weight's intruder dimensions: W + (kept - 1) sum_i u_i s_i v_i^T (arXiv 2410.21228, section 5).
 
-    The sum is over those of its LARGEST directions whose u_i is like none of the left directions of the weight before.
+    The sum is over the LARGEST directions whose u_i resembles no left singular direction of the earlier weight.
 
     Args:
-        before: [outputs, inputs].
-        after: the same once it has been trained.
-        kept: 1 changes nothing, 0 takes them away.
+        before: the weight before training, [outputs, inputs].
+        after: the weight after training.
+        kept: factor of the intruder dimensions: 1 changes nothing, 0 removes them.
     """
     first, _, _ = torch.linalg.svd(before.float(), full_matrices=False)
     left, sizes, right = torch.linalg.svd(after.float(), full_matrices=False)
