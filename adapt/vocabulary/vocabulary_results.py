@@ -115,7 +115,7 @@ class DomainWords:
             for each in self.curve
         ]
         header = ["tokens added", "tokens per word", "text shorter by", "training compute saved"]
-        return Table(header, rows, f"{name}: what adding tokens would save", "Elbow: see the note on splitting words.")
+        return Table(header, rows, f"{name}: what adding tokens would save")
 
     def worst_words(self, name: str) -> Table:
         """Makes the table of the words that would save most tokens if each were one token."""

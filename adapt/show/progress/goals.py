@@ -100,11 +100,19 @@ def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
     columns = list(zip(*trainings, strict=True))[1:]
     sums = (None if None in column else sum(column) for column in columns)
     rows = [
-        [str(label), _figure(tokens, ","), _figure(hours, ".3g"), _figure(cost, ",.2f")]
+        [str(label), _figure(tokens, ","), device_hours(hours), _figure(cost, ",.2f")]
         for label, tokens, hours, cost in (*trainings, ("all", *sums))
     ]
-    note = "A question mark: not known until the text is prepared."
+    note = (
+        "A question mark: not known. Tokens and device-hours are known when the text is prepared; the cost also needs"
+        " resources.price_per_device_hour."
+    )
     return Table(["training", "tokens", "device-hours", "cost"], rows, "Trainings that will run", note)
+
+
+def device_hours(hours: Any) -> str:
+    """Formats device-hours as `1.25`, or `below 0.001`; a question mark for None."""
+    return "below 0.001" if hours is not None and 0 < hours < 0.001 else _figure(hours, ".3g")
 
 
 def _figure(value: Any, form: str) -> str:
@@ -166,15 +174,15 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
 def spent_lines(taken: dict[str, float], ahead: Sequence[TrainingAhead]) -> list[str]:
     """Says what has been spent (as `spent` gives it), and what the trainings that will run take."""
     money = f" (cost {taken['cost']:,.2f})" if taken["cost"] else ""
-    hours = f"{taken['device_hours']:.3g} device-hours{money}"
+    hours = f"{device_hours(taken['device_hours'])} device-hours{money}"
     so_far = f"Finished stages took {hours} and {duration(taken['seconds'])} of work in all."
     if not ahead:
         return [so_far]
     known = [training.device_hours for training in ahead if training.device_hours is not None]
     trainings = "1 training" if len(ahead) == 1 else f"{len(ahead)} trainings"
     unknown = len(ahead) - len(known)
-    more = f", and {unknown} of them an unknown time" if unknown else ""
-    return [so_far, f"{trainings} will take about {sum(known):.3g} device-hours{more}."]
+    more = f"; the time of {unknown} of them is not known" if unknown else ""
+    return [so_far, f"{trainings} will take about {device_hours(sum(known))} device-hours{more}."]
 
 
 def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> int:

@@ -67,7 +67,7 @@ def test_what_is_spent_is_counted_once_a_stage(store: Store) -> None:
     assert (taken["device_hours"], taken["cost"]) == (1.0, 2.5)
     lines = spent_lines(taken, [TrainingAhead("a", device_hours=2.0), TrainingAhead("b")])
     assert lines[0].startswith("Finished stages took 1 device-hours (cost 2.50) and ")
-    assert lines[1] == "2 trainings will take about 2 device-hours, and 1 of them an unknown time."
+    assert lines[1] == "2 trainings will take about 2 device-hours; the time of 1 of them is not known."
 
 
 def test_logs_are_found_by_label_entry_kind_and_folder(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
