@@ -219,8 +219,8 @@ def test_a_chain_is_planned_looked_at_and_reported(fields: dict[str, object], tm
     plan = study.plan()
     assert plan.states == {"finished": 0, "running": 0, "waiting": 1}
     assert plan.to_run["train"] == 1
-    assert "to run: 1 manifest" in str(plan)
-    assert "0 of 1 stages finished" in str(study.status())
+    assert "stages will run: 1 manifest" in str(plan)
+    assert "0 of 1 results are finished" in str(study.status())
     report = study.report()
     assert report.path.is_file()
     assert str(report.path) in str(report)

@@ -14,12 +14,12 @@ SEQUENCE = ["sequence-one", "sequence-two", "all"]
 def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str], tmp_path: Path) -> None:
     ran = run("chain.py", "plan", *job, "--resources.price_per_device_hour=2")
     assert ran.code == 0, ran.err
-    stages, ahead = ran.err.split("The training ")
+    stages, ahead = ran.err.split("what it will take")
     rows = [row.split("│")[1:3] for row in stages.splitlines() if row.startswith("│") and row.split("│")[1].strip()]
-    assert [(stage.strip(), state.strip()) for stage, state in rows] == [(stage, "run") for stage in STAGES]
+    assert [(stage.strip(), state.strip()) for stage, state in rows] == [(stage, "will run") for stage in STAGES]
     figures = [row.split("│")[1].strip() for row in ahead.splitlines() if row.startswith("│")]
     assert [name for name in figures if name] == [
-        *("parameters", "memory a device", "micro-batch", "work", "device time", "cost"),
+        *("parameters", "memory per device", "micro-batch", "work", "device time", "cost"),
     ]
     assert ran.out.count("\n") == 1
     assert last_line(ran) == {
@@ -46,7 +46,7 @@ def test_the_plan_of_another_job(
     settings = [each for each in job if "corpus" not in each]
     ran = run("chain.py", "plan", f"--job={name}", f"--corpus.sources={sources}", *settings, *more)
     assert ran.code == 0, ran.err
-    assert f"as `dontstop {name}` would run it" in ran.err
+    assert f"This is what `dontstop {name}` would run." in ran.err
     planned, _, ahead = ran.err.partition("Trainings that will run")
     rows = [row.split("│")[1].strip() for row in planned.splitlines() if row.startswith("│")]
     assert {stage: rows.count(stage) for stage in stages} == stages

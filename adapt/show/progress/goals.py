@@ -111,8 +111,8 @@ def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
 
 
 def device_hours(hours: Any) -> str:
-    """Formats device-hours as `1.25`, or `below 0.001`; a question mark for None."""
-    return "below 0.001" if hours is not None and 0 < hours < 0.001 else _figure(hours, ".3g")
+    """Formats device-hours as `1.25` or `less than 0.001`; a question mark for None."""
+    return "less than 0.001" if hours is not None and 0 < hours < 0.001 else _figure(hours, ".3g")
 
 
 def _figure(value: Any, form: str) -> str:
@@ -182,7 +182,9 @@ def spent_lines(taken: dict[str, float], ahead: Sequence[TrainingAhead]) -> list
     trainings = "1 training" if len(ahead) == 1 else f"{len(ahead)} trainings"
     unknown = len(ahead) - len(known)
     more = f"; the time of {unknown} of them is not known" if unknown else ""
-    return [so_far, f"{trainings} will take about {device_hours(sum(known))} device-hours{more}."]
+    hours = device_hours(sum(known))
+    about = hours if hours.startswith("less") else f"about {hours}"
+    return [so_far, f"{trainings} will take {about} device-hours{more}."]
 
 
 def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> int:

@@ -50,10 +50,10 @@ class Forecast:
         if self.fit:
             chosen, memory = self.fit, self.fit.memory
             parts = ", ".join(f"{name} {in_bytes(value)}" for name, value in memory.parts().items() if value >= 2**20)
-            lines["memory a device"] = f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
+            lines["memory per device"] = f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
             if memory.host:
-                lines["memory of its machine"] = f"{in_bytes(memory.host)} for what is offloaded"
-            lines["micro-batch"] = f"{chosen.micro_batch} sequences, passes in a step: {chosen.accumulation}"
+                lines["memory of the machine"] = f"{in_bytes(memory.host)} for offloaded parts"
+            lines["micro-batch"] = f"{chosen.micro_batch} sequences per pass, {chosen.accumulation} passes per step"
         if self.refusal:
             lines["refused"] = self.refusal
         if self.flops:
@@ -61,7 +61,7 @@ class Forecast:
         if self.device_hours is not None:
             lines["device time"] = (
                 f"about {duration(self.device_hours * 3600)} ({self.device_hours:.3g} device-hours) at "
-                f"{(self.rate or 0) / 1e9:,.0f} GFLOP/s a device, {self.rate_from}"
+                f"{(self.rate or 0) / 1e9:,.0f} GFLOP/s per device, {self.rate_from}"
             )
         if self.cost is not None:
             lines["cost"] = f"about {self.cost:,.2f}"

@@ -51,8 +51,8 @@ def test_without_earlier_runs_the_machine_is_measured(tmp_path: Path) -> None:
     assert not ahead.missing
     lines = ahead.lines()
     assert lines["parameters"] == "124,697,433"
-    assert lines["micro-batch"] == "16 sequences, passes in a step: 128"
-    assert "activations" in lines["memory a device"]
+    assert lines["micro-batch"] == "16 sequences per pass, 128 passes per step"
+    assert "activations" in lines["memory per device"]
     assert "40% of what large matrix products reach here" in lines["device time"]
 
 
