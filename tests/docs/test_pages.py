@@ -11,11 +11,9 @@ from tests.docs.blocks import DOCS, blocks_of, tested_pages
 from tests.docs.page_run import page_run, planned, run_page
 from tests.docs.world import make_data, make_models
 
-NOT_REWRITTEN: set[str] = set()
-"""Pages in the old form. Whoever rewrites one takes it out of this set."""
 ELSEWHERE = {"start/tutorial.md": "tests/test_tutorial.py", "develop/extending.md": "tests/test_extension.py"}
 """Pages whose blocks are run by a test of their own, which also looks at what they print."""
-SLOW: set[str] = set()
+SLOW = {"guide/chains.md", "guide/forgetting.md", "start/faq.md"}
 """Pages that take more than 20 s."""
 
 
@@ -37,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
         for name in tested_pages()
-        if name not in NOT_REWRITTEN | ELSEWHERE.keys()
+        if name not in ELSEWHERE
     ],
 )
 def test_the_blocks_of_a_page_run(name: str, data: Path, models: Path, tmp_path: Path) -> None:
@@ -46,8 +44,8 @@ def test_the_blocks_of_a_page_run(name: str, data: Path, models: Path, tmp_path:
         run_page(page, blocks_of(page.read_text("utf-8")), run)
 
 
-def test_pages_in_the_old_form_exist() -> None:
-    assert {*tested_pages()} >= NOT_REWRITTEN | ELSEWHERE.keys()
+def test_pages_that_are_tested_elsewhere_exist() -> None:
+    assert {*tested_pages()} >= ELSEWHERE.keys()
     assert all((DOCS.parent / file).is_file() for file in ELSEWHERE.values())
 
 

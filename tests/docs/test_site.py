@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.docs.blocks import DOCS, ROOT
@@ -14,8 +13,6 @@ MOST_WORDS = 30_000
 READ = ("start", "guide", "science", "develop")
 GENERATED = "reference/"
 """Where pages may be made while the site is built."""
-IS_SHORT = False
-"""Whether the pages are as short as they are to be. From then on the test holds them to it."""
 
 
 class Loader(yaml.SafeLoader):
@@ -46,7 +43,6 @@ def test_every_page_is_in_the_navigation_once_and_nothing_else_is() -> None:
     assert {page for page in {*named} - there if not page.startswith(GENERATED)} == set()
 
 
-@pytest.mark.skipif(not IS_SHORT, reason="the pages are being rewritten")
 def test_the_pages_are_short_enough_to_be_read() -> None:
     words = {page: len(page.read_text("utf-8").split()) for folder in READ for page in (DOCS / folder).rglob("*.md")}
     assert sum(words.values()) <= MOST_WORDS, sorted(words.items(), key=lambda pair: -pair[1])
