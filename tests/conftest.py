@@ -27,6 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HEAVY & {*getattr(item, "fixturenames", ())}:
             item.add_marker("heavy")
+    for item in items:  # coverage of these would cost much time, and most of what they run is in other processes
+        if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):
+            item.add_marker("no_cover")
     # Files with long tests go first, then heavy ones: so no process is left with a long one when the others are done.
     places = {mark: {item.path for item in items if item.get_closest_marker(mark)} for mark in ("slow", "heavy")}
     items.sort(key=lambda item: (item.path not in places["slow"], item.path not in places["heavy"]))
