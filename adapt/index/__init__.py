@@ -1,11 +1,11 @@
-"""Nearest neighbours by cosine among many vectors, exact or nearly so, in parts of bounded size.
+"""Searches many vectors for nearest neighbours by cosine, exactly or approximately. Vectors lie in parts of fixed size.
 
-An index proposes, the vectors decide: whatever finds candidates (a scan of all vectors, inverted lists, a graph), their
-distances are computed from the vectors themselves, exactly, and ties go to the smaller id.
+The index only proposes candidates, by a scan of all vectors, inverted lists or a graph. The distances of candidates are
+then computed exactly from the vectors themselves. Of two vectors at the same distance, the smaller id comes first.
 
-- `parts`: vectors and ids of a part as mapped files, and exact distances.
-- `exact_search`: the nearest among all vectors, on the CPU or a GPU, and of several parts.
-- `index_kinds`: which kind of index to use; inverted lists and graphs by faiss.
+- `parts`: memory-mapped files with the vectors and ids of a part, and exact distances.
+- `exact_search`: exact search in one part, on the CPU or a GPU, and merging the results of several parts.
+- `index_kinds`: chooses the kind of index; inverted lists and graphs by faiss.
 - `index_files`: builds the files of an index from a stream of vectors.
-- `vector_index`: searches an index, on one process or several.
+- `vector_index`: searches an index, in one process or in several.
 """

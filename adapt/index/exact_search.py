@@ -1,7 +1,8 @@
-"""The nearest among all vectors of a part, exactly, and the nearest of several parts. On ties the smaller id is nearer.
+"""Finds the exact nearest neighbours in a part, and merges those of several parts. On ties the smaller id is nearer.
 
-A scan in float32 finds some more than are wanted. Its error is bounded, so the exact distances of those show whether
-another vector could belong to the nearest; while one could, more are looked at.
+A scan in float32 first finds more candidates than needed, and their distances are then computed exactly. The error of
+float32 is bounded, so these distances show whether a vector outside the candidates could still be nearer. If so, the
+scan is repeated with more candidates.
 """
 
 from collections.abc import Sequence
@@ -12,44 +13,45 @@ import numpy as np
 from adapt.index.parts import VectorPart, distances_to
 
 Nearest = tuple[np.ndarray, np.ndarray]
-"""Distances, float64 [queries, k], rising, and the ids, int64 [queries, k]. Where fewer were found, inf and -1."""
+"""Distances in rising order, float64 [queries, k], and ids, int64 [queries, k]. Missing results are inf and -1."""
 NOBODY = -1
+"""Id or position of a missing result."""
 
 
 def nobody(queries: int, count: int) -> Nearest:
-    """What is found where there is nothing."""
+    """Returns the result of a search without any neighbour: distances inf, ids -1."""
     return np.full((queries, count), np.inf), np.full((queries, count), NOBODY, np.int64)
 
 
 def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest:
-    """The `count` nearest of what is given [queries, any number], filled up where there are fewer."""
+    """Returns the `count` nearest of some results [queries, any number], filled up with inf and -1 if too few."""
     order = np.lexsort((ids, distances), axis=-1)[:, :count]
-    kept = nobody(len(distances), count)
-    for whole, given in zip(kept, (distances, ids), strict=True):
-        whole[:, : order.shape[1]] = np.take_along_axis(given, order, 1)
-    return kept
+    nearest = nobody(len(distances), count)
+    for whole, values in zip(nearest, (distances, ids), strict=True):
+        whole[:, : order.shape[1]] = np.take_along_axis(values, order, 1)
+    return nearest
 
 
-def merge_nearest(found: Sequence[Nearest], count: int) -> Nearest:
-    """The nearest of parts that hold different ids, each of which gave its `count` nearest or all it has."""
-    distances, ids = (np.concatenate([each[place] for each in found], axis=1) for place in (0, 1))
+def merge_nearest(results: Sequence[Nearest], count: int) -> Nearest:
+    """Merges the results of parts with different ids. Each result has the part's `count` nearest vectors, or all."""
+    distances, ids = (np.concatenate([result[number] for result in results], axis=1) for number in (0, 1))
     return nearest_first(distances, ids, count)
 
 
 BLOCK_BYTES = 64 * 2**20
-"""Vectors that are compared at once, in float32."""
+"""Size of the block of vectors, in float32, that is compared at once."""
 MOST_ON_GPU = 2048
-"""Neighbours that faiss can find there."""
+"""Largest number of neighbours that faiss can find on a GPU."""
 
 
 def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndarray | None = None) -> Nearest:
-    """The nearest vectors of a part, all of them compared.
+    """Finds the nearest vectors of a part by comparing all of them.
 
     Args:
         part: n vectors.
         queries: of length 1, float16 [q, d].
-        count: how many are wanted.
-        among: positions in the part of the vectors that may be found, rising; None for all.
+        count: number of neighbours per query.
+        among: positions of the vectors to search, in rising order; None for all vectors of the part.
     """
     size = len(part.ids) if among is None else len(among)
     found = nobody(len(queries), count)
@@ -68,31 +70,31 @@ def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndar
 
 
 def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: int) -> Nearest:
-    """The nearest among candidates, by exact distances.
+    """Finds the nearest vectors among candidates, by exact distances.
 
     Args:
         part: the vectors.
         queries: of length 1, float16 [q, d].
-        positions: of candidates among the vectors of the part, int64 [q, m]; NOBODY where there is none.
-        count: how many are wanted.
+        positions: positions of the candidates in the part, int64 [q, m]; NOBODY where a candidate is missing.
+        count: number of neighbours per query.
     """
     distances, ids = nobody(*positions.shape)
-    for place, (query, candidates) in enumerate(zip(queries, positions, strict=True)):
-        known = np.sort(candidates[candidates != NOBODY])  # the files are read forwards
-        distances[place, : len(known)] = distances_to(query, part.rows[known])
-        ids[place, : len(known)] = part.ids[known]
+    for number, (query, candidates) in enumerate(zip(queries, positions, strict=True)):
+        known = np.sort(candidates[candidates != NOBODY])  # sorted, so that files are read forwards
+        distances[number, : len(known)] = distances_to(query, part.rows[known])
+        ids[number, : len(known)] = part.ids[known]
     return nearest_first(distances, ids, count)
 
 
 def _error(dimension: int) -> float:
-    """Bound of what a sum of products of unit rows can be off in float32, in any order of summation."""
+    """Returns the largest error of a dot product of unit vectors in float32, for any order of summation."""
     return 2.0 * dimension * 2.0**-24
 
 
 def _scanned(
     rows: np.ndarray, queries: np.ndarray, depth: int, among: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Products in float32 [q, depth], and positions, of the `depth` rows with the largest."""
+    """Returns the `depth` largest dot products per query, float32 [q, depth], and the positions of their rows."""
     step, size = max(1, BLOCK_BYTES // (4 * rows.shape[1])), len(rows) if among is None else len(among)
     buffer = np.empty((min(step, size), rows.shape[1]), np.float32)
     scores = np.full((len(queries), depth), -np.inf, np.float32)
@@ -100,10 +102,10 @@ def _scanned(
     for start in range(0, size, step):
         block = buffer[: min(step, size - start)]
         block[:] = rows[start : start + step] if among is None else rows[among[start : start + step]]
-        products, places = _largest(queries, block, min(depth, len(block)))
-        scores, positions = np.hstack([scores, products]), np.hstack([positions, places + start])
-        kept = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
-        scores, positions = np.take_along_axis(scores, kept, 1), np.take_along_axis(positions, kept, 1)
+        products, rows_in_block = _largest(queries, block, min(depth, len(block)))
+        scores, positions = np.hstack([scores, products]), np.hstack([positions, rows_in_block + start])
+        best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
+        scores, positions = np.take_along_axis(scores, best, 1), np.take_along_axis(positions, best, 1)
     return scores, positions if among is None else np.append(among, NOBODY)[positions]
 
 

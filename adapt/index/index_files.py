@@ -1,4 +1,4 @@
-"""The files of an index: what is known of it, and what finds candidates in its parts."""
+"""Builds the files of an index: `index.json` with its facts, and the structures that find candidates in its parts."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,45 +23,46 @@ from adapt.support.errors import DataError
 
 INDEX_FILE = "index.json"
 CENTRE_FILE = "centre.npy"
-"""What was taken from all vectors, scaled to length 1, before they were indexed: their mean."""
+"""The mean of all vectors of length 1, which was subtracted from them before they were indexed."""
 MEMORY_BYTES = 8 * 2**30
+"""Default memory for an index, on the machine that holds all of it."""
 T = TypeVar("T")
 Spread = Callable[[Callable[[int], T], Sequence[int]], list[T]]
-"""Calls a function with each of some numbers, somewhere, and gives the results in their order."""
+"""Calls a function with each of some numbers, here or on workers, and returns the results in the same order."""
 
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """What is to be known of an index; it is written last, so an index without it is none."""
+    """The facts of an index. They are written last, so a folder without them has no finished index."""
 
     embedder: str
-    """What made the vectors: an identity that only vectors of the same space share."""
+    """Identity of the embedder. Only vectors with the same identity can be compared."""
     dimension: int
     parts: tuple[int, ...]
-    """Vectors of each part."""
+    """Number of vectors in each part."""
     kind: IndexKind
     lists: int = 0
 
     @property
     def vectors(self) -> int:
-        """How many there are in all parts."""
+        """Number of vectors in all parts."""
         return sum(self.parts)
 
     @property
     def plan(self) -> IndexPlan:
-        """How candidates are found."""
+        """The plan by which candidates are found."""
         return IndexPlan(self.kind, self.lists)
 
     def save(self, folder: Path) -> None:
-        """Writes `index.json`."""
+        """Writes the facts to `index.json` in a folder."""
         write_atomically(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> "IndexFacts":
-        """Reads what `save` wrote.
+        """Reads the facts that `save` wrote.
 
         Raises:
-            DataError: there is no index.
+            DataError: there is no finished index.
         """
         try:
             known = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
@@ -71,7 +72,7 @@ class IndexFacts:
 
 
 def one_after_another(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
-    """In this process."""
+    """Calls a function with each number, one after another, in this process."""
     return [function(number) for number in numbers]
 
 
@@ -88,14 +89,14 @@ def index_parts(
     """Builds an index of the parts that `adapt.index.parts.write_part` wrote to a folder.
 
     Args:
-        folder: of the parts, and for the files.
-        sizes: vectors of each part.
-        embedder: what made the vectors.
+        folder: has the parts and receives the files of the index.
+        sizes: number of vectors in each part.
+        embedder: identity of the embedder.
         dimension: of the vectors.
-        memory_bytes: what a machine that holds all of the index may use for it.
-        queries: how many will be asked.
-        kind: of index; `auto` chooses (`adapt.index.index_kinds`).
-        spread: who indexes the parts.
+        memory_bytes: memory for the index, on a machine that holds all of it.
+        queries: expected number of queries.
+        kind: kind of index; `auto` chooses (`adapt.index.index_kinds`).
+        spread: runs the indexing of the parts, here or on workers.
 
     Raises:
         DataError: there is no vector, or an id is in two parts.
@@ -103,7 +104,7 @@ def index_parts(
     """
     if not sum(sizes):
         raise DataError("there is no vector to be found", "check the texts that were embedded")
-    _check_apart(folder, len(sizes))
+    _check_distinct(folder, len(sizes))
     plan = plan_index(sum(sizes), dimension, memory_bytes, queries, kind)  # type: ignore[arg-type]
     if plan.kind != "flat":
         train_candidates(plan, _rows(folder, sizes, training_positions(sum(sizes), plan)), folder)
@@ -115,23 +116,28 @@ def index_parts(
 
 @dataclass(frozen=True)
 class AddCandidates:
-    """Indexes a part."""
+    """A function that indexes one part of a folder."""
 
     folder: Path
 
     def __call__(self, number: int) -> None:
-        """Writes its file."""
+        """Writes the file of candidates of a part."""
         add_candidates(VectorPart.open(self.folder, number), self.folder)
 
 
 def centre_in(folder: Path) -> np.ndarray | None:
-    """What is to be taken from vectors that are compared with those of an index, float64 [d]; None for nothing."""
+    """Returns the mean that must be subtracted from queries of an index, float64 [d]; None if there is none."""
     file = folder / CENTRE_FILE
     return np.load(file, allow_pickle=False) if file.exists() else None
 
 
 def rows_at(folder: Path, positions: np.ndarray) -> np.ndarray:
-    """Vectors of an index, of length 1, by their positions among those of all parts, rising: float16 [n, d]."""
+    """Returns vectors of an index, of length 1, float16 [n, d].
+
+    Args:
+        folder: of the index.
+        positions: of the vectors among those of all parts, in rising order.
+    """
     return _rows(folder, IndexFacts.load(folder).parts, positions)
 
 
@@ -145,10 +151,10 @@ def _rows(folder: Path, sizes: Sequence[int], positions: np.ndarray) -> np.ndarr
     return np.concatenate(chosen)
 
 
-def _check_apart(folder: Path, parts: int) -> None:
-    """Refuses an id that stands in two parts. Ids that rise from part to part need no second look."""
+def _check_distinct(folder: Path, parts: int) -> None:
+    """Refuses an id that is in two parts."""
     ids = [VectorPart.open(folder, number).ids for number in range(parts)]
-    ids = [each for each in ids if len(each)]
-    if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):
+    ids = [ids_of_part for ids_of_part in ids if len(ids_of_part)]
+    if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):  # then none can be in two parts
         return
     check_unique(np.concatenate(ids))

@@ -1,16 +1,16 @@
-"""Kinds of index: the choice by size and memory, and candidates from inverted lists (IVF) and graphs (HNSW) by faiss.
+"""Chooses the kind of index by size and memory. faiss finds candidates, by inverted lists (IVF) or a graph (HNSW).
 
-| vectors | what fits into the memory | queries | kind | memory a vector, d dimensions [bytes] | what it does |
+| vectors | what fits into memory | queries | kind | bytes of memory per vector of d dimensions | what it does |
 |---|---|---|---|---|---|
 | up to 2^20 | | | flat | 0 | compares all; exact |
 | more | codes and graph | as many as vectors, or more | hnsw | 2 d + 280 | walks a graph of neighbours |
-| more | codes | fewer | ivf | d + 8 | compares those near the same centres, in 8 bits a dimension |
-| more | less | any | ivf_pq | d / 8 + 8 | the same, in 1 bit a dimension |
+| more | codes | fewer | ivf | d + 8 | compares those near the same centres, in 8 bits per dimension |
+| more | less | any | ivf_pq | d / 8 + 8 | the same, in 1 bit per dimension |
 
-Building a graph takes some hundred comparisons per vector, and walking it some thousand per query, where inverted lists
-look at a share of all vectors: a graph pays where every vector is a query too. The vectors themselves (2 d bytes each)
-stay on disk, whatever the kind; candidates are read there. The centres of the lists are the same in all parts, so a
-search looks at the same vectors whatever part they are in.
+Building a graph takes some hundred comparisons per vector, and a query some thousand. Inverted lists compare a share of
+all vectors per query, so a graph pays off if there are as many queries as vectors. The vectors themselves (2 d bytes
+each) stay on disk with every kind, and candidates are read from there. All parts share the centres of the lists, so the
+result of a search does not depend on how vectors are distributed over parts.
 """
 
 from dataclasses import dataclass
@@ -26,33 +26,33 @@ from adapt.support.errors import ConfigError, DataError, nearest
 
 IndexKind = Literal["flat", "ivf", "ivf_pq", "hnsw"]
 FLAT_VECTORS = 2**20
-"""Up to so many all are compared."""
+"""Up to this number of vectors, all are compared with each query."""
 LINKS = 32
-"""Neighbours of a vector in the graph; twice as many in its lowest layer."""
+"""Number of neighbours of a vector in the graph; twice as many in its lowest layer."""
 LEAST: dict[IndexKind, int] = {"ivf": 100, "ivf_pq": 1000}
-"""Fewer vectors have no centres worth looking for."""
+"""Smallest number of vectors from which the centres of each kind can be learnt."""
 
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """A kind of index, and its size."""
+    """The kind of an index and its number of inverted lists."""
 
     kind: IndexKind
     lists: int = 0
-    """Inverted lists, each around a centre; twice the square root of the number of vectors."""
+    """Number of inverted lists, each around a centre: twice the square root of the number of vectors."""
 
 
 def plan_index(
     vectors: int, dimension: int, memory_bytes: int, queries: int = 0, kind: IndexKind | Literal["auto"] = "auto"
 ) -> IndexPlan:
-    """The plan for an index; `auto` chooses by the table above.
+    """Plans an index; `auto` chooses the kind by the table above.
 
     Args:
-        vectors: how many there are.
-        dimension: of each.
-        memory_bytes: what a machine that holds all of the index may use for it.
-        queries: how many will be asked.
-        kind: to have this one instead.
+        vectors: number of vectors.
+        dimension: of each vector.
+        memory_bytes: memory for the index, on a machine that holds all of it.
+        queries: expected number of queries.
+        kind: kind of index, or `auto`.
 
     Raises:
         ConfigError: there is no such kind.
@@ -78,52 +78,52 @@ def _suited(vectors: int, dimension: int, memory_bytes: int, queries: int) -> In
 
 
 def bytes_a_vector(kind: IndexKind, dimension: int) -> int:
-    """Memory that an index needs for a vector while it is searched."""
+    """Returns the bytes of memory that an index needs per vector while it is searched."""
     codes = {"flat": 0, "ivf": dimension + 8, "ivf_pq": code_bytes(dimension) + 8}
     return 2 * dimension + 35 * LINKS // 4 if kind == "hnsw" else codes[kind]
 
 
 def code_bytes(dimension: int) -> int:
-    """Bytes of a product quantizer: one for eight dimensions."""
+    """Returns the bytes of a product quantizer's code of a vector: one per eight dimensions."""
     return -(-dimension // 8)
 
 
 TRAINED_FILE = "centres.faiss"
 TRAINED_ON = 64
-"""Vectors for each list that its centre is learnt from."""
+"""Number of vectors per list from which the centres are learnt."""
 MORE = {"ivf": 1.25, "ivf_pq": 8.0, "hnsw": 1.0}
-"""Candidates for each neighbour that is wanted: codes of fewer bits rank them less well."""
+"""Number of candidates per requested neighbour: codes of fewer bits rank less accurately, so they need more."""
 FIRST_WIDTH = {"ivf": 8, "ivf_pq": 8, "hnsw": 64}
-"""Lists that are searched, or candidates that a walk keeps, unless more are needed."""
+"""Default width of a search: the number of lists searched, or the number of candidates of a walk through the graph."""
 _BLOCK = 2**15
 
 
 def library() -> Any:
-    """faiss, of whose classes its own types lack much."""
+    """Imports faiss, untyped because its own types are incomplete."""
     import faiss
 
     return faiss
 
 
 def candidates_file(number: int) -> str:
-    """Name of the file of what finds the candidates of a part."""
+    """Returns the name of the file with the faiss index that finds candidates in a part."""
     return f"candidates-{number:05d}.faiss"
 
 
 def widest(plan: IndexPlan) -> int:
-    """The largest width that still finds more."""
+    """Returns the largest useful width of a search."""
     return plan.lists or 2**14
 
 
 def train_candidates(plan: IndexPlan, sample: np.ndarray, folder: Path) -> None:
-    """Writes an index without vectors: centres and codes, learnt from a sample of unit rows [s, d]."""
+    """Learns centres and codes from a sample of unit vectors [s, d], and writes them as an index without vectors."""
     index = _untrained(plan, sample.shape[1])
     index.train(padded(sample.astype(np.float32), index.d))
     _write(index, folder / TRAINED_FILE)
 
 
 def add_candidates(part: VectorPart, folder: Path) -> None:
-    """Writes the index of a part's vectors, by their positions."""
+    """Writes the index of a part's vectors. It finds positions in the part, not ids."""
     faiss = library()
     index = faiss.read_index(str(folder / TRAINED_FILE))
     for start in range(0, len(part.rows), _BLOCK):
@@ -133,23 +133,23 @@ def add_candidates(part: VectorPart, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Proposer:
-    """Proposes candidates of a part."""
+    """An opened index that proposes candidates in one part."""
 
     plan: IndexPlan
     index: Any
-    """One of faiss's."""
+    """The faiss index."""
     gpu: Any = None
-    """Memory of the GPU that holds the index, where one does."""
+    """faiss's resources of the GPU that holds the index; None if it is in main memory."""
 
     @classmethod
     def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
-        """Maps the file; or reads it onto a GPU, where faiss has one and can search such an index there.
+        """Memory-maps the file of a part, or loads it to a GPU if faiss has one and can search this kind on it.
 
         Args:
-            plan: what kind it is.
+            plan: of the index.
             folder: of the index.
             number: of the part.
-            is_narrowed: whether only some of the vectors may be found, which faiss heeds on the CPU alone.
+            is_narrowed: whether searches are limited to some of the vectors, which faiss can do on the CPU only.
         """
         faiss = library()
         file = str(folder / candidates_file(number))
@@ -160,35 +160,35 @@ class Proposer:
         return cls(plan, faiss.read_index(file, flags))
 
     def candidates(self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None) -> np.ndarray:
-        """Positions in the part, int64 [q, m]; -1 where there are no more.
+        """Returns the positions of candidates in the part, int64 [q, m]; -1 where a candidate is missing.
 
         Args:
             queries: of length 1, float16 [q, d].
-            count: neighbours that are wanted.
-            width: how widely to search.
-            among: positions of the vectors that may be found, rising; None for all.
+            count: number of neighbours per query.
+            width: number of lists, or of candidates in the graph, that are searched.
+            among: positions of the vectors to search, in rising order; None for all.
         """
         faiss = library()
-        asked = padded(queries.astype(np.float32), self.index.d)
+        wide = padded(queries.astype(np.float32), self.index.d)
         depth = min(int(MORE[self.plan.kind] * count) + 16, self.index.ntotal if among is None else len(among))
         if not depth:
             return np.zeros((len(queries), 0), np.int64)
         some = {} if among is None else {"sel": faiss.IDSelectorBatch(among)}
         if self.gpu is not None:
             self.index.nprobe = width
-            found = self.index.search(asked, min(depth, 2048))
+            result = self.index.search(wide, min(depth, 2048))
         elif self.plan.kind == "hnsw":
-            found = self.index.search(
-                asked, depth, params=faiss.SearchParametersHNSW(efSearch=max(width, depth), **some)
+            result = self.index.search(
+                wide, depth, params=faiss.SearchParametersHNSW(efSearch=max(width, depth), **some)
             )
         else:
-            found = self.index.search(asked, depth, params=faiss.SearchParametersIVF(nprobe=width, **some))
-        positions: np.ndarray = found[1]
+            result = self.index.search(wide, depth, params=faiss.SearchParametersIVF(nprobe=width, **some))
+        positions: np.ndarray = result[1]
         return positions
 
 
 def padded(rows: np.ndarray, dimension: int) -> np.ndarray:
-    """Rows with zeros up to a dimension, which change no product."""
+    """Pads vectors with zeros to a dimension, which changes no dot product."""
     missing = dimension - rows.shape[1]
     return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
 
@@ -207,17 +207,17 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
         index = faiss.IndexIVFPQ(centres, dimension, plan.lists, code_bytes(dimension), 8, product)
         index.pq.cp.min_points_per_centroid = 1
     index.own_fields = True
-    centres.this.disown()  # else both Python objects would free it
-    index.cp.min_points_per_centroid = 1  # it warns on stderr else
+    centres.this.disown()  # otherwise both Python objects would free it
+    index.cp.min_points_per_centroid = 1  # otherwise it warns on stderr
     index.cp.max_points_per_centroid = TRAINED_ON
     index.cp.spherical = True
     return index
 
 
 def training_positions(vectors: int, plan: IndexPlan) -> np.ndarray:
-    """Which vectors to learn from, evenly from all over, rising."""
-    wanted = min(vectors, max(TRAINED_ON * plan.lists, 20_000))
-    return np.arange(wanted, dtype=np.int64) * vectors // max(wanted, 1)
+    """Returns the positions of the vectors to learn centres from, evenly spread over all vectors, in rising order."""
+    size = min(vectors, max(TRAINED_ON * plan.lists, 20_000))
+    return np.arange(size, dtype=np.int64) * vectors // max(size, 1)
 
 
 def _write(index: Any, file: Path) -> None:

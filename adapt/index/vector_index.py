@@ -1,6 +1,7 @@
-"""Searches an index: all its parts or some, in one process or on several, and how widely it must search for a recall.
+"""Searches an index, in one process or in several, and finds the width of search that a given recall needs.
 
-The results do not depend on the number of processes.
+The width is the number of inverted lists, or of candidates in the graph, that a search looks at. A larger width finds
+more of the true neighbours and takes longer. The results do not depend on the number of processes.
 """
 
 from collections.abc import Sequence
@@ -22,16 +23,16 @@ QUERIES_AT_ONCE = 2048
 
 @dataclass(frozen=True)
 class VectorIndex:
-    """An index, or some of its parts."""
+    """An opened index, or some of its parts, searched in this process."""
 
     folder: Path
     facts: IndexFacts
     numbers: tuple[int, ...]
-    """The parts that are searched."""
+    """Numbers of the parts that are searched."""
     proposers: tuple[Proposer, ...]
-    """One for each; none where all vectors are compared."""
+    """One proposer of candidates per part; empty if all vectors are compared."""
     only: np.ndarray | None = None
-    """Sorted ids of the vectors that may be found; None for all."""
+    """Sorted ids of the vectors to search; None for all."""
 
     @classmethod
     def open(
@@ -41,23 +42,23 @@ class VectorIndex:
         numbers: Sequence[int] | None = None,
         only: np.ndarray | None = None,
     ) -> "VectorIndex":
-        """Maps the files of an index.
+        """Memory-maps the files of an index.
 
         Args:
-            folder: where it was built.
-            embedder: what makes the queries; None to take it on trust.
-            numbers: parts to search; all by default.
-            only: ids of the vectors that may be found, sorted and each once, int64 [n]; all by default.
+            folder: of the index.
+            embedder: identity of the queries' embedder, which must be the index's; None skips this check.
+            numbers: numbers of the parts to search; all by default.
+            only: distinct sorted ids of the vectors to search, int64 [n]; all by default.
 
         Raises:
-            DataError: there is no finished index, or another embedder made its vectors.
-            StorageError: a file is missing or broken.
+            DataError: there is no finished index, or its vectors come from another embedder.
+            StorageError: a file is missing or damaged.
         """
         facts = IndexFacts.load(folder)
         if embedder is not None and embedder != facts.embedder:
             raise DataError(
-                f"the index in {folder} holds vectors of the embedder {facts.embedder}, and is asked for those near"
-                f" vectors of {embedder}",
+                f"the index in {folder} holds vectors of the embedder {facts.embedder}, but the queries are vectors of"
+                f" {embedder}",
                 "embed both with one embedder, or build an index of this one's vectors",
             )
         chosen = tuple(range(len(facts.parts)) if numbers is None else numbers)
@@ -69,20 +70,21 @@ class VectorIndex:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all vectors that may be found are compared."""
+        """Whether searches compare all vectors, so that results are exact."""
         return compares_all(self.facts, self.only)
 
     def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:
-        """The k nearest vectors of each query by cosine.
+        """Finds the k nearest vectors of each query by cosine.
 
         Args:
             queries: [q, d], of any length and floating type.
-            k: how many are wanted.
-            width: how widely to search (`adapt.index.vector_index`); no matter where all vectors are compared.
+            k: number of neighbours per query.
+            width: width of the search (see this module); ignored if all vectors are compared.
 
         Returns:
-            Distances (1 - cosine, in float64, from 0 to 2), rising, and ids, int64, both [q, k]. Of equal distances the
-            smaller id comes first. Where lists hold fewer than k vectors there are inf and -1 at the end.
+            Distances (1 - cosine, float64, from 0 to 2) in rising order, and ids (int64), both [q, k]. Of equal
+            distances the smaller id comes first. If the searched lists hold fewer than k vectors, the results end with
+            inf and -1.
 
         Raises:
             DataError: the queries have another dimension or are not finite, or there are fewer than k vectors.
@@ -90,33 +92,34 @@ class VectorIndex:
         return self._searched(queries, k, width, self.proposers)
 
     def search_exactly(self, queries: np.ndarray, k: int) -> Nearest:
-        """The same, with all vectors compared."""
+        """Finds the k nearest vectors of each query like `search`, but by comparing all vectors."""
         return self._searched(queries, k, None, ())
 
     def _searched(self, queries: np.ndarray, k: int, width: int | None, proposers: Sequence[Proposer]) -> Nearest:
         rows = unit_rows(queries, self.facts.dimension)
         check_neighbours(k, self.facts.vectors if self.only is None else len(self.only))
-        found = []
-        for place, number in enumerate(self.numbers):
+        results = []
+        for index, number in enumerate(self.numbers):
             blocks = []
             for start in range(0, max(len(rows), 1), QUERIES_AT_ONCE):
-                part, asked = VectorPart.open(self.folder, number), rows[start : start + QUERIES_AT_ONCE]
+                part, block = VectorPart.open(self.folder, number), rows[start : start + QUERIES_AT_ONCE]
                 among = None if self.only is None else part.positions_of(self.only)
                 if proposers:
                     wide = width or FIRST_WIDTH[self.facts.kind]
-                    blocks.append(ranked(part, asked, proposers[place].candidates(asked, k, wide, among), k))
+                    blocks.append(ranked(part, block, proposers[index].candidates(block, k, wide, among), k))
                 else:
-                    blocks.append(nearest_of(part, asked, k, among))
-            found.append((np.concatenate([each[0] for each in blocks]), np.concatenate([each[1] for each in blocks])))
-        return merge_nearest(found, k)
+                    blocks.append(nearest_of(part, block, k, among))
+            distances, ids = zip(*blocks, strict=True)
+            results.append((np.concatenate(distances), np.concatenate(ids)))
+        return merge_nearest(results, k)
 
 
 def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
-    """The vectors of some documents, of length 1, float16 [n, d].
+    """Returns the vectors with these ids, of length 1, float16 [n, d].
 
     Args:
         folder: of the index.
-        ids: sorted, all of which it holds, int64 [n].
+        ids: sorted, int64 [n]; all must be in the index.
     """
     facts = IndexFacts.load(folder)
     rows = np.zeros((len(ids), facts.dimension), np.float16)
@@ -128,12 +131,12 @@ def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
 
 
 def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
-    """Whether a search compares all vectors that may be found: an index of some candidates is no help where few may."""
+    """Whether a search compares all vectors: with a flat index, or if it is limited to few vectors."""
     return facts.kind == "flat" or (only is not None and len(only) <= FLAT_VECTORS)
 
 
 def check_neighbours(k: int, vectors: int) -> None:
-    """Refuses to look for more vectors than may be found."""
+    """Refuses a search for more neighbours than there are vectors."""
     if not 0 < k <= vectors:
         raise DataError(
             f"{k} neighbours are wanted, and the index holds {vectors} vectors",
@@ -142,7 +145,7 @@ def check_neighbours(k: int, vectors: int) -> None:
 
 
 class Shard:
-    """Some parts of an index, in a process of their own."""
+    """An actor that searches some parts of an index in its own process."""
 
     def __init__(
         self, folder: Path, embedder: str | None, numbers: Sequence[int], only: np.ndarray | None, threads: int
@@ -152,19 +155,19 @@ class Shard:
         self._index = VectorIndex.open(folder, embedder, numbers, only)
 
     def search(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
-        """The nearest of these parts."""
+        """Finds the k nearest vectors in the actor's parts."""
         return self._index.search_exactly(queries, k) if exactly else self._index.search(queries, k, width)
 
 
 @dataclass(frozen=True)
 class ShardedIndex:
-    """An index whose parts lie with several actors, which are asked side by side. They end when it is let go."""
+    """An index whose parts are searched in parallel by several actors. The actors end when this object is deleted."""
 
     facts: IndexFacts
     found: int
-    """How many vectors may be found."""
+    """Number of vectors that are searched."""
     is_exact: bool
-    """See `VectorIndex`."""
+    """Whether searches compare all vectors, so that results are exact."""
     actors: tuple[Any, ...]
 
     @classmethod
@@ -177,15 +180,15 @@ class ShardedIndex:
         cpus: float = 1.0,
         threads: int = 1,
     ) -> "ShardedIndex":
-        """Starts the actors, on the cluster this process is connected to.
+        """Starts the actors, on the cluster that this process is connected to.
 
         Args:
             folder: of an index, in a file system that all nodes see.
-            shards: at most so many actors, each with some of the parts.
-            embedder: what makes the queries; see `VectorIndex.open`.
-            only: ids of the vectors that may be found; see `VectorIndex.open`.
-            cpus: what an actor reserves.
-            threads: that an actor searches with.
+            shards: largest number of actors; each gets some of the parts.
+            embedder: identity of the queries' embedder; see `VectorIndex.open`.
+            only: ids of the vectors to search; see `VectorIndex.open`.
+            cpus: number of CPUs that each actor reserves.
+            threads: number of threads of each actor.
 
         Raises:
             DataError: as `VectorIndex.open`.
@@ -201,70 +204,71 @@ class ShardedIndex:
         return cls(facts, facts.vectors if only is None else len(only), compares_all(facts, only), actors)
 
     def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:
-        """See `VectorIndex.search`."""
+        """Finds the k nearest vectors of each query; see `VectorIndex.search`."""
         return self._searched(queries, k, width, False)
 
     def search_exactly(self, queries: np.ndarray, k: int) -> Nearest:
-        """See `VectorIndex.search_exactly`."""
+        """Finds the k nearest vectors of each query by comparing all; see `VectorIndex.search_exactly`."""
         return self._searched(queries, k, None, True)
 
     def _searched(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
         import ray
 
         check_neighbours(k, self.found)
-        given = ray.put(queries)
+        shared = ray.put(queries)
         with user_errors():
-            found = ray.get([actor.search.remote(given, k, width, exactly) for actor in self.actors])
-            return merge_nearest(found, k)
+            results = ray.get([actor.search.remote(shared, k, width, exactly) for actor in self.actors])
+            return merge_nearest(results, k)
 
 
 SAMPLE_QUERIES = 200
+"""Number of queries on which `width_for` measures the recall."""
 
 
 class Searchable(Protocol):
-    """An index in one process or in several."""
+    """An index in one process (`VectorIndex`) or in several (`ShardedIndex`)."""
 
     @property
     def facts(self) -> IndexFacts:
-        """What is known of it."""
+        """The facts of the index."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether all vectors that may be found are compared."""
+        """Whether searches compare all vectors, so that results are exact."""
 
     def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:
-        """See `adapt.index.vector_index`."""
+        """Finds the k nearest vectors of each query; see `VectorIndex.search`."""
 
     def search_exactly(self, queries: np.ndarray, k: int) -> Nearest:
-        """See `adapt.index.vector_index`."""
+        """Finds the k nearest vectors of each query by comparing all; see `VectorIndex.search_exactly`."""
 
 
 @dataclass(frozen=True)
 class Width:
-    """How widely to search, and what that finds."""
+    """A width of search and its measured recall."""
 
     width: int | None
-    """None where all vectors are compared."""
+    """Number of lists, or of candidates in the graph, that are searched; None if all vectors are compared."""
     recall: float
-    """Share of the true neighbours that are found, on a sample of the queries."""
+    """Share of the true neighbours that the search finds, on a sample of the queries."""
 
 
 def recall_of(found: Nearest, truth: Nearest) -> float:
-    """Share of the wanted neighbours that were found. One as near as the farthest true one is as good."""
+    """Returns the share of true neighbours found. A vector as near as the farthest true neighbour counts as one."""
     return float((found[0] <= truth[0][:, -1:]).mean()) if truth[0].size else 1.0
 
 
 def width_for(index: Searchable, queries: np.ndarray, k: int, min_recall: float) -> Width:
-    """The least width, of those that double, with which an index finds enough of the nearest vectors.
+    """Doubles the width of search until an index finds enough of the true neighbours.
 
     Args:
-        index: to be searched.
-        queries: some, evenly from all over, are the sample [q, d].
-        k: neighbours that will be wanted.
-        min_recall: the share of them that has to be found.
+        index: the index to search.
+        queries: [q, d]; an evenly spread sample of them is searched.
+        k: number of neighbours per query.
+        min_recall: smallest acceptable share of true neighbours.
 
     Raises:
-        DataError: no width finds as many.
+        DataError: no width reaches this recall.
     """
     if index.is_exact:
         return Width(None, 1.0)

@@ -1,11 +1,11 @@
-"""Statistics of scores: means over seeds, comparisons, and how certain they are.
+"""Statistics of scores: means over seeds, comparisons of recipes, and their uncertainty.
 
-- `seeds`: a score over the seeds of one recipe.
-- `outcomes`: test predictions as counts that add up.
+- `seeds`: mean and interval of a recipe's score over its seeds.
+- `outcomes`: test predictions as counts, of which scores are computed.
 - `comparison`: differences with intervals, p, and a sentence about them.
 - `permutation`: permutation tests over seeds and over examples.
 - `power`: the smallest difference that would probably have been detected.
-- `continual_metrics`: figures of a sequence of domains.
-- `hyperparameter_importance`: how much each field of a search matters.
-- `mixture_law`: loss by tokens trained on and by the share of a text.
+- `continual_metrics`: learning, forgetting and transfer over a sequence of domains.
+- `hyperparameter_importance`: the effect of each field of a search on the outcome.
+- `mixture_law`: predicts the loss on a text from the number of training tokens and the share of such text.
 """

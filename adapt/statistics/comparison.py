@@ -1,19 +1,19 @@
 """Compares a recipe with the baseline: the difference of mean scores, its interval, p, and a sentence about it.
 
-The interval is a bootstrap over both sources of chance: test examples, the same for both sides (so the comparison is
-paired), and each side's seeds. Its width is that of Student's t, with the degrees of freedom that the seeds leave.
+The interval is a bootstrap over both sources of chance: test examples, which are the same for both sides (so the
+comparison is paired), and the seeds of each side. It is widened by Student's t to the degrees of freedom of the seeds.
 
-p is the largest of three: two permutation tests, one for each source (see `adapt.statistics.permutation`), and the
-share of the bootstrap that is as far from its mean as the difference is from zero. The first two are not enough: seeds
-are exchanged on one fixed test set, which may be small, and examples with fixed models, which another seed would
-change. If both sources are about equal in size, each test sees half of the variance, and both reject up to 10% of equal
-recipes. With one seed per side only examples are tested, without predictions only seeds. Seeds whose scores do not vary
-are not tested: they are copies of one number.
+p is the largest of three: one permutation test for each source (see `adapt.statistics.permutation`), and the share of
+the bootstrap that is as far from its mean as the difference is from zero. The first two are not enough: one permutes
+seeds on a fixed test set, which may be small, and the other permutes examples of fixed models, which another seed would
+change. If both sources have about the same variance, each test sees half of it, and both reject up to 10% of equal
+recipes. With one seed per side only examples are tested; without predictions only seeds are. Seeds whose scores do not
+vary are not tested, because they are copies of one number.
 
-`paired` compares two methods on the same seeds. Its p is the larger of two: Student's t, which is exact if differences
-are normal, and the exact sign-flip test, which is exact if two equal methods could have been exchanged on any seed. The
-interval holds what neither test rejects. No test protects few pairs against every distribution: if differences are
-skewed and their mean is 0 nevertheless, 6 to 12 pairs reject 6 to 15% (docs/science/equations.md).
+`paired` compares two methods on the same seeds. Its p is the larger one of two tests: Student's t, which is exact for
+normal differences, and the sign-flip test, which is exact if swapping two equal methods on any seed changes nothing.
+The interval has all differences that neither test rejects. No test is safe for few pairs and every distribution: for
+skewed differences with mean 0, 6 to 12 pairs reject 6 to 15% (docs/science/equations.md).
 """
 
 from collections.abc import Sequence
@@ -29,50 +29,51 @@ from adapt.statistics.power import Chance, Side, detectable, doubt_of, quantile
 from adapt.statistics.seeds import CONFIDENCE, LEVEL, ROUNDING, Spread, spread
 
 SAMPLES = 2000
+"""Number of resamples of the bootstrap and of the permutation of examples."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much a recipe's mean score is above the baseline's, as a share and not in points."""
+    """The difference of a recipe's mean score from the baseline's, as a fraction (0.01 is one point)."""
 
     difference: float
     low: float | None
-    """95% interval; None where nothing can be resampled (one seed a side, no predictions), or nothing varies."""
+    """Lower end of the 95% interval. None if nothing varies, or with one seed per side and no predictions."""
     high: float | None
     error: float | None
     """Standard error; None where there is no interval."""
     p: float | None
     least_p: float | None
-    """The smallest p that the tests can give with so many seeds."""
+    """The smallest p that the tests can give with this number of seeds."""
     over: tuple[str, ...]
-    """What was resampled and exchanged: `examples`, `seeds`, or both."""
+    """What was resampled and permuted: `examples`, `seeds`, or both."""
     draws: np.ndarray
-    """Resampled differences [samples], for pooling; empty where there is no interval."""
+    """Resampled differences [samples], for averages over tasks; empty if there is no interval."""
     nulls: dict[str, tuple[Null, float]]
-    """For `examples` and `seeds`: the null distribution if they are exchanged, and the observed difference it is
-    compared with."""
+    """For `examples` and `seeds`: the null distribution of permuting them, and the observed difference to compare with
+    it."""
     chances: tuple[Chance, ...] = ()
-    """For each task, what makes the difference uncertain; empty if nobody asked for it."""
+    """The sources of uncertainty of each task; empty for paired comparisons."""
     is_constant: bool = False
-    """Whether there are several seeds a side whose scores do not vary, so that they say nothing of chance."""
+    """Whether all scores of several seeds are equal, so that they say nothing about chance."""
 
     @cached_property
     def detectable(self) -> float | None:
-        """The smallest true difference that would have been found with probability 0.8, without correction.
+        """The smallest true difference that is detected with probability 0.8, without correction for several tests.
 
-        None where that is not known, or no difference would have been.
+        None if this is unknown, or if no difference is detected with that probability.
         """
         return detectable(self.chances) if self.chances and self.error is not None else None
 
 
 def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int = 0) -> Comparison:
-    """Compares the two sides, by their predictions where both have them for the same examples, else by scores alone.
+    """Compares a recipe with the baseline: by predictions if both have them, otherwise by scores alone.
 
     Args:
-        recipe: one side; `Tested.counts` must be of the same examples as the other's, in the same order.
+        recipe: one side; its `Tested.counts` must be of the same examples as the other's, in the same order.
         baseline: the other side.
-        samples: resamples of the bootstrap and of the exchange of examples.
-        seed: of all that is drawn.
+        samples: number of resamples of the bootstrap and of the permutation of examples.
+        seed: of the random numbers.
     """
     rng = np.random.default_rng(seed)
     paired = bool(recipe.counts and baseline.counts)
@@ -85,11 +86,11 @@ def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int 
 
 
 def average_over_tasks(comparisons: Sequence[Comparison]) -> Comparison:
-    """The mean difference of one recipe over tasks.
+    """Averages the differences of one recipe over tasks.
 
     Tasks are independent given the models, so their resampled differences are averaged draw by draw, and so are those
-    under the null hypotheses. Tasks themselves are not resampled: what is found holds for these tasks, and a handful is
-    too few to speak for others.
+    under the null hypotheses. Tasks themselves are not resampled: the result holds for these tasks, and a handful of
+    tasks is too few to generalize to others.
     """
     rng = np.random.default_rng(0)
     difference = float(np.mean([comparison.difference for comparison in comparisons]))
@@ -103,10 +104,7 @@ def average_over_tasks(comparisons: Sequence[Comparison]) -> Comparison:
 
 
 def _wider(error: float, chances: Sequence[Chance]) -> float:
-    """The quantile of Student's t divided by that of the normal distribution.
-
-    The number of seeds gives the degrees of freedom.
-    """
+    """Returns the quantile of Student's t, with the seeds' degrees of freedom, divided by the normal quantile."""
     doubt = sum(doubt_of(side.variance, side.seeds) for chance in chances for side in (chance.recipe, chance.baseline))
     return float(quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
 
@@ -144,17 +142,17 @@ def _comparison(
 def by_examples_and_seeds(
     recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, Chance]:
-    """Differences of mean scores [samples]: examples drawn anew, the same for both sides, and each side's seeds.
+    """Resamples examples, the same for both sides, and each side's seeds; returns differences of mean scores [samples].
 
-    A seed's score on a test set is that of the recipe, of the examples, of the seed, and of the two together. Drawing
-    both at once would count what they are together three times (Owen 2007, arXiv 0712.1111). So means over fixed seeds
-    are resampled by examples, which counts it once, and of the seeds only their own variance is added.
+    The variance of a score has a part of the examples, a part of the seeds, and their interaction. Resampling examples
+    and seeds at once would count the interaction three times (Owen 2007, arXiv 0712.1111). So means over fixed seeds
+    are resampled by examples, which counts it once, and only the seeds' own variance is added.
     """
     examples = recipe.counts[0].shape[0]
     size = max(1, CELLS // max(examples, 1))
     drawn: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    for done in range(0, samples, size):
-        chosen = rng.integers(0, examples, (min(size, samples - done), examples))
+    for begin in range(0, samples, size):
+        chosen = rng.integers(0, examples, (min(size, samples - begin), examples))
         weights = np.stack([np.bincount(row, minlength=examples) for row in chosen]).astype(np.float64)
         for scores, side in zip(drawn, (recipe, baseline), strict=True):
             scores.append(side.resampled(weights))
@@ -169,9 +167,9 @@ def by_examples_and_seeds(
 
 
 def by_seeds(recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator) -> tuple[np.ndarray, Chance]:
-    """Differences of mean scores [samples] when each side's seeds are drawn anew.
+    """Resamples each side's seeds; returns differences of mean scores [samples].
 
-    Empty if a side has one seed, or no seed's score differs from another's.
+    They are empty if a side has only one seed, or if no scores differ.
     """
     sides = recipe.scores, baseline.scores
     chance = Chance(_side(recipe.scores), _side(baseline.scores))
@@ -189,9 +187,13 @@ def _side(scores: np.ndarray, luck: float = 0.0) -> Side:
 
 
 def _luck(scores: np.ndarray, resampled: np.ndarray) -> float:
-    """How much of the variance over seeds comes of their luck with the examples.
+    """Returns the part of the variance over seeds that is due to their luck with the test examples.
 
-    It is what resampled test sets add to the variance over seeds [resamples, seeds].
+    It is the amount by which resampling the test set increases the variance over seeds.
+
+    Args:
+        scores: [seeds].
+        resampled: scores on resampled test sets, [resamples, seeds].
     """
     if len(scores) < 2:
         return 0.0
@@ -199,10 +201,10 @@ def _luck(scores: np.ndarray, resampled: np.ndarray) -> float:
 
 
 def _drawn(scores: np.ndarray, side: Side, samples: int, rng: np.random.Generator) -> np.ndarray:
-    """Distances of the means of resampled seeds from their mean [samples], as if seeds varied by what is their own.
+    """Returns distances of the means of resampled seeds from their mean [samples], scaled to the seeds' own variance.
 
-    As they are drawn, n values have (n - 1) / n of their sample variance, which for few seeds is too little by far
-    (Hesterberg 2015, arXiv 1411.5279, on narrowness).
+    Without scaling, resamples of n values have (n - 1) / n of their sample variance, which is far too little for few
+    seeds (Hesterberg 2015, arXiv 1411.5279, on narrowness).
     """
     n, spread, variance = len(scores), float(scores.std()), float(side.own(side.variance))
     if spread <= ROUNDING or not variance:
@@ -212,7 +214,7 @@ def _drawn(scores: np.ndarray, side: Side, samples: int, rng: np.random.Generato
 
 
 def welch(recipe: Tested, baseline: Tested) -> tuple[float, float, float] | None:
-    """Interval and standard error by Welch's t, for scores alone; None where seeds do not vary but for rounding."""
+    """Returns the interval and standard error of Welch's t test; None if seeds vary by no more than rounding."""
     a, b = recipe.scores, baseline.scores
     if min(len(a), len(b)) < 2:
         return None
@@ -224,21 +226,21 @@ def welch(recipe: Tested, baseline: Tested) -> tuple[float, float, float] | None
 
 
 MOST_SIGNS = 20_000
-"""Assignments of signs that are tried; if there are more (from 15 pairs on), as many are drawn at random."""
+"""Largest number of sign assignments to try. If there are more (15 pairs or more), this many are drawn at random."""
 
 
 def paired(differences: Sequence[float], is_varied: bool = True) -> Comparison:
-    """The mean of paired differences with a 95% interval and a two-sided p.
+    """Computes the mean of paired differences, with a 95% interval and a two-sided p.
 
-    p cannot be below 2^(1 - n), the share of assignments of signs to n differences that give all the same sign. So few
-    pairs that happen to agree prove nothing, and five cannot be significant. Their interval is then that of Student's t
-    alone, which assumes normal differences. Pairs count as independent. One pair has neither interval nor p; where all
-    differences are equal but for rounding, there is no interval.
+    p cannot be below 2^(1 - n), the share of sign assignments that give all n differences the same sign. So few pairs
+    that happen to agree prove nothing, and five pairs cannot be significant. With few pairs the interval is that of
+    Student's t alone, which assumes normal differences. Pairs are assumed to be independent. One pair has neither
+    interval nor p. There is no interval if all differences are equal up to rounding.
 
     Args:
-        differences: of each seed, one at least.
-        is_varied: whether the scores that they are of vary over the seeds. If not, the seeds are copies, and there is
-            neither interval nor p.
+        differences: one for each seed; at least one.
+        is_varied: whether the compared scores vary over the seeds. If not, the seeds are copies, and there is neither
+            interval nor p.
     """
     over_seeds, values = spread(differences), np.asarray(differences, float)
     if over_seeds.deviation is None or not is_varied:
@@ -264,26 +266,26 @@ def _p(mean: float, error: float, pairs: int) -> float:
 def _interval(
     values: np.ndarray, over_seeds: Spread, flipped: np.ndarray, exact: bool
 ) -> tuple[float | None, float | None]:
-    """That of Student's t, as far as needed wider, to hold all that the sign-flip test does not reject.
+    """Returns the interval of Student's t, widened to include every mean that the sign-flip test does not reject.
 
-    Flipping the signs of some differences about m gives a mean as far from m on the other side if m is the mean of
-    these differences. So the ends are among the means of subsets (Hartigan 1969), and p says which.
+    The ends of the sign-flip test's interval are means of subsets of the differences (Hartigan 1969).
     """
     if over_seeds.low is None or over_seeds.high is None:
         return None, None
     chosen = flipped < 0
     means = np.sort(chosen[chosen.any(1)] @ values / chosen.sum(1)[chosen.any(1)])
-    outside = int(LEVEL / 2 * len(flipped))  # means on either side that are rejected
+    outside = int(LEVEL / 2 * len(flipped))  # number of rejected means on either side
     if not outside:
         return over_seeds.low, over_seeds.high
     return min(over_seeds.low, float(means[outside - 1])), max(over_seeds.high, float(means[-outside]))
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down adjusted p-values, in the order given (Holm 1979).
+    """Adjusts p-values by Holm's step-down method (Holm 1979), and returns them in the same order.
 
-    The i-th smallest of m is multiplied by m - i + 1, then made no smaller than those before it. It keeps the chance of
-    any false finding among the m below the level, whatever their dependence, and is never weaker than Bonferroni's.
+    The i-th smallest of m is multiplied by m - i + 1, and raised to the one before it if it is smaller. This keeps the
+    chance of any false positive among the m tests below the level, however they depend on each other. It is never
+    weaker than Bonferroni's correction.
     """
     order = np.argsort(p)
     steps = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
@@ -293,17 +295,17 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "points", recipes: int = 1) -> str:
-    """What was found, no stronger than the figures allow.
+    """Describes the result of a comparison in one sentence.
 
     Args:
-        comparison: differences in shares; they are said in points, a hundredth each.
-        adjusted: p after correction for several comparisons, which then decides.
-        unit: what the points are of, such as `macro-F1`.
-        recipes: that p was corrected for.
+        comparison: its differences are fractions; the sentence gives them in points, which are hundredths.
+        adjusted: p after correction for several comparisons; it then decides about significance.
+        unit: unit of the points, such as `macro-F1`.
+        recipes: number of recipes that p was corrected for.
 
     Returns:
-        `+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)`, or `no significant difference: ...` with the
-        smallest difference that could have been seen.
+        A sentence such as `+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)`, or `no significant difference:
+        ...` with the smallest difference that would probably have been detected.
     """
     figures = f"{points(comparison.difference)} {unit}"
     if comparison.low is not None and comparison.high is not None:
@@ -322,19 +324,19 @@ def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "
 
 
 def significant(comparison: Comparison, adjusted: float | None = None) -> bool:
-    """Whether p is below 0.05. The corrected p counts if there is one."""
+    """Whether p is below 0.05. If a corrected p is given, it decides."""
     p = comparison.p if adjusted is None else adjusted
     return p is not None and p < LEVEL
 
 
 def points(share: float) -> str:
-    """A difference in points, with its sign."""
+    """Formats a difference in points, with its sign and one decimal."""
     text = f"{100 * share:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\N{MINUS SIGN}")
 
 
 def p_value(p: float, bare: bool = False) -> str:
-    """`p = .008`, or bare `.008`; below .001 only that."""
+    """Formats p as `p = .008`, or as `.008` if bare. Values below .001 are given as `p < .001`."""
     if p < 0.001:
         return "< .001" if bare else "p < .001"
     text = f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
@@ -343,12 +345,12 @@ def p_value(p: float, bare: bool = False) -> str:
 
 
 def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes") -> str:
-    """Says that no difference could have been found with so few seeds; empty if one could.
+    """Says that no difference can be significant with so few seeds; returns an empty text if one can.
 
     Args:
-        comparison: with the smallest p there could have been.
-        recipes: that p is corrected for.
-        noun: what they are called.
+        comparison: has the smallest possible p.
+        recipes: number of recipes that p is corrected for.
+        noun: the word for recipes in the sentence.
     """
     least = None if comparison.least_p is None else min(1.0, recipes * comparison.least_p)
     if least is None or least < LEVEL:
@@ -358,7 +360,7 @@ def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes"
 
 
 def _sight(comparison: Comparison, recipes: int) -> str:
-    """Says how large a difference had to be for us to see it."""
+    """Says how large a difference would have to be to be detected."""
     if text := out_of_reach(comparison, recipes):
         return text
     if comparison.detectable is None:

@@ -1,8 +1,8 @@
-"""Figures of a sequence of domains, from what was measured after each.
+"""Computes learning, forgetting and transfer over a sequence of domains, from the measurements after each domain.
 
-Row t of a matrix A is of the model after t domains, row 0 of the model as it came. A column is a task, or the held-out
-text of a domain; the one of general text belongs to no domain. What cannot be told, because a cell is missing or there
-is one domain only, is None.
+Row t of a matrix A has the measurements of the model after t domains; row 0 those of the unmodified model. A column is
+a task, or the held-out text of a domain. The column of general text belongs to no domain. A figure is None if it cannot
+be computed, because a cell is missing or there is only one domain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from adapt.support.better import Less, More
 
 @dataclass(frozen=True)
 class SequenceFigures:
-    """The figures that are read off the matrices of a sequence. None where a figure cannot be told."""
+    """The figures of a sequence of domains. A figure is None if it cannot be computed."""
 
     average: More[float | None]
     learning: More[float | None]
@@ -24,99 +24,99 @@ class SequenceFigures:
     loss_learning: Less[float | None]
     loss_forgetting: Less[float | None]
     loss_forward_transfer: More[float | None]
-    """By how much losses fall before their domain is learnt: the sign is turned, so that more is better."""
+    """Decrease of losses before their domain is learnt [nats]. It is positive if they fall, so more is better."""
     general_change: Less[float | None]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Scores or losses of a sequence: a row for each number of domains learnt, a column for each task or text."""
+    """Scores or losses of a sequence: one row per number of domains learnt, one column per task or text."""
 
     columns: Mapping[str, int | None]
-    """The number of each column's domain, counted from 0 in the order learnt; None for general text."""
+    """Number of each column's domain, counted from 0 in the order learnt; None for general text."""
     rows: Sequence[Mapping[str, float]]
-    """The measured cells by column, [domains + 1]. The first row is the model before any domain."""
+    """Measured values by column, [domains + 1]. The first row is of the model before any domain."""
     gain: int
     """1 if more is better, -1 if less is better."""
 
     @property
     def domains(self) -> int:
-        """T, the number of domains."""
+        """Number of domains T."""
         return len(self.rows) - 1
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The number of the domain of each column; columns of general text are left out."""
+        """Number of the domain of each column, without columns of general text."""
         return {name: number for name, number in self.columns.items() if number is not None}
 
     def change(self, column: str, since: int, until: int) -> float | None:
-        """By how much a column gets better between two rows; negative where it gets worse."""
+        """Returns how much a column improves from row `since` to row `until`; negative if it gets worse."""
         change = _difference(self.rows[until].get(column), self.rows[since].get(column))
         return None if change is None else self.gain * change
 
 
 def scores_of(measured: Mapping[str, Any]) -> Matrix:
-    """The matrix of `scores` in a sequence's record. Each cell is the mean over the seeds of fine-tuning."""
+    """Reads the matrix of `scores` in a sequence's record. Each cell is the mean over the seeds of fine-tuning."""
     rows = [{task: sum(cell) / len(cell) for task, cell in row.items() if cell} for row in measured["rows"]]
     return Matrix(measured["columns"], rows, 1)
 
 
 def losses_of(measured: Mapping[str, Any]) -> Matrix:
-    """The matrix of `losses` in a sequence's record [nats a predicted token], without texts that were not measured."""
+    """Reads the matrix of `losses` in a sequence's record [nats per predicted token], without unmeasured texts."""
     rows = [{name: cell for name, cell in row.items() if cell is not None} for row in measured["rows"]]
     columns = {name: number for name, number in measured["columns"].items() if any(name in row for row in rows)}
     return Matrix(columns, rows, -1)
 
 
 def learnt(matrix: Matrix) -> dict[str, float | None]:
-    """A_ii: each column just after its own domain was learnt. General text is left out."""
+    """Returns A_ii: each column just after its own domain was learnt, without general text."""
     return {name: matrix.rows[number + 1].get(name) for name, number in matrix.numbers.items()}
 
 
 def final(matrix: Matrix, mode: str = "continual") -> dict[str, float | None]:
-    """A_Ti: each column after the last domain.
+    """Returns A_Ti: each column after the last domain, without general text.
 
-    General text is left out. In mode `separate` it is that of the domain's own model.
+    In mode `separate` each domain has its own model, so this is the value of that model.
     """
     return learnt(matrix) if mode == "separate" else {name: matrix.rows[-1].get(name) for name in matrix.numbers}
 
 
 def average(matrix: Matrix, mode: str = "continual") -> float | None:
-    """The mean of A_Ti: how good the last model is over all columns."""
+    """Returns the mean of A_Ti: how good the last model is over all columns."""
     return _mean(final(matrix, mode).values())
 
 
 def learning(matrix: Matrix) -> float | None:
-    """The mean of A_ii: how well domains are learnt, whatever is forgotten of them later."""
+    """Returns the mean of A_ii: how well domains are learnt, regardless of later forgetting."""
     return _mean(learnt(matrix).values())
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """Forgetting rate, mean of A_ii - A_Ti over all domains but the last (arXiv 2302.03241).
+    """Returns the forgetting rate: the mean of A_ii - A_Ti over all domains but the last (arXiv 2302.03241).
 
-    Where domains have several tasks, the mean is over tasks. For losses the sign is turned: positive is forgetting,
-    negative is backward transfer, for both.
+    If domains have several tasks, the mean is over tasks. For losses the sign is reversed, so that a positive rate
+    means forgetting, and a negative one backward transfer, for scores and losses.
     """
     end = matrix.domains
     return _mean(matrix.change(name, end, number + 1) for name, number in matrix.numbers.items() if number + 1 < end)
 
 
 def forward_transfer(matrix: Matrix) -> float | None:
-    """By how much columns are better just before their domain is learnt than they were in the beginning.
+    """Returns how much columns improve from the beginning to just before their own domain is learnt.
 
-    The mean over all domains but the first (Lopez-Paz and Ranzato 2017, arXiv 1706.08840, equation 4).
+    This is the mean over all domains but the first (Lopez-Paz and Ranzato 2017, arXiv 1706.08840, equation 4).
     """
     return _mean(matrix.change(name, 0, number) for name, number in matrix.numbers.items() if number)
 
 
 def against_separate(matrix: Matrix, separate: Matrix) -> float | None:
-    """Mean of A_ii minus what models have that learnt its domain alone: what the domains before do for learning it."""
+    """Returns the mean difference of A_ii from models that each learnt only domain i: the effect of earlier domains."""
     mine, theirs = learnt(matrix), learnt(separate)
     return _mean(_difference(mine[name], theirs.get(name)) for name in mine)
 
 
 def general_changes(losses: Matrix) -> list[float | None]:
-    """How much the loss on general text has grown after each domain [domains]; positive means forgetting."""
+    """Returns the increase of the loss on general text after each domain [domains]; positive means forgetting."""
     names = [name for name, number in losses.columns.items() if number is None]
     changes = [losses.change(name, row, 0) for name in names[:1] for row in range(1, len(losses.rows))]
     return changes or [None] * losses.domains
@@ -125,13 +125,13 @@ def general_changes(losses: Matrix) -> list[float | None]:
 def sequence_figures(
     scores: Mapping[str, Any], losses: Mapping[str, Any], mode: str = "continual"
 ) -> dict[str, float | None]:
-    """All figures of a sequence by name; scores are fractions, losses nats.
+    """Computes all figures of a sequence by name. Scores are fractions, losses are in nats.
 
     Args:
-        scores: `columns`, the number of each task's domain, and `rows`, of each task its fine-tuning seeds' scores.
-        losses: likewise, of each domain and of general text (number null) its held-out loss.
-        mode: `continual`, `separate` (row t is of a model that has learnt domain t - 1 alone) or `joint` (all at once,
-            the last row). Forgetting and forward transfer are of `continual` alone.
+        scores: `columns` has the number of each task's domain, `rows` the scores of each task's fine-tuning seeds.
+        losses: `columns` has the number of each text's domain (null for general text), `rows` the held-out losses.
+        mode: `continual`, `separate` (row t is of a model that has learnt only domain t - 1) or `joint` (the last row
+            is of a model that has learnt all domains at once). Only `continual` has forgetting and forward transfer.
     """
     matrices = {"": scores_of(scores), "loss_": losses_of(losses)}
     figures = {
@@ -157,6 +157,6 @@ def _difference(value: float | None, other: float | None) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of some values; None if there are none, or one of them is missing."""
+    """Returns the mean of some values; None if there are none or one of them is None."""
     known = list(values)
     return None if not known or None in known else sum(value for value in known if value is not None) / len(known)

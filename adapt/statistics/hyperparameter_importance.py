@@ -1,4 +1,4 @@
-"""How much each field of some trials matters to what was measured of them."""
+"""Computes how important each field of some trials is for their outcome."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 FEWEST_TRIALS = 8
-"""Fewer trials say nothing."""
+"""Smallest number of trials from which importances are computed."""
 RESAMPLES, TREES, REPEATS = 25, 25, 2
 LEVEL = 95.0
-"""The share of resamples within an interval [percent]."""
+"""Share of resamples within an interval [percent]."""
 
 
 @dataclass(frozen=True)
 class FieldImportance:
-    """The share of the variance that goes with a field, alone and together with others."""
+    """The share of the outcome's variance that depends on a field, alone or in combination with others."""
 
     field: str
     share: float
@@ -25,28 +25,27 @@ class FieldImportance:
 
 @dataclass(frozen=True)
 class Importances:
-    """What a forest has learnt of some trials."""
+    """The importances of all fields, and how well the random forest behind them predicts."""
 
     fields: list[FieldImportance]
-    """The most important first."""
+    """Importance of each field, the most important first."""
     explained: float
-    """The share of the variance that the forest explains of trials that it has not seen; at 0 or below it knows
-    nothing, and neither do the shares."""
+    """Share of the variance of unseen trials that the forest explains. At 0 or below, the shares mean nothing."""
 
 
 def importances(columns: Mapping[str, Sequence[Any]], outcome: Sequence[float]) -> Importances | None:
-    """Permutation importance of a random forest (Breiman 2001), with intervals over trials drawn anew.
+    """Computes the permutation importance of a random forest (Breiman 2001), with intervals over resampled trials.
 
-    A forest is fitted to trials drawn with replacement, and looked at on those that were not drawn. Permuting a field
-    there raises the squared error by twice the variance that goes with it (Gregorutti et al. 2017, arXiv 1310.5726,
-    proposition 1); divided by twice the variance of the outcome this is the field's share.
+    A forest is fitted to trials drawn with replacement, and tested on those that were not drawn. Permuting a field
+    there raises the squared error by twice the variance that depends on it (Gregorutti et al. 2017, arXiv 1310.5726,
+    proposition 1). Divided by twice the variance of the outcome, this is the field's share.
 
     Args:
-        columns: [trials] by field: numbers, words, or anything that can be told apart.
-        outcome: [trials] what was measured.
+        columns: values by field, [trials]: numbers, or anything that can be compared as text.
+        outcome: measured result of each trial, [trials].
 
     Returns:
-        None where there are too few trials, or all came to the same.
+        The importances; None if there are too few trials, or all have the same outcome.
     """
     from sklearn import ensemble, inspection
 
@@ -58,27 +57,27 @@ def importances(columns: Mapping[str, Sequence[Any]], outcome: Sequence[float]) 
     shares, explained = [], []
     for number in range(RESAMPLES):
         drawn = generator.integers(0, len(measured), len(measured))
-        left = np.setdiff1d(np.arange(len(measured)), drawn)
-        if len(left) < 2:
+        unseen = np.setdiff1d(np.arange(len(measured)), drawn)
+        if len(unseen) < 2:
             continue
         forest = ensemble.RandomForestRegressor(TREES, random_state=number).fit(table[drawn], measured[drawn])
         score = "neg_mean_squared_error"
         permuted = inspection.permutation_importance(
-            forest, table[left], measured[left], scoring=score, n_repeats=REPEATS, random_state=number
+            forest, table[unseen], measured[unseen], scoring=score, n_repeats=REPEATS, random_state=number
         )
         shares.append(permuted.importances_mean / (2 * variance))
-        explained.append(1 - float(np.mean((forest.predict(table[left]) - measured[left]) ** 2)) / variance)
+        explained.append(1 - float(np.mean((forest.predict(table[unseen]) - measured[unseen]) ** 2)) / variance)
     low, high = np.percentile(shares, [(100 - LEVEL) / 2, (100 + LEVEL) / 2], axis=0)
     means = np.mean(shares, axis=0)
-    found = [
-        FieldImportance(name, float(means[place]), float(low[place]), float(high[place]))
-        for place, name in enumerate(varied)
+    by_field = [
+        FieldImportance(name, float(means[index]), float(low[index]), float(high[index]))
+        for index, name in enumerate(varied)
     ]
-    return Importances(sorted(found, key=lambda each: -each.share), float(np.mean(explained)))
+    return Importances(sorted(by_field, key=lambda field: -field.share), float(np.mean(explained)))
 
 
 def coded_values(values: Sequence[Any]) -> list[float]:
-    """[trials] Numbers as they are; others as the places of their names in alphabetical order."""
+    """Converts values to numbers [trials]: numbers stay unchanged, others get their rank in alphabetical order."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return [float(value) for value in values]
     names = sorted({str(value) for value in values})

@@ -1,7 +1,7 @@
-"""Test predictions as counts that add up: a score is a function of the sum over examples.
+"""Stores test predictions as counts per example, so that a score is a function of their sum over examples.
 
-Scores of resampled test sets are cheap this way, because resampling only changes the weights of the examples' counts.
-Entities in labelled words are read as by conlleval (CoNLL-2000) and seqeval.
+This makes scores of resampled test sets cheap, because resampling only changes the weights of the examples' counts.
+Entities in labelled words are read in the same way as by conlleval (CoNLL-2000) and seqeval.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,43 +15,43 @@ from scipy.sparse import csr_array
 from adapt.support.errors import ConfigError
 
 Counts: TypeAlias = csr_array
-"""For each example, K numbers that add up over examples: [examples, K]."""
+"""K counts for each example, which are summed over examples: [examples, K]."""
 Score: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """Computes scores, [...], from summed counts, [..., K]."""
 CELLS = 4_000_000
-"""At most this many cells, resamples times examples, are held in memory at once."""
+"""Largest number of cells (resamples times examples) in memory at once."""
 
 
 @dataclass(frozen=True)
 class Tested:
-    """One recipe on one task: the score of each seed, and the counts that it comes from if predictions are known."""
+    """The results of one recipe on one task: the score of each seed and, if predictions are known, its counts."""
 
     scores: np.ndarray
-    """The score of each seed, [seeds]."""
+    """Score of each seed, [seeds]."""
     counts: tuple[Counts, ...] = ()
-    """The counts of each seed; empty if only scores are known. Examples are in the same order for all seeds and
+    """Counts of each seed; empty if only scores are known. The order of examples is the same for all seeds and
     recipes."""
     score: Score | None = None
 
     def resampled(self, weights: np.ndarray) -> np.ndarray:
-        """Scores of resampled test sets, in which example i counts `weights[r, i]` times: [resamples, seeds]."""
+        """Scores resampled test sets, in which example i counts `weights[r, i]` times: [resamples, seeds]."""
         assert self.score
         return np.stack([self.score(total(weights, counts)) for counts in self.counts], axis=1)
 
 
 def total(weights: np.ndarray, counts: Counts) -> np.ndarray:
-    """Weighted sums of the examples' counts: [resamples, examples] by [examples, K] -> [resamples, K]."""
+    """Sums the examples' counts by weight: [resamples, examples] by [examples, K] -> [resamples, K]."""
     return np.asarray((counts.T @ weights.T).T)
 
 
 def single_label(
     truth: Sequence[Sequence[int]], predicted: Sequence[Sequence[int]], classes: int, metric: str
 ) -> Tested:
-    """Outcomes of a task with one label an example; the counts are confusions.
+    """Builds the results of a task with one label per example. The counts are confusion matrices.
 
     Args:
-        truth: class indices [seeds][examples].
-        predicted: likewise.
+        truth: true class indices [seeds][examples].
+        predicted: predicted class indices [seeds][examples].
         classes: number of classes C.
         metric: macro_f1, micro_f1 or accuracy.
     """
@@ -70,9 +70,10 @@ def single_label(
 def multi_label(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], classes: int, metric: str
 ) -> Tested:
-    """Outcomes of a task whose examples have any number of labels: [seeds][examples][labels].
+    """Builds the results of a task whose examples have any number of labels: [seeds][examples][labels].
 
-    macro_f1 is the mean over all classes, 0 for those that never come; accuracy asks for exactly the right set.
+    macro_f1 is the mean over all classes, with 0 for classes that never occur. accuracy counts an example as correct if
+    its set of labels is exactly right.
     """
 
     def score(counts: np.ndarray) -> np.ndarray:
@@ -94,7 +95,7 @@ def multi_label(
 def entities(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], labels: Sequence[str]
 ) -> Tested:
-    """Outcomes of labelled words, [seeds][examples][words]: F1 of entities with their exact place and type."""
+    """Builds the results of labelled words, [seeds][examples][words]: F1 of entities with exact span and type."""
 
     def score(counts: np.ndarray) -> np.ndarray:
         return _f1(counts[..., 0], counts[..., 1] + counts[..., 2])
@@ -121,7 +122,7 @@ def _indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
 
 
 def _f1(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """F1 = 2 hits / (guessed + true); 0 if there is neither."""
+    """Returns F1 = 2 hits / (guessed + true); 0 if nothing is guessed or true."""
     return np.asarray(2 * hits / np.where(sizes > 0, sizes, 1))
 
 
@@ -129,7 +130,7 @@ METRICS = ("macro_f1", "micro_f1", "accuracy")
 
 
 def metric_from_counts(confusion: np.ndarray, metric: str) -> np.ndarray:
-    """Macro-F1, micro-F1 or accuracy of single-label predictions.
+    """Computes macro-F1, micro-F1 or accuracy of single-label predictions.
 
     F1 of class c is 2 n_cc / (n_c. + n_.c). Macro-F1 is its mean over the classes that occur in the truth or in the
     predictions, as scikit-learn's `f1_score` has it by default. Micro-F1 over all classes is accuracy: a wrong example
@@ -140,10 +141,10 @@ def metric_from_counts(confusion: np.ndarray, metric: str) -> np.ndarray:
         metric: one of `METRICS`.
 
     Returns:
-        float64 [...]; 0 where there is no example.
+        The scores, float64 [...]; 0 where there is no example.
 
     Raises:
-        ConfigError: another metric.
+        ConfigError: the metric is unknown.
     """
     if metric not in METRICS:
         raise ConfigError(f"{metric} does not follow from a confusion matrix", f"use one of {', '.join(METRICS)}")
@@ -155,17 +156,18 @@ def metric_from_counts(confusion: np.ndarray, metric: str) -> np.ndarray:
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """part / whole; 0 if whole is 0."""
+    """Returns part / whole; 0 if whole is 0."""
     return np.asarray(np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) > 0))
 
 
 def spans(labels: Sequence[str]) -> set[tuple[str, int, int]]:
-    """The entities of a text: type, first word, word after the last.
+    """Returns the entities of a text as type, number of the first word, and number of the word after the last.
 
-    An entity of type X is B-X or I-X and all I-X that follow. So I-X begins one after O and after another type.
+    An entity of type X begins with B-X or I-X and includes all I-X that follow. So I-X begins an entity after O or
+    after another type.
 
     Args:
-        labels: O, B-X or I-X of each word.
+        labels: label of each word: O, B-X or I-X.
     """
     entities, start = set(), 0
     for number, (label, following) in enumerate(pairwise([*labels, "O"])):

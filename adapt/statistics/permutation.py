@@ -1,14 +1,14 @@
-"""Permutation tests: how often a difference as large comes of labels that mean nothing.
+"""Permutation tests: how often a difference is as large as the observed one if the recipes' labels are shuffled.
 
-Two null hypotheses, each with its own exchange:
+There are two null hypotheses, each with its own way of shuffling:
 
-- *seeds*: which recipe a seed's score belongs to does not matter. All arrangements of the scores over the two sides
-  are counted (5 seeds a side: 252), so p is exact. Copies of one score are no evidence: where one side's seeds do not
-  vary, the signs of the other's distances from it are flipped instead (5 seeds: 32 arrangements); where no side's seeds
-  vary, there is no such test.
-- *examples*: for these trained models, which recipe a prediction belongs to does not matter. The two sides' predictions
-  are exchanged example by example, with probability one half (approximate randomization: Noreen 1989; Yeh 2000),
-  for all seeds together, since their predictions of one example are alike.
+- *seeds*: it does not matter which recipe a seed's score belongs to. All arrangements of the scores over the two sides
+  are tried (252 for 5 seeds per side), so p is exact. Copies of one score are no evidence. So if the seeds of one side
+  do not vary, the signs of the other side's distances from it are flipped instead (32 arrangements for 5 seeds). If the
+  seeds of neither side vary, there is no such test.
+- *examples*: for these trained models, it does not matter which recipe a prediction belongs to. The predictions of the
+  two sides are swapped example by example, with probability one half (approximate randomization: Noreen 1989; Yeh
+  2000). All seeds are swapped together, because their predictions for one example are similar.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from adapt.statistics.outcomes import CELLS, Tested, total
 from adapt.statistics.seeds import ROUNDING
 
 MOST_ARRANGEMENTS = 20_000
-"""If there are more arrangements of seeds than this, as many are drawn at random."""
+"""Largest number of arrangements of seeds to try. If there are more, this many are drawn at random."""
 
 
 @dataclass(frozen=True)
 class Null:
-    """The differences of mean scores that chance alone gives, if the two sides are alike."""
+    """The distribution of the difference of mean scores if the two sides are equally good."""
 
     values: np.ndarray
     exact: bool
-    """Whether these are all differences that there are, with the observed one among them. Otherwise they are a sample
-    without it."""
+    """Whether these are all possible differences, including the observed one. Otherwise they are a sample without it.
+    """
 
     def p(self, observed: float) -> float:
-        """Two-sided p; a sample counts the observed difference as one more draw (Phipson and Smyth 2010)."""
+        """Returns the two-sided p. A sample counts the observed difference as one more (Phipson and Smyth 2010)."""
         as_large = float(np.sum(np.abs(self.values) >= abs(observed) - ROUNDING))
         return as_large / len(self.values) if self.exact else (as_large + 1) / (len(self.values) + 1)
 
@@ -46,15 +46,15 @@ class Null:
 
 
 def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Null | None:
-    """Mean of b's seeds minus mean of a's under every arrangement of the scores over the sides.
+    """Computes the mean of b's seeds minus the mean of a's, for every arrangement of the scores over the sides.
 
     Args:
         a: scores [seeds].
-        b: likewise; the numbers may differ.
-        rng: for more than MOST_ARRANGEMENTS of them.
+        b: scores [seeds]; the number of seeds may differ.
+        rng: draws arrangements if there are more than MOST_ARRANGEMENTS.
 
     Returns:
-        None where there is nothing to exchange: one seed on either side, or no seed's score differs from another's.
+        The distribution; None if nothing can be permuted, because a side has only one seed or no scores differ.
     """
     if min(len(a), len(b)) < 2 or not (vary(a) or vary(b)):
         return None
@@ -70,18 +70,18 @@ def vary(scores: Sequence[float] | np.ndarray) -> bool:
 def arrangements(
     a: int, b: int, most: int, rng: np.random.Generator, varying: tuple[bool, bool] = (True, True)
 ) -> tuple[np.ndarray, bool]:
-    """What mean of b minus mean of a is of all scores, in every arrangement of them over the two sides.
+    """Returns weights of the scores, of which the sum is the mean of b minus the mean of a, for every arrangement.
 
     Args:
-        a: number of its seeds, which come first.
-        b: likewise.
-        most: arrangements; if there are more, so many are drawn at random.
-        rng: to draw with.
-        varying: whether the scores of a, and those of b, differ from each other. Where one side's do not, its mean is
-            fixed, and arrangements flip signs of the other side's distances from it.
+        a: number of seeds of the first side, whose scores come first.
+        b: number of seeds of the second side.
+        most: largest number of arrangements. If there are more, this many are drawn at random.
+        rng: draws the arrangements.
+        varying: whether the scores of a vary, and whether those of b do. If one side's do not, its mean is fixed, and
+            arrangements flip the signs of the other side's distances from it.
 
     Returns:
-        Weights [arrangements, a + b], and whether they are all there are.
+        Weights [arrangements, a + b], and whether these are all possible arrangements.
     """
     if not all(varying):
         side = slice(None, a) if varying[0] else slice(a, None)
@@ -101,15 +101,15 @@ def arrangements(
 
 
 def signs(count: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, bool]:
-    """All assignments of +1 and -1 to some numbers, or many drawn at random, each with its opposite.
+    """Returns all assignments of +1 and -1 to some numbers, or random ones, each with its opposite.
 
     Args:
-        count: of the numbers.
-        most: assignments; if there are more, so many are drawn.
-        rng: to draw with.
+        count: number of signs in an assignment.
+        most: largest number of assignments. If there are more, this many are drawn at random.
+        rng: draws the assignments.
 
     Returns:
-        Signs [assignments, count], and whether they are all there are.
+        Signs [assignments, count], and whether these are all possible assignments.
     """
     if 2**count > most:
         drawn = rng.choice([-1.0, 1.0], (most // 2, count))
@@ -118,18 +118,18 @@ def signs(count: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, 
 
 
 def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) -> tuple[Null, float]:
-    """The difference b - a with predictions exchanged at random by example, `samples` times.
+    """Computes the difference b - a with predictions swapped at random by example, `samples` times.
 
-    Seeds are paired in order; where one side has more, the others are left out of this test.
+    Seeds are paired in order. If one side has more seeds, its last ones are left out of this test.
 
     Returns:
-        The null distribution, and the observed difference of the seeds it is made of.
+        The null distribution, and the observed difference of the paired seeds.
     """
     assert a.score is not None
     assert b.score is not None
     pairs = list(zip(a.counts, b.counts, strict=False))
     gaps = [(after - before).tocsr() for before, after in pairs]
-    differing = np.unique(np.concatenate([gap.nonzero()[0] for gap in gaps]))  # to exchange the others changes nothing
+    differing = np.unique(np.concatenate([gap.nonzero()[0] for gap in gaps]))  # swapping the others changes nothing
     values = []
     for size in _portions(samples, len(differing)):
         swapped = rng.integers(0, 2, (size, len(differing))).astype(np.float64)

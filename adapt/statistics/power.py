@@ -1,9 +1,9 @@
-"""The smallest true difference that would probably have been found: studies are made up, and tested as ours are.
+"""Computes the smallest true difference that would probably have been detected, by simulating studies and testing them.
 
-Standard errors alone cannot say it. 2.8 of them would do if their size were known and any p could come out; with five
-seeds a side, whose permutation test knows 252 arrangements, such a difference is found in 68% of studies, with four in
-less than half. So scores of seeds are drawn from normal distributions, with the variances that were seen, and go
-through the tests of `adapt.statistics.comparison`.
+A multiple of the standard error is not enough. 2.8 standard errors are detected with probability 0.8 if the error is
+known and p can have any value. But with five seeds per side, whose permutation test has 252 arrangements, such a
+difference is detected in 68% of studies, and with four seeds in less than half. So the scores of seeds are drawn from
+normal distributions with the observed variances, and tested like real ones (`adapt.statistics.comparison`).
 """
 
 from collections.abc import Sequence
@@ -16,71 +16,73 @@ from adapt.statistics.permutation import arrangements
 from adapt.statistics.seeds import LEVEL, ROUNDING
 
 POWER = 0.8
+"""Probability with which the smallest detectable difference is detected."""
 STUDIES = 2000
+"""Number of simulated studies."""
 MOST_ARRANGEMENTS = 999
-"""At most this many arrangements of seeds are tried in each made-up study."""
+"""Largest number of arrangements of seeds in the permutation test of a simulated study."""
 _HALVINGS = 10
 _DOUBLINGS = 6
 
 
 @dataclass(frozen=True)
 class Side:
-    """By how much the scores of a recipe's seeds vary."""
+    """The variance of the scores of one recipe over its seeds."""
 
     seeds: int
     variance: float
-    """The variance of a score over seeds; 0 if there is one seed."""
+    """Variance of the score over seeds; 0 if there is one seed."""
     luck: float = 0.0
-    """The part of that variance that is due to the seeds' luck with the test examples."""
+    """Part of this variance that is due to the seeds' luck with the test examples."""
 
     @property
     def varies(self) -> bool:
-        """Whether the scores of its seeds differ by more than rounding."""
+        """Whether the scores of the seeds differ by more than rounding."""
         return self.seeds > 1 and self.variance > ROUNDING**2
 
     def own(self, variance: np.ndarray | float) -> np.ndarray:
-        """The variance over seeds without that luck."""
+        """Returns a variance over seeds without the part that is due to luck with the test examples."""
         return np.clip(variance - self.luck, 0, variance)
 
 
 @dataclass(frozen=True)
 class Chance:
-    """Why a recipe's difference from the baseline on a task might have been another."""
+    """The sources of uncertainty of a recipe's difference from the baseline on one task."""
 
     recipe: Side
     baseline: Side
     examples: float | None = None
-    """The variance of the difference over test examples, if the models stay as they are; None if only scores are known.
-    """
+    """Variance of the difference over test examples, for fixed models; None if only scores are known."""
 
     @property
     def has_seeds(self) -> bool:
-        """Whether seeds can be exchanged between the sides: each has several, and those of one vary."""
+        """Whether seeds can be permuted: each side has several, and the scores of at least one side vary."""
         return min(self.recipe.seeds, self.baseline.seeds) > 1 and (self.recipe.varies or self.baseline.varies)
 
 
 def quantile(error: np.ndarray, doubt: np.ndarray) -> np.ndarray:
-    """The two-sided quantile of Student's t, with the degrees of freedom of Welch and Satterthwaite, at least 1.
+    """Returns the two-sided quantile of Student's t with the degrees of freedom of Welch and Satterthwaite, at least 1.
 
-    These degrees count the variance over examples as known.
+    The variance over examples is treated as known.
 
     Args:
         error: standard error.
-        doubt: how unsure the variance over seeds is, as `doubt_of` says.
+        doubt: uncertainty of the variance over seeds, from `doubt_of`.
     """
     freedom = np.divide(error**4, doubt, out=np.full(np.shape(error), np.inf), where=doubt > 0)
     return np.asarray(t.ppf(1 - LEVEL / 2, np.maximum(1.0, freedom)))
 
 
 def doubt_of(variance: np.ndarray | float, seeds: int) -> np.ndarray | float:
-    """(s^2 / n)^2 / (n - 1) of one side; 0 if it has one seed."""
+    """Returns (s^2 / n)^2 / (n - 1) of one side, the term of Satterthwaite's formula; 0 if it has one seed."""
     return (variance / seeds) ** 2 / (seeds - 1) if seeds > 1 else 0.0 * variance
 
 
 def detectable(tasks: Sequence[Chance]) -> float | None:
-    """The smallest true difference, the same on all tasks, whose mean over them is found with probability `POWER`.
+    """Returns the smallest true difference, equal on all tasks, that is detected with probability `POWER`.
 
-    Found is what has p below `LEVEL`, without correction. None where no difference is, however large.
+    A difference is detected if the p of its mean over tasks is below `LEVEL`, without correction for several tests.
+    Returns None if no difference is detected that often, however large.
     """
     studies = _studies(tasks, np.random.default_rng(0))
     high = float(studies.difference.std())
@@ -101,22 +103,22 @@ def detectable(tasks: Sequence[Chance]) -> float | None:
 
 @dataclass(frozen=True)
 class _Studies:
-    """Made-up studies without a true difference."""
+    """Simulated studies without a true difference."""
 
     difference: np.ndarray
-    """The difference that each study sees, as a mean over tasks [studies]."""
+    """Observed difference of each study, as a mean over tasks [studies]."""
     least: np.ndarray
-    """The least difference that passes the test of examples, or of examples and seeds together [studies]."""
+    """Smallest difference that passes the test of examples, or of examples and seeds together [studies]."""
     exchanged: np.ndarray | None
-    """The difference of each study with seeds exchanged between the sides [studies, arrangements]; None if they cannot
-    be exchanged."""
+    """Difference of each study under each permutation of seeds [studies, arrangements]; None if seeds cannot be
+    permuted."""
     kept: np.ndarray
-    """For each arrangement, the share of a true difference that stays in `exchanged` [arrangements]."""
+    """Share of a true difference that remains under each permutation of seeds [arrangements]."""
     exact: bool
-    """Whether `exchanged` holds all arrangements that there are."""
+    """Whether `exchanged` has all possible arrangements."""
 
     def found(self, true: float) -> float:
-        """The share of studies that find a true difference."""
+        """Returns the share of studies that detect a true difference."""
         seen = np.abs(self.difference + true)
         passed = seen > self.least
         if self.exchanged is not None:
@@ -157,5 +159,5 @@ def _studies(tasks: Sequence[Chance], rng: np.random.Generator) -> _Studies:
 
 
 def _scores(side: Side, rng: np.random.Generator) -> np.ndarray:
-    """Made-up scores of the side's seeds, around 0: [studies, seeds]."""
+    """Draws scores of a side's seeds around 0: [studies, seeds]."""
     return float(max(side.variance, side.luck) ** 0.5) * rng.standard_normal((STUDIES, side.seeds))
