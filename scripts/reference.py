@@ -461,7 +461,7 @@ def _table(
         if name in leave_out or name.startswith("_"):
             continue
         annotation = re.sub(r"\b(?:More|Less|Even)\[(.*)\]$", r"\1", annotation.strip("'\""))
-        shown = f"`{annotation}`".replace("|", "\\|")
+        shown = f"`{annotation.replace(' | ', ' or ')}`"
         for part in dict.fromkeys(re.findall(r"[A-Z]\w+", annotation)):
             if found is not None and part in classes() and all_fields(classes()[part][0]):
                 found.extend([part] if part not in found else [])

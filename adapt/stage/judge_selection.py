@@ -55,14 +55,21 @@ class SelectionJudged:
     way: str
     """The selections, in their order."""
     documents: int
+    """Number of selected documents."""
     tokens: int
+    """Tokens of the selected documents."""
     pool: int
+    """Number of documents of the pool that could be selected."""
     near_copies: int
+    """Documents that were left out because they nearly equal a selected one."""
     dropped: dict[str, int]
+    """Number of documents that were left out, by reason."""
     selection: Nearness
+    """How close the selected documents are to the target."""
     random: Nearness | None
-    """Figures of random documents of the pool, of as many tokens; None where the selection is random itself."""
+    """The same for random documents with as many tokens. None if the selection is random itself."""
     target: Nearness
+    """The same for the target itself."""
     markup: list[str]
     """Warnings of what the target often has and the pool lacks."""
     kl_reduction: More[float | None]

@@ -117,19 +117,25 @@ class Trained:
     """The figures of a finished training. The model is in the folder `model`."""
 
     steps: int
+    """Optimizer steps."""
     tokens: int
+    """Tokens that the model was trained on."""
     tokens_per_s: More[float]
+    """Tokens per second, over all devices."""
     data_wait_share: Less[float]
     """Share of the time that the devices waited for text."""
     device_seconds: Less[float]
+    """Time of the training, summed over its devices."""
     flops: Less[float | None]
+    """Floating point operations of the forward and backward passes."""
     mfu: More[float | None]
     """Model FLOPs utilization."""
     peak_memory_bytes: Less[int | None]
+    """Largest memory of one device, if it was measured."""
     transductive: bool
-    """Whether the text of dev and test was among what it, or the model it began with, was trained on."""
+    """Whether this model, or the one it started from, was trained on the text of dev or test examples."""
     parameters: Less[int | None] = None
-    """How many the trained model has; tied ones count once."""
+    """Number of parameters of the trained model. Tied parameters count once."""
     sources: dict[str, SourceShare] | None = None
     """The share of each source, by its name; None if the corpus is streamed."""
     cut_short: str = ""
