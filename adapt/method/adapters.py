@@ -1,8 +1,8 @@
-"""Adapters (arXiv 1902.00751, 2110.04366): small bottlenecks in every layer train, and the model stays as it is.
+"""Adapters (arXiv 1902.00751, 2110.04366): only small bottlenecks in every layer train; the model is frozen.
 
-With a set for each domain nothing is forgotten, but a text's domain must be known, or found (`adapt.model.additions`);
-one set that all domains train takes no such knowledge and can forget. With `sequence.mode: separate` each domain gets a
-model of its own with one set (Adapter-ONE of arXiv 2302.03241).
+With a set per domain nothing is forgotten, but the domain of a text must be known or predicted
+(`adapt.model.additions`). A single set that all domains train does not need the domain, but can forget. With
+`sequence.mode: separate` each domain gets its own model with one set (Adapter-ONE of arXiv 2302.03241).
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ class AdaptersOptions:
     """Small bottlenecks in every layer, for each domain or for all (arXiv 1902.00751)."""
 
     width: PositiveInt = 64
-    """Neurons of each bottleneck."""
+    """Number of neurons in each bottleneck."""
     form: Literal["sequential", "parallel"] = "sequential"
-    """`sequential`: an adapter changes what its block puts out (arXiv 1902.00751). `parallel`: it reads what its block
-    reads, and adds to what that puts out (arXiv 2110.04366, with a width of 512, a scale of 4 and feed_forward)."""
+    """`sequential`: an adapter changes the output of its block (arXiv 1902.00751). `parallel`: an adapter reads the
+    input of its block and adds to the block's output (arXiv 2110.04366, with a width of 512, a scale of 4, and
+    placement feed_forward)."""
     placement: Literal["both", "attention", "feed_forward"] = "both"
     """The blocks of a layer that have an adapter; `feed_forward` alone as in AdapterFusion (arXiv 2005.00247)."""
     scale: PositiveFloat = 1.0
-    """What parallel adapters are multiplied by."""
+    """Factor of the output of parallel adapters."""
     per_domain: bool = True
-    """`true` gives each domain adapters of its own, trained on its text alone. `false` trains one set through all."""
+    """`true` gives each domain its own adapters, trained only on its text. `false` trains one set on all domains."""
 
 
 class Adapters(TrainsSets):
-    """Trains adapters alone."""
+    """Trains adapters and freezes the model."""
 
     Options = AdaptersOptions
     kind: ClassVar[str] = "adapters"
@@ -49,7 +50,7 @@ class Adapters(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """All options but for `per_domain`."""
+        """The kind of the addition, and all options except `per_domain`."""
         made = asdict(self.options)
         del made["per_domain"]
         return self.kind, made
@@ -58,21 +59,21 @@ class Adapters(TrainsSets):
         """Refuses models whose layers are not known, or that have other additions.
 
         Raises:
-            ConfigError, ModelError: say which.
+            ConfigError, ModelError: name the problem.
         """
         check_units(model)
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """A token passes the adapters of one domain."""
+        """Returns the model's dimensions with the adapters of one domain, which every token passes."""
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """The adapters of a domain; gradients and optimizer state are of these alone."""
+        """Returns the memory of a domain's adapters, which alone have gradients and optimizer state."""
         added = self._elements(size)
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 
     def _elements(self, size: ModelSize) -> float:
-        """Those of the adapters' matrices, for one domain."""
+        """Returns the number of elements in the matrices of one domain's adapters."""
         blocks = 2 if self.options.placement == "both" else 1
         return float(size.layers * blocks * 2 * size.hidden * self.options.width)

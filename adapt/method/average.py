@@ -1,8 +1,8 @@
-"""Averaging over the last part of a training: the model that is handed on is the mean of checkpoints of a window.
+"""Averaging over the end of a training: the result is the mean of the model's states in a window of last steps.
 
-The weights of the mean stand for a decay of the learning rate that the training has not taken (WSM, arXiv 2507.17634;
-see `adapt.merge.merger`). Merge kind `average` makes such a mean of checkpoints that were kept; here the sum is taken
-on the way, so that none need be kept, and the next domain goes on from the mean.
+Averaging with suitable weights replaces a decay of the learning rate (WSM, arXiv 2507.17634; see `adapt.merge.merger`).
+Merge kind `average` averages saved checkpoints. This method sums up states during the training, so that none need to be
+saved, and the next domain starts from the mean.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AverageOptions:
-    """The mean over the last part of a training, in place of its end (arXiv 2507.17634)."""
+    """Averages the model over the last part of a training, instead of taking its last state (arXiv 2507.17634)."""
 
     window: OpenFraction = 0.2
-    """Share of the steps, at the end, over which the mean is taken."""
+    """Share of the steps, at the end of the training, over which the mean is taken."""
     points: PositiveInt = 10
-    """States of the model in the window that are averaged, at equal distances; 1 is plain training."""
+    """Number of the model's states that are averaged, at equal distances in the window; 1 is plain training."""
     decay: Literal["linear", "cosine", "sqrt"] = "linear"
-    """The decay of the learning rate that their weights stand for; `linear` gives all the same."""
+    """Learning-rate decay that the weights of the mean imitate; `linear` weights all states equally."""
 
 
 class WindowAverage(Method):
-    """Sums up weighed states of the model on the first rank, and hands on their mean."""
+    """Sums up weighted states of the model on the first rank, and exports their mean."""
 
     Options = AverageOptions
     kind: ClassVar[str] = "average"
@@ -45,21 +45,21 @@ class WindowAverage(Method):
         super().__init__(options)
         self.options: AverageOptions = options
         self._weights: dict[int, float] = {}
-        self._sums: dict[str, Any] = {}  # on the first rank; it alone has whole weights
+        self._sums: dict[str, Any] = {}  # on the first rank only, which has the whole weights
         self._total = 0.0
 
     def check(self, config: Config, model: Path) -> None:
-        """Warns of a rate that falls by itself: the mean would then stand for a decay that is taken twice."""
+        """Warns if the learning rate falls, because averaging would then imitate a second decay."""
         if config.training.schedule != "constant" and config.training.floor_fraction < 1:
             _warn_of_decay(config.training.schedule)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Chooses the steps of the window."""
+        """Chooses the steps of the window and their weights."""
         self._weights = window_weights(setting.steps, self.options)
         return model
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the weights after a step of the window. All ranks gather them."""
+        """Adds the model's weights to the sum after steps of the window. All ranks gather them."""
         weight = self._weights.get(step + 1)
         if weight is None:
             return
@@ -70,11 +70,11 @@ class WindowAverage(Method):
                 self._sums[name] = value.mul_(weight) if known is None else known.add_(value, alpha=weight)
 
     def state(self) -> dict[str, Any]:
-        """The sum so far."""
+        """Returns the sum so far."""
         return {"total": self._total, "sums": self._sums} if self._total else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """The sum as it was; only the first rank needs it."""
+        """Restores the sum from a checkpoint, on the first rank only."""
         import torch.distributed as dist
 
         is_first = not dist.is_initialized() or dist.get_rank() == 0
@@ -82,7 +82,7 @@ class WindowAverage(Method):
         self._sums = {name: each.cpu() for name, each in state["sums"].items()} if is_first else {}
 
     def cut_short(self, done: int) -> str:
-        """Says how much of the window was reached."""
+        """Says how much of the window was reached in a training that ended before its planned length."""
         planned = sorted(self._weights)
         reached = sum(step <= done for step in planned)
         if reached == len(planned):
@@ -90,15 +90,15 @@ class WindowAverage(Method):
         if not reached:
             return (
                 f"the window of method.kind average, which begins after step {planned[0]}, was not reached: the model"
-                " is that of the last step, and no mean"
+                " is that of the last step, not a mean"
             )
         return (
-            f"the mean of method.kind average is over {reached} of its {len(planned)} points, whose window was to end"
-            f" after step {planned[-1]}"
+            f"the mean of method.kind average is over {reached} of its {len(planned)} points, because the training"
+            f" ended before step {planned[-1]}"
         )
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The mean, over as much of the window as the training came to. Whole numbers stay those of the end."""
+        """Returns the mean over the part of the window that was reached. Integers are those of the last state."""
         if not self._total:
             return state
         return {name: self._sums[name] / self._total if name in self._sums else each for name, each in state.items()}
@@ -106,20 +106,20 @@ class WindowAverage(Method):
 
 @cache
 def _warn_of_decay(schedule: str) -> None:
-    """Says so once a process, however many trainings a sequence has."""
+    """Logs the warning once per process, even if a sequence has several trainings."""
     log(
-        f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average takes the"
-        " place of such a decay: it gained where the rate was constant, and nothing where it fell"
+        f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average replaces"
+        " such a decay: in our tests averaging helped with a constant rate, and not with a falling one"
         " (docs/science/forgetting.md); set training.schedule: constant"
     )
 
 
 def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:
-    """The weight of the model after each of some steps, which sum to 1. A short window has fewer points.
+    """Returns the steps after which the model is averaged, with weights that sum to 1. Short windows have fewer points.
 
     Args:
-        steps: of the training.
-        options: of the method.
+        steps: number of steps of the training.
+        options: the method's options.
     """
     first, points = max(1, steps - round(options.window * steps)), options.points
     if points == 1:

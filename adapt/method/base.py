@@ -381,7 +381,7 @@ class Setting:
         """
         if self.length is None:
             raise ConfigError(
-                "method.kind: the method asks for the length of the training, and does not declare that it does",
+                "method.kind: the method asks for the length of the training without declaring depends_on_length",
                 "set `depends_on_length = True` in its class (docs/develop/extending.md)",
             )
         return self.length

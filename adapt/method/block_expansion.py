@@ -1,9 +1,8 @@
-"""Block expansion (LLaMA Pro, arXiv 2401.02415): new layers learn the domain, and the others stay as they are.
+"""Block expansion (LLaMA Pro, arXiv 2401.02415): new layers learn the domain, and all other layers are frozen.
 
-After every `every` layers a copy of the last of them is put in, the projections into the residual stream 0. A layer
-that adds nothing is the identity where norms come before attention and feed-forward (pre-LN). In BERT and RoBERTa,
-which norm the sum, it is not, so they are refused. Only the copies train. The model that is handed on is larger, and
-its config.json says so.
+After every `every` layers, a copy of the last one is inserted, with its output projections set to 0. In models with
+norms before attention and feed-forward (pre-LN), such a layer is the identity. In BERT and RoBERTa, which normalize the
+sum, it is not, so they are refused. Only the copies train. The resulting model is larger, and its config.json says so.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PRE_NORM = ("gpt2", "llama", "mistral", "modernbert", "qwen2", "qwen3")
-"""Model types whose layers are the identity when their projections are 0."""
+"""Model types whose layers are the identity if their output projections are 0."""
 
 
 @dataclass(frozen=True)
 class ExpandOptions:
-    """New layers that start as the identity, and train alone (arXiv 2401.02415)."""
+    """Adds layers that start as the identity, and trains only these (arXiv 2401.02415)."""
 
     every: PositiveInt = 4
-    """A new layer comes after so many layers; what is left over at the end counts as a group, too."""
+    """Number of layers after which a new layer is inserted. A smaller group at the end gets one, too."""
 
 
 class Expand(Method):
-    """Trains copies of some layers."""
+    """Inserts copies of some layers and trains only the copies."""
 
     Options = ExpandOptions
     kind: ClassVar[str] = "expand"
     options: ExpandOptions
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models in which a layer that adds nothing is not the identity.
+        """Refuses models in which a layer with zero projections is not the identity.
 
         Raises:
             ModelError: its layers are not known, norm the sum, or depend on their depth.
@@ -53,13 +52,13 @@ class Expand(Method):
         kind = read_json(model / CONFIG).get("model_type")
         if kind not in PRE_NORM:
             raise ModelError(
-                f"method.kind expand cannot add layers to {kind} models: they norm what a layer and its input sum to,"
-                " so that no new layer leaves the model as it is",
+                f"method.kind expand cannot add layers to {kind} models: they normalize the sum of a layer and its"
+                " input, so every new layer would change the model's outputs",
                 f"choose a model of another type ({', '.join(PRE_NORM)}), or another method",
             )
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Puts the copies in, and freezes everything else."""
+        """Inserts the copies, and freezes everything else."""
         import torch
 
         from adapt.model.layers import layers_of
@@ -82,21 +81,21 @@ class Expand(Method):
             expanded.append(new.requires_grad_(True))
         for number, each in enumerate(expanded):
             for module in each.modules():
-                if "layer_idx" in vars(module):  # by which caches of keys and values tell layers apart
+                if "layer_idx" in vars(module):  # key-value caches identify layers by it
                     vars(module)["layer_idx"] = number
         parent, _, name = layers[0].pattern.layers.rpartition(".")
         setattr(model.base_model.get_submodule(parent), name, torch.nn.ModuleList(expanded))
         return model
 
     def resize(self, config: Any) -> None:
-        """Says how many layers there are now, and of what kinds they are."""
+        """Writes the number and the kinds of layers into the model's config."""
         sources = [source for source, _ in self._sources(config.num_hidden_layers)]
         grow_layer_lists(config, sources)
         (name,) = (name for name in ALIASES["layers"] if name in config.to_dict())
         setattr(config, name, len(sources))
 
     def _sources(self, layers: int) -> list[tuple[int, bool]]:
-        """For each layer of the larger model, the layer that it is or copies, and whether it is a copy."""
+        """Returns, for each layer of the larger model, its source layer and whether it is an added copy."""
         sources = []
         for number in range(1, layers + 1):
             sources.append((number - 1, False))
@@ -105,29 +104,29 @@ class Expand(Method):
         return sources
 
     def _new(self, layers: int) -> int:
-        """How many layers are added to so many."""
+        """Returns the number of layers that are added to a model."""
         return -(-layers // self.options.every)
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """The new layers, forward and backward, as a share of those that there are; where they divide evenly."""
+        """Returns the work of the new layers as a share of the old ones, exact if they divide evenly."""
         return Added(trained=1 / self.options.every)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """The new layers' weights; gradients and optimizer state are of these alone."""
+        """Returns the memory of the new layers' weights, which alone have gradients and optimizer state."""
         new = self._new(size.layers) / size.layers * size.layer_parameters
         return AddedMemory(held=4 * new, trained=min(1.0, new / size.parameters))
 
 
 def _complete(layer: Any, config: Any, number: int) -> None:
-    """Gives the copy of a layer the parts that the architecture has at its new place, as they are made at first.
+    """Gives a copied layer the new parts that the architecture has at its position.
 
-    ModernBERT's layer 0 has no norm before attention, and all others have one. What a new layer's norm does is free,
-    since its output projections are 0.
+    ModernBERT's layer 0 has no norm before attention, and all others have one. The weights of a new layer's norm do not
+    matter, since its output projections are 0.
 
     Args:
         layer: the copy.
-        config: of the larger model.
-        number: of the layer in the larger model, from 0.
+        config: config of the larger model.
+        number: index of the layer in the larger model, from 0.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""DEMix (arXiv 2108.05036): each domain has a feed-forward expert in every layer, and only its own is trained.
+"""DEMix (arXiv 2108.05036): each domain has a feed-forward expert in every layer, and trains only its own expert.
 
-The model has learnt already, so a sequence is the paper's DEMix-DAPT from the first domain on: a new expert begins as
-the nearest one, and all else is frozen. Nothing can be forgotten; where no domain is given, experts are mixed by how
-well each has predicted the text so far (`adapt.evaluate.losses`).
+The first model is pretrained, so a sequence is the paper's DEMix-DAPT from the first domain on: a new expert starts as
+a copy of the nearest one, and everything else is frozen. Nothing can be forgotten. For text of unknown domain, experts
+are mixed by how well each has predicted the text so far (`adapt.evaluate.losses`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class DemixOptions:
     """A feed-forward expert for each domain (arXiv 2108.05036)."""
 
     initial: Literal["nearest", "base"] = "nearest"
-    """What the expert of a new domain begins as: that of the domain whose prototype is nearest to its own, or the
-    model's own feed-forward blocks. The first begins as the model's."""
+    """Start of a new domain's expert: a copy of the expert of the domain with the nearest prototype, or of the model's
+    own feed-forward blocks. The first expert always copies the model's blocks."""
 
 
 class Demix(TrainsSets):
-    """Trains the experts of one domain alone."""
+    """Trains the experts of one domain and freezes everything else."""
 
     Options = DemixOptions
     kind: ClassVar[str] = "demix"
@@ -39,19 +39,19 @@ class Demix(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Experts have no options."""
+        """The kind of the addition; experts have no options."""
         return "experts", {}
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models whose layers are not known, or that have other additions.
 
         Raises:
-            ConfigError, ModelError: say which.
+            ConfigError, ModelError: name the problem.
         """
         check_domain_sets(config, model, self.kind, *self.addition)
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """As the experts of another domain, or as the model's own blocks, so that it computes what it did."""
+        """Copies another domain's experts or the model's own blocks, so that the outputs start unchanged."""
         from adapt.model.additions.domain_modules import nearest_domain_to
         from adapt.model.additions.experts import begin_experts
 
@@ -59,14 +59,14 @@ class Demix(TrainsSets):
         begin_experts(model, number, nearest_domain_to(model, number) if is_as_another else None)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """The model with an expert for each of the domains; a token passes one."""
+        """Returns the model's dimensions with one expert per domain. A token passes one expert."""
         return replace(size, parameters=size.parameters + len(trainings) * _expert_parameters(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Gradients and optimizer state are of one expert alone, which the size counts among the parameters."""
+        """Returns the share of one expert in the model's parameters, since only it is trained."""
         return AddedMemory(trained=min(1.0, _expert_parameters(size) / size.parameters))
 
 
 def _expert_parameters(size: ModelSize) -> int:
-    """Those of the feed-forward blocks of all layers."""
+    """Returns the number of elements in the matrices of all layers' feed-forward blocks."""
     return size.layers * (3 if size.gated else 2) * size.hidden * size.inner

@@ -1,7 +1,6 @@
-"""What methods share whose models get a set of parts for each domain, or one for all: adapters, prompts, experts.
+"""Base of methods that add a set of parameters for each domain, or one for all: adapters, prompts, experts.
 
-Only the set of the domain that is learnt is trained, so nothing that was learnt before can change. `domain_sets` puts
-sets into models.
+Only the set of the current domain is trained, so earlier domains cannot change. `domain_sets` adds sets to models.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAMED = "domains"
-"""The addition that holds the names of domains and their prototypes."""
+"""The addition with the names of domains and their prototypes."""
 Words: TypeAlias = "Callable[[int], Tensor]"
-"""Gives so many words that vectors can begin as: see `adapt.method.domain_sets.words_of`."""
+"""Returns this many tokens to initialize vectors with: see `adapt.method.domain_sets.words_of`."""
 
 
 def check_trained_sets(
     config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any], by_domain: bool
 ) -> None:
-    """Refuses what could not be trained, before anything runs.
+    """Refuses jobs and models that cannot train such sets, before anything runs.
 
     Args:
-        config: of the job.
-        model: folder of the model to begin with.
+        config: the job's configuration.
+        model: folder of the first model.
         method: its `method.kind`.
-        kind: of the addition.
-        options: those of the addition but for the number of sets.
-        by_domain: whether each domain has a set of its own.
+        kind: kind of the addition.
+        options: options of the addition, without the number of sets.
+        by_domain: whether each domain has its own set.
 
     Raises:
-        ConfigError: the corpus is streamed, so that no prototype can be made; or the model has sets of this kind that
-            were made with other options.
-        ModelError: it carries something else.
+        ConfigError: the corpus is streamed, so that no prototype can be made; or the model has sets of this kind with
+            other options.
+        ModelError: the model has other additions.
     """
     if by_domain:
         check_prepared(config, "the prototype of a domain", f"set {method}.per_domain to false")
@@ -56,30 +55,30 @@ def check_trained_sets(
         for name, value in changed.items():
             raise ConfigError(
                 f"{method}.{name} is {value!r}, but {model} has {kind} that were made with {entry[name]!r}",
-                f"set {method}.{name} to {entry[name]!r}, or begin with a model that has none",
+                f"set {method}.{name} to {entry[name]!r}, or start from a model without {kind}",
             )
     if entries and by_domain != any(entry["kind"] == NAMED for entry in entries):
         had = "one set for all domains" if by_domain else "a set for each domain"
         raise ConfigError(
             f"{method}.per_domain is {str(by_domain).lower()}, but {model} has {had}",
-            f"set {method}.per_domain to {str(not by_domain).lower()}, or begin with a model that has no {kind}",
+            f"set {method}.per_domain to {str(not by_domain).lower()}, or start from a model without {kind}",
         )
 
 
 def check_domain_sets(config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any]) -> None:
-    """Refuses what could not be trained by a method that always has a set for each domain.
+    """Refuses jobs and models that cannot train a method with one set per domain.
 
     Args:
-        config: of the job.
-        model: folder of the model to begin with.
+        config: the job's configuration.
+        model: folder of the first model.
         method: its `method.kind`.
-        kind: of the addition.
-        options: those of the addition but for the number of sets.
+        kind: kind of the addition.
+        options: options of the addition, without the number of sets.
 
     Raises:
         ConfigError: the corpus is streamed, so that no prototype of a domain can be made; or the model has sets of this
-            kind that were made otherwise.
-        ModelError: the units of the model are not known, or it carries something else.
+            kind with other options.
+        ModelError: the units of the model are not known, or the model has other additions.
     """
     check_units(model)
     check_prepared(config, "the prototype of a domain", "choose another method.kind")
@@ -91,52 +90,52 @@ def check_domain_sets(config: Config, model: Path, method: str, kind: str, optio
                 raise ConfigError(
                     f"method.kind {method} asks for {kind} of {name} {value!r}, but those of {model} have"
                     f" {entry.get(name)!r}",
-                    f"train it as it was ({method}.{name}), or begin with a model that has none",
+                    f"set {method}.{name} as when these were trained, or start from a model without {kind}",
                 )
 
 
 def _carries(model: Path, other: str, method: str) -> ModelError:
     return ModelError(
-        f"{model} carries {other}, and method.kind {method} cannot be trained beside them",
-        "choose the model that its training began with",
+        f"{model} has {other}, and method.kind {method} cannot be combined with them",
+        "choose the model that its training started from",
     )
 
 
 class TrainsSets(Method):
-    """Trains one set of an addition alone: that of the domain, or, if not `by_domain`, one that all domains share."""
+    """Trains a single set of an addition: that of the domain, or if not `by_domain`, the one that all domains share."""
 
     _names: Sequence[str] = ()
-    """The domains that the model has sets for."""
+    """The names of the domains for which the model has sets."""
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind of the addition, and its options but for the number of sets."""
+        """The kind of the addition, and its options without the number of sets."""
         raise NotImplementedError
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and puts the domain's set in, which is drawn by the run's seed."""
+        """Freezes the model and adds the domain's set, initialized with the run's seed."""
         from adapt.method.domain_sets import take_set
 
         self._names = take_set(model, setting, self.by_domain, *self.addition, partial(self.begin_set, model))
         return model
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """Fills a new set with what it is to begin with, where that depends on the model or the text."""
+        """Initializes a new set where its start depends on the model or the text. Subclasses override this."""
 
     def resize(self, config: Any) -> None:
-        """Says which sets there are."""
+        """Writes the sets of the model into its config."""
         kind, options = self.addition
         enter_sets(config, kind, self._names, options)
 
 
 def enter_sets(config: Any, kind: str, names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Says in a model's configuration which sets it has.
+    """Writes a model's sets and domains into its config.
 
     Args:
-        config: transformers' object.
-        kind: of the addition.
-        names: what `take_set` gave.
-        options: of the addition.
+        config: transformers' configuration object.
+        kind: kind of the addition.
+        names: names of the domains, as `take_set` returned them.
+        options: options of the addition.
     """
     with_addition(config, kind, sets=max(len(names), 1), **options)
     if names:

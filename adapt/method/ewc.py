@@ -1,8 +1,8 @@
-"""EWC (Kirkpatrick et al. 2017, arXiv 1612.00796): weights move less, the more past text depends on them.
+"""EWC (Kirkpatrick et al. 2017, arXiv 1612.00796): weights that matter more for past text move less.
 
-The penalty strength / 2 sum F (w - w_start)^2 is added to the loss. F is the diagonal of the Fisher information, one
-for all domains before: the mean of theirs, measured by stage `fisher` after each (online, as in arXiv 1805.06370, so
-memory does not grow with the domains).
+The penalty strength / 2 sum F (w - w_start)^2 is added to the loss. F is the diagonal of the Fisher information,
+averaged over all earlier domains. Stage `fisher` measures it after each domain (online, as in arXiv 1805.06370, so
+memory does not grow with the number of domains).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 FISHER, FISHER_FILE = "fisher", "fisher.safetensors"
-"""What the method calls its stage, and the stage its file."""
+"""The name of the method's stage, and of the file that the stage writes."""
 MEASURED = "Fisher information"
 
 
@@ -45,13 +45,13 @@ class EwcOptions:
     """EWC: a penalty on moving the weights that past text depends on (arXiv 1612.00796)."""
 
     strength: NonNegativeFloat = 5000.0
-    """Lambda: the penalty is half of this times the sum over all weights of their Fisher information times the square
-    of their distance from where the domain started. The published range is 500 to 50,000: tune it."""
+    """Lambda: the penalty is half of this times the sum over all weights of their Fisher information times the squared
+    distance from their values at the domain's start. The published range is 500 to 50,000: tune it."""
     fisher_sequences: PositiveInt = 1_000
-    """Rows of a domain, drawn at random, on which the Fisher information is measured, each with a pass of its own."""
+    """Number of randomly drawn rows of a domain on which the Fisher information is measured, one pass per row."""
     general: Literal["domain", "none"] = "domain"
-    """What holds the weights while the first domain is learnt: `domain` the Fisher information of the model to begin
-    with, on the text of that domain; `none`, as published, nothing."""
+    """What protects the weights while the first domain is learnt: `domain` the Fisher information of the first model on
+    that domain's text; `none` nothing, as published."""
 
 
 class Ewc(PullsWeights):
@@ -62,11 +62,11 @@ class Ewc(PullsWeights):
     options: EwcOptions
 
     def settings(self) -> dict[str, Any]:
-        """What training uses; how the information is measured is in the key of the stage that does."""
+        """Returns the options that training uses. Those of the measurement enter the key of stage `fisher`."""
         return {"strength": self.options.strength}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses text that is not prepared before it is measured on.
+        """Refuses streamed text, because the Fisher information is measured on prepared text.
 
         Raises:
             ConfigError: the corpus is streamed.
@@ -75,11 +75,11 @@ class Ewc(PullsWeights):
             check_prepared(config, "the Fisher information", "set ewc.general to none")
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """The information of the model to begin with, on what it learns first."""
+        """Returns the stage that measures the first model's Fisher information on the first domain."""
         return {} if self.options.general == "none" else {FISHER: self._measured(first, None)}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """The information of the model that has learnt the domain, joined with that of all before."""
+        """Returns the stage that measures the learnt domain's Fisher information and averages it with the earlier."""
         return {FISHER: self._measured(learnt, learnt.past.get(FISHER))}
 
     def _measured(self, domain: Domain, previous: Stage[Any] | None) -> Stage[Any]:
@@ -88,7 +88,7 @@ class Ewc(PullsWeights):
         )
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Looks whether the information is this model's.
+        """Checks that the Fisher information was measured on this model.
 
         Raises:
             ModelError: it is another model's.
@@ -101,13 +101,13 @@ class Ewc(PullsWeights):
         return super().prepare_model(model, setting)
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Keeps what the weights are now, and this rank's parts of the information."""
+        """Copies the current weights, and loads this rank's parts of the Fisher information."""
         from safetensors import safe_open
 
         from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
         folder = self._setting.past.get(FISHER)
-        if folder is None:  # the first domain of all, with nothing to hold on to
+        if folder is None:  # the first domain, without earlier text to protect
             self._pulls = Pulls([])
             return
         with safe_open(folder / FISHER_FILE, framework="pt") as file:
@@ -115,44 +115,44 @@ class Ewc(PullsWeights):
         self._pulls = Pulls([Pull(self.options.strength, parts_now(engine), fisher)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """A rank's share of the starting weights and of their information."""
+        """Returns the memory of a rank's share of the starting weights and of their Fisher information."""
         return AddedMemory(held=8.0 * size.parameters / shared_by)
 
 
 @dataclass(frozen=True, eq=False)
 class MeasureFisher(Stage[Summed]):
-    """How much the text that a model knows depends on each weight (arXiv 1612.00796, equation 3)."""
+    """Measures how much the loss on a text depends on each weight (arXiv 1612.00796, equation 3)."""
 
     kind = "fisher"
 
     name: str
     config: Config
     sequences: int
-    """Rows that are passed through the model."""
+    """Number of rows that pass through the model."""
     start: Start
-    """The model that is measured."""
+    """The measured model."""
     texts: tuple[Stage[Any], ...]
-    """The prepared texts that it is measured on."""
+    """The prepared texts to measure on."""
     previous: Stage[Summed] | None
-    """The information of the domains before, which the new one joins."""
+    """The stage with the Fisher information of the earlier domains, which the new one is averaged with."""
 
     def what(self) -> Mapping[str, Any]:
-        """The sample, what the model sees of it, and the model."""
+        """Returns what determines the information: the sample, the masking of its rows, and the model."""
         return what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:
-        """It computes on all workers."""
+        """Returns the resources of a stage that computes on all workers."""
         return needs_as_training(self.config)
 
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:
-        """Measures on the cluster's devices."""
+        """Measures the Fisher information on the cluster's devices."""
         start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
         summing = Summing(self.config, start, texts, str(folder), self.sequences, MEASURED, squares)
         return summed_up(summing, FISHER_FILE, done[self.previous].path if self.previous else None)
 
 
 def squares(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
-    """Squared gradients, row by row."""
+    """Sums the squared gradients of each row's loss."""
     from adapt.method.quadratic_penalty import squared_gradients
 
     return squared_gradients(model, objective, batches, dtype)

@@ -1,8 +1,8 @@
-"""Interpolation after each domain: the model that is handed on lies between the model before and the trained one.
+"""Interpolation after each domain: the result lies between an earlier model and the trained one.
 
 theta = (1 - share) theta_before + share theta_trained, over all floating-point weights (WiSE-FT, arXiv 2109.01903;
-LM-Cocktail, arXiv 2311.13534). Training itself is plain. `job: merge` with `merge.kind: interpolate` makes a whole
-curve of such models of one finished training; this method makes one of them, from which the next domain goes on.
+LM-Cocktail, arXiv 2311.13534). Training itself is plain. `job: merge` with `merge.kind: interpolate` computes several
+such models from one finished training. This method computes one, from which the next domain starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InterpolateOptions:
     share: Fraction = 0.5
     """Share of the trained model in every weight; 1 is plain training, 0 learns nothing."""
     towards: Literal["before", "base"] = "before"
-    """The other model: the one `before` this domain, or the `base`, which the first domain started with."""
+    """The other model: the model `before` this domain, or the `base` model, from which the first domain started."""
 
 
 class Interpolated(Method):
@@ -42,7 +42,7 @@ class Interpolated(Method):
         self._setting = Setting()
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Notes where the other model lies, and looks whether it fits before anything is trained.
+        """Stores the training's setting, and checks before the training that the base model has the same shapes.
 
         Raises:
             ModelError: the base has another vocabulary or architecture.
@@ -53,12 +53,12 @@ class Interpolated(Method):
         return model
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The weights in between. Whole numbers and other buffers stay those of the trained model."""
+        """Returns the interpolated weights. Integers and other buffers are those of the trained model."""
         share = self.options.share
         return state if share == 1 or not state else between(self._other(state), state, share)
 
     def _other(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The weights of the other model."""
+        """Returns the weights of the other model."""
         setting = self._setting
         folder = setting.anchor if self.options.towards == "before" else setting.base
         other = weights_of_model(setting, folder)
@@ -72,19 +72,19 @@ class Interpolated(Method):
 
 
 def weights_of_model(setting: Setting, folder: Path) -> dict[str, Any]:
-    """The weights of another model, by their names."""
+    """Loads another model and returns its weights by name."""
     assert setting.load
     weights: dict[str, Any] = setting.load(folder).state_dict()
     return weights
 
 
 def between(other: Mapping[str, Any], state: Mapping[str, Any], share: float) -> dict[str, Any]:
-    """(1 - share) of another model's weights and `share` of a trained one's. Whole numbers stay the trained one's.
+    """Returns (1 - share) of another model's weights plus `share` of the trained ones. Integers are the trained ones.
 
     Args:
         other: weights of the same names and shapes.
         state: the trained weights.
-        share: of these, from 0 to 1.
+        share: share of the trained weights, from 0 to 1.
     """
     return {
         name: other[name].lerp(weight, share) if weight.is_floating_point() else weight

@@ -1,10 +1,10 @@
-"""Prompt tuning (arXiv 2104.08691) and prefix tuning (arXiv 2101.00190): vectors train, and the model stays as it is.
+"""Prompt tuning (arXiv 2104.08691) and prefix tuning (arXiv 2101.00190): only added vectors train; the model is frozen.
 
-`prompt` puts the vectors before the first word of a document, `prefix` among the keys and values of every layer. With
-vectors for each domain nothing is forgotten, but a text's domain must be known, or found. One set that all domains
-train needs no such knowledge and can forget. With `sequence.mode: separate` each domain gets a model of its own with
-a prompt (Prompt-ONE of arXiv 2302.03241). Prefixes are trained directly, where the paper trains a small network that
-makes them, since they begin as the keys and values of real words.
+`prompt` puts the vectors before the first token of a document, `prefix` among the keys and values of every layer. With
+vectors per domain nothing is forgotten, but the domain of a text must be known or predicted. A single set that all
+domains train does not need the domain, but can forget. With `sequence.mode: separate` each domain gets its own model
+with a prompt (Prompt-ONE of arXiv 2302.03241). The paper trains a small network that produces the prefixes. Here
+prefixes are trained directly, and start from the keys and values of real tokens.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Vectors before each document, for each domain or for all (arXiv 2104.08691)."""
+    """Trained vectors before each document, for each domain or for all (arXiv 2104.08691)."""
 
     length: PositiveInt = 100
-    """Vectors. They take positions, so that the model takes so many tokens less."""
+    """Number of vectors in a prompt. They shorten the text that the model can take."""
     per_domain: bool = True
-    """`true` gives each domain a prompt of its own, trained on its text alone. `false` trains one through all."""
+    """`true` gives each domain its own prompt, trained only on its text. `false` trains one prompt on all domains."""
 
 
 class Prompted(TrainsSets):
-    """Trains prompts alone."""
+    """Trains prompts and freezes the model."""
 
     Options = PromptOptions
     kind: ClassVar[str] = "prompt"
@@ -49,50 +49,50 @@ class Prompted(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Vectors of a length."""
+        """The kind and options of the addition: prompts of a fixed length."""
         return PROMPTS, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models that have other additions, and sequences for which prompts leave no room.
+        """Refuses models with other additions, and sequence lengths that leave no room for prompts.
 
         Raises:
-            ConfigError, ModelError: say which.
+            ConfigError, ModelError: name the problem.
         """
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
         check_room(config, model, "prompt.length", self.options.length)
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """As words of the domain's text."""
+        """Initializes a new prompt with embeddings of tokens from the domain's text."""
         from adapt.model.additions.soft_prompts import begin_prompt
 
         begin_prompt(model, number, words(self.options.length))
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """The prompt passes the layers with every document."""
+        """Returns the extra work of the prompt, which passes the layers with every document."""
         return Added(per_document=self.options.length)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """One prompt; gradients and optimizer state are of it alone."""
+        """Returns the memory of one prompt, which alone has gradients and optimizer state."""
         added = float(self.options.length * size.hidden)
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 
 
 PREFIXES = "prefixes"
-"""The kind of the model's addition."""
+"""The kind of the addition of prefix tuning."""
 
 
 @dataclass(frozen=True)
 class PrefixOptions:
-    """Keys and values in every layer, for each domain or for all (arXiv 2101.00190)."""
+    """Trained keys and values in every layer, for each domain or for all (arXiv 2101.00190)."""
 
     length: PositiveInt = 200
-    """Keys that each token attends to beside those of its document: 10 and 200 in the paper."""
+    """Number of trained keys that each token attends to, besides those of its document: 10 and 200 in the paper."""
     per_domain: bool = True
-    """`true` gives each domain prefixes of its own, trained on its text alone. `false` trains one set through all."""
+    """`true` gives each domain its own prefixes, trained only on its text. `false` trains one set on all domains."""
 
 
 class Prefixed(TrainsSets):
-    """Trains prefixes alone."""
+    """Trains prefixes and freezes the model."""
 
     Options = PrefixOptions
     kind: ClassVar[str] = "prefix"
@@ -105,42 +105,42 @@ class Prefixed(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Vectors of a length."""
+        """The kind and options of the addition: prefixes of a fixed length."""
         return PREFIXES, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models whose layers are not known, or that have other additions.
 
         Raises:
-            ConfigError, ModelError: say which.
+            ConfigError, ModelError: name the problem.
         """
         check_units(model)
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """As words of the domain's text."""
+        """Initializes new prefixes with keys and values of tokens from the domain's text."""
         from adapt.model.additions.prefixes import begin_prefixes
 
         begin_prefixes(model, number, words(self.options.length))
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Every token attends to the prefix, too."""
+        """Returns the extra attention of every token to the prefix."""
         return Added(attended=self.options.length)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """The prefixes of a domain; gradients and optimizer state are of these alone."""
+        """Returns the memory of a domain's prefixes, which alone have gradients and optimizer state."""
         added = 2.0 * self.options.length * size.layers * size.attention
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 
 
 def check_room(config: Config, model: Path, field: str, length: int) -> None:
-    """Refuses prompts that leave too few positions.
+    """Refuses prompts that leave too few positions for text.
 
     Args:
-        config: of the job.
-        model: folder of the model to begin with.
-        field: of the configuration that says how long prompts are.
-        length: of a prompt [vectors].
+        config: the job's configuration.
+        model: folder of the first model.
+        field: name of the field with the prompts' length.
+        length: length of a prompt [vectors].
 
     Raises:
         ConfigError: names the field that is too long.
@@ -159,7 +159,7 @@ def check_room(config: Config, model: Path, field: str, length: int) -> None:
         if wanted.sequence_length > left:
             vectors = "1 vector" if length == 1 else f"{length} vectors"
             raise ConfigError(
-                f"{section}.sequence_length is {wanted.sequence_length}, but beside a prompt of {vectors} the model"
+                f"{section}.sequence_length is {wanted.sequence_length}, but with a prompt of {vectors} the model"
                 f" takes {left} tokens",
                 f"set {section}.sequence_length to {left} or less, or lower {field}",
             )

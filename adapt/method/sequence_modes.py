@@ -1,8 +1,8 @@
-"""Methods that leave training as it is and choose what is trained: one model per domain, one for all, or a merge.
+"""Methods that train plainly and only choose the models: one per domain, one for all domains, or a merge.
 
-`one` and `joint` are the bounds that papers compare methods with. `merge` learns each domain by a model of its own,
-from the base, and then merges all models as section `merge` says (task arithmetic, arXiv 2212.04089; TIES,
-2306.01708; DARE, 2311.03099; the mean), so only the merge can lose what a domain has taught.
+`one` and `joint` are the bounds that papers compare methods with. `merge` trains a model per domain from the base and
+then merges all models as section `merge` says (task arithmetic, arXiv 2212.04089; TIES, 2306.01708; DARE, 2311.03099;
+the mean). So only the merge can lose knowledge of a domain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class One(Method):
     mode: ClassVar[str | None] = "separate"
 
     def what(self) -> dict[str, Any]:
-        """That of plain training, which it is."""
+        """Returns what plain training contributes, since each training is plain."""
         return Method().what()
 
 
@@ -33,22 +33,22 @@ class Joint(Method):
     mode: ClassVar[str | None] = "joint"
 
     def what(self) -> dict[str, Any]:
-        """That of plain training, which it is."""
+        """Returns what plain training contributes, since the training is plain."""
         return Method().what()
 
 
 class MergedAfter(Method):
-    """Trains each domain from the base model, and after each merges all models so far."""
+    """Trains each domain from the base model, and merges all models so far after each domain."""
 
     kind: ClassVar[str] = "merge"
     is_merged_after: ClassVar[bool] = True
 
     def what(self) -> dict[str, Any]:
-        """That of plain training, which it is: the merge is a stage of its own."""
+        """Returns what plain training contributes. The merge is a separate stage."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses jobs that learn one domain.
+        """Refuses jobs with a single domain.
 
         Raises:
             ConfigError: there is nothing to merge.

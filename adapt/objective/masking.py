@@ -1,15 +1,15 @@
-"""Masking objectives: tokens of a row are hidden and predicted, one by one or in units of several.
+"""Masking objectives: tokens of a row are hidden and predicted, singly or in units of several tokens.
 
 - `mlm`: single tokens (Devlin et al. 2019; Don't Stop Pretraining, section 3).
-- `whole_word`: a word is predicted with all its tokens or not at all (Devlin's update of BERT, May 2019).
-- `entity`: names of things are predicted whole, and other words too (ERNIE, Sun et al., arXiv 1904.09223).
+- `whole_word`: all tokens of a word are predicted, or none (Devlin's update of BERT, May 2019).
+- `entity`: whole named entities are predicted, and whole other words (ERNIE, Sun et al., arXiv 1904.09223).
 - `span`: runs of words are predicted together (SpanBERT, Joshi et al., arXiv 1907.10529).
 
-A unit is identified by the position of its first token, its head: tensors of the rows' shape hold what is known of a
-unit (its size, its random number) at its head. Each random number is a function of (seed, stream, epoch, row, position)
-only. So masks do not depend on batch size, worker count, device or resume, and a row gets new masks in each epoch.
+The position of a unit's first token is called its head. Tensors of the rows' shape hold a unit's values (its size, its
+random number) at its head. Each random number depends only on (seed, stream, epoch, row, position). So masks do not
+depend on batch size, number of workers, device or resuming, and a row gets new masks in each epoch.
 
-`make` turns the configuration into the objective.
+`make` creates the objective of a configuration.
 """
 
 from abc import abstractmethod
@@ -26,23 +26,23 @@ from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
 from adapt.support.splitmix import GOLDEN, mix
 
 ORDER, REPLACEMENT, TOKEN, CROSSING, WORD_CROSSING, LENGTH = range(6)
-"""Streams of random numbers: what each is drawn for."""
+"""Streams of independent random numbers, one for each purpose."""
 
 
 class Masking(Objective):
     """Predicts `mask_fraction` of each row's ordinary tokens, chosen unit by unit, at least one unit.
 
-    Of the predicted tokens, 80% are shown as the mask token, 10% as a random ordinary token and 10% as they are
-    (the shares are configurable; Devlin et al. 2019). All draws depend on (seed, epoch, row, position) only.
+    Of the predicted tokens, 80% are shown as the mask token, 10% as a random ordinary token and 10% unchanged
+    (the shares are configurable; Devlin et al. 2019). All draws depend only on (seed, epoch, row, position).
 
     Args:
         config: the shares.
-        tokenizer: the model's own; says which ids are special and which is the mask.
+        tokenizer: the model's tokenizer, which defines the special tokens and the mask token.
         seed: the run's seed.
     """
 
     replaces_units = False
-    """Whether the tokens of a unit are all masked, all random or all kept, rather than each by itself."""
+    """Whether the tokens of a unit are all masked, all random or all unchanged, rather than drawn separately."""
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.config = config
@@ -55,24 +55,24 @@ class Masking(Objective):
         self._ordinary_ids = ordinary.nonzero().flatten()
 
     def columns(self) -> tuple[str, ...]:
-        """Where units start, as tokenization saw it."""
+        """Returns the columns of unit starts that tokenization must write."""
         return marks_of(self.config.kind)
 
     @abstractmethod
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """The units: of each token the position of its unit's first token, int64 [B, L]."""
+        """Returns the units: for each token the position of its unit's first token, int64 [B, L]."""
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """Positions to predict: units in random order, as far as the budget lasts.
+        """Chooses the positions to predict: units in random order, up to the budget.
 
         Args:
             batch: the rows.
-            eligible: bool [B, L], what may be predicted.
+            eligible: bool [B, L], the tokens that may be predicted.
             heads: the units.
 
         Returns:
-            bool [B, L]. The expected number is `mask_fraction` of a row's eligible tokens, unless its first unit alone
-            is more than that.
+            bool [B, L]. The expected number is `mask_fraction` of a row's eligible tokens, unless the first unit alone
+            is larger.
         """
         size = unit_lengths(heads, eligible)
         order = self.draw(ORDER, batch)
@@ -80,12 +80,12 @@ class Masking(Objective):
         return at_least_one(taken, order, size).gather(1, heads) & eligible
 
     def predictable(self, batch: Batch) -> Tensor:
-        """Ordinary tokens. A row of special tokens only still gives a target."""
+        """Returns the ordinary tokens of each row. In a row of special tokens only, these may be predicted."""
         eligible = self._is_ordinary[batch.tokens] & batch.real
         return eligible | (batch.real & ~eligible.any(1, keepdim=True))
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Chooses and replaces tokens."""
+        """Chooses the tokens to predict, and masks or replaces them."""
         eligible = self.predictable(batch)
         heads = self.heads(batch, eligible)
         positions = self.choose(batch, eligible, heads)
@@ -93,11 +93,11 @@ class Masking(Objective):
         return Corrupted(inputs, batch.real, batch.starts, positions, batch.tokens[positions])
 
     def budget(self, eligible: Tensor) -> Tensor:
-        """Tokens to predict in each row, float64 [B], not rounded."""
+        """Returns the number of tokens to predict in each row, float64 [B], not rounded."""
         return eligible.sum(1).double() * self.config.mask_fraction
 
     def draw(self, stream: int, batch: Batch) -> Tensor:
-        """Uniform numbers in [0, 1) for what a stream is for, float64 [B, L]."""
+        """Returns uniform numbers in [0, 1) of a stream, float64 [B, L]."""
         return uniform(self.seed, stream, batch.epochs, batch.rows, batch.tokens.shape[1])
 
     def _shown(self, batch: Batch, positions: Tensor, heads: Tensor) -> Tensor:
@@ -115,44 +115,44 @@ class Masking(Objective):
 class MaskedLanguageModelling(Masking):
     """Predicts single tokens.
 
-    The number of predictions in a row is exact, not binomial: round(fraction x ordinary tokens). That has the same
-    mean, less variance, and steps of equal work.
+    The number of predictions in a row is exact, not binomial: round(fraction x ordinary tokens). The mean is the same,
+    the variance is lower, and all steps need equal work.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Each token is a unit."""
+        """Makes each token a unit."""
         return torch.arange(eligible.shape[1]).expand_as(eligible)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """The eligible positions with each row's smallest numbers: a uniform choice of exactly the wanted count."""
+        """Chooses the eligible positions with each row's smallest random numbers: an exact, uniform choice."""
         wanted = self.budget(eligible).round().long().clamp(min=1)
         order = self.draw(ORDER, batch).masked_fill(~eligible, 2.0).argsort(dim=1)
         return torch.zeros_like(eligible).scatter_(1, order, heads < wanted[:, None]) & eligible
 
 
 class WholeWordMasking(Masking):
-    """Predicts whole words, each of whose tokens is masked, replaced or kept by itself, as BERT does.
+    """Predicts whole words. Each token of a word is masked, replaced or unchanged independently, as in BERT.
 
-    A word that is cut by the end of a row counts as two, since a row knows nothing of the others.
+    A word that is cut by the end of a row counts as two, since rows are masked independently.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Words are units."""
+        """Makes each word a unit."""
         return heads_of(batch.marks[WORD_STARTS] | batch.starts)
 
 
 class EntityMasking(Masking):
-    """Predicts entities and words: `entity_fraction` of the predicted tokens from entities, as far as there are any.
+    """Predicts entities and words: `entity_fraction` of the predicted tokens come from entities, if there are enough.
 
-    Words fill up, and entities where words are too few. An entity that is cut by the end of a row counts as two.
+    If a row has too few entities, words replace them, and the reverse. An entity cut by the end of a row counts as two.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Entities and the words outside of them are units."""
+        """Makes each entity, and each word outside of entities, a unit."""
         return heads_of(batch.marks[UNIT_STARTS] | batch.starts)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """Takes the right number of units from the entities and from the words."""
+        """Chooses entities and words up to the budget of each."""
         order, size = self.draw(ORDER, batch), unit_lengths(heads, eligible)
         is_entity = batch.marks[ENTITIES]
         in_entities, in_words = size.where(is_entity, 0), size.where(~is_entity, 0)
@@ -165,7 +165,7 @@ class EntityMasking(Masking):
 
 
 def length_distribution(stop: float, longest: int) -> Tensor:
-    """Chances of the lengths 1 to `longest` of a span: geometric, cut there and divided by their sum.
+    """Returns the probabilities of span lengths 1 to `longest`: a truncated, renormalized geometric distribution.
 
     With SpanBERT's 0.2 and 10 the mean is 3.8.
 
@@ -177,10 +177,10 @@ def length_distribution(stop: float, longest: int) -> Tensor:
 
 
 class SpanMasking(Masking):
-    """Predicts spans of words, whose tokens are all masked, all random or all kept, as in SpanBERT.
+    """Predicts spans of words, whose tokens are all masked, all random or all unchanged, as in SpanBERT.
 
-    Spans of random lengths are laid one after another over a row's words, anew in each epoch, and some of them chosen.
-    Unlike SpanBERT's trial and error they cannot overlap. None goes over the start of a document.
+    A row's words are divided into consecutive spans of random lengths, new in each epoch, and some spans are chosen.
+    Unlike SpanBERT's trial and error, they cannot overlap. No span crosses the start of a document.
     """
 
     replaces_units = True
@@ -188,10 +188,10 @@ class SpanMasking(Masking):
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
         chances = length_distribution(config.span_stop, config.span_max_words)
-        self._below = chances.cumsum(0)[:-1]  # a number below the n-th and not below the one before is length n
+        self._below = chances.cumsum(0)[:-1]  # a number between entries n - 1 and n of these bounds means length n
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Spans are units."""
+        """Makes each span a unit."""
         words = ((batch.marks[WORD_STARTS] | batch.starts) & eligible).cumsum(1) - 1
         below = self._below
         lengths = torch.searchsorted(below, self.draw(LENGTH, batch), right=True) + 1
@@ -200,10 +200,10 @@ class SpanMasking(Masking):
 
 
 def heads_of(starts: Tensor) -> Tensor:
-    """The head of each token's unit.
+    """Returns the head of each token's unit.
 
     Args:
-        starts: bool [B, L], where units start; True at the first position of a row.
+        starts: bool [B, L], True where units start, and at the first position of every row.
 
     Returns:
         int64 [B, L].
@@ -213,21 +213,21 @@ def heads_of(starts: Tensor) -> Tensor:
 
 
 def unit_lengths(heads: Tensor, eligible: Tensor) -> Tensor:
-    """Number of eligible tokens in each unit, int64 [B, L]: at its head, elsewhere 0."""
+    """Counts the eligible tokens of each unit, int64 [B, L]: the count at its head, 0 elsewhere."""
     return torch.zeros_like(heads).scatter_add_(1, heads, eligible.long())
 
 
 def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) -> Tensor:
     """Takes units in random order while the budget lasts.
 
-    The unit that crosses the budget is taken with probability (what is left) / (its size), so the expected number of
-    tokens taken is the budget exactly.
+    The unit that crosses the budget is taken with probability (remaining budget) / (its size), so the expected number
+    of taken tokens equals the budget.
 
     Args:
         order: float64 [B, L] in [0, 1), at heads the random numbers that order the units.
-        size: int64 [B, L], tokens of each unit at its head, and 0 elsewhere.
-        budget: float64 [B], tokens to take, at most `size.sum(1)`.
-        crossing: float64 [B] in [0, 1), random numbers that decide on the units that cross.
+        size: int64 [B, L], number of tokens of each unit at its head, and 0 elsewhere.
+        budget: float64 [B], number of tokens to take, at most `size.sum(1)`.
+        crossing: float64 [B] in [0, 1), random numbers that decide on the units that cross the budget.
 
     Returns:
         bool [B, L], True at the heads of taken units.
@@ -235,30 +235,30 @@ def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) ->
     places = _ranked(order, size).argsort(dim=1, stable=True)
     ordered = size.gather(1, places)
     before = ordered.cumsum(1) - ordered
-    share = (budget[:, None] - before) / ordered.clamp(min=1)  # of the unit: 1 and more before the crossing one
+    share = (budget[:, None] - before) / ordered.clamp(min=1)  # share of a unit that fits; at least 1 if all of it fits
     return torch.zeros_like(places, dtype=torch.bool).scatter_(1, places, (crossing[:, None] < share) & (ordered > 0))
 
 
 def at_least_one(taken: Tensor, order: Tensor, size: Tensor) -> Tensor:
-    """In rows where no unit is taken, takes the first in order. Arguments and result as of `take`."""
+    """Takes the first unit in rows where none is taken. Arguments and result as of `take_units`."""
     first = torch.zeros_like(taken).scatter_(1, _ranked(order, size).argmin(1, keepdim=True), True)
     return taken | (first & ~taken.any(1, keepdim=True))
 
 
 def _ranked(order: Tensor, size: Tensor) -> Tensor:
-    """Random numbers of units, with all that is no unit, or none that may be taken, behind them."""
+    """Returns the units' random numbers, with larger numbers at positions that are no unit or may not be taken."""
     return order.masked_fill(size == 0, 2.0)
 
 
 def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
-    """Uniform numbers in [0, 1).
+    """Returns uniform numbers in [0, 1) that depend only on the arguments and the position.
 
     Args:
         seed: the run's seed.
-        stream: which of several independent numbers a position needs.
+        stream: number of the stream, for several independent numbers per position.
         epochs: int64 [B].
         rows: int64 [B], numbers of the rows in the corpus.
-        length: positions in a row.
+        length: number of positions in a row.
 
     Returns:
         float64 [B, length].
@@ -272,15 +272,15 @@ def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, le
 
 
 def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Objective:
-    """The objective of a configuration.
+    """Creates the objective of a configuration.
 
     Args:
         config: kind and shares.
-        tokenizer: the model's own.
-        seed: of all draws.
+        tokenizer: the model's tokenizer.
+        seed: seed of all draws.
 
     Raises:
-        ConfigError: a user's own cannot be imported, or is no objective.
+        ConfigError: a user's own objective cannot be imported, or is not an objective.
     """
     kind = OBJECTIVES.load(config.kind)
     return kind(config, tokenizer, seed) if issubclass(kind, Masking) else kind()

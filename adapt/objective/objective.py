@@ -1,4 +1,4 @@
-"""The interface between training and what is trained: rows in, corrupted rows and a summed loss out.
+"""The interface between training and objectives: an objective takes rows and returns corrupted rows and a summed loss.
 
 Also holds the objective of decoders, causal language modelling (Radford et al. 2018): predict each token from the
 tokens before it in its document.
@@ -22,17 +22,17 @@ class Batch:
     """Rows as read from the corpus, on the host."""
 
     tokens: torch.Tensor
-    """int64 [B, L]; positions from `lengths` on are filling."""
+    """int64 [B, L]; positions from `lengths` on are padding."""
     lengths: torch.Tensor
-    """int64 [B]."""
+    """int64 [B]: number of tokens of text in each row."""
     epochs: torch.Tensor
-    """int64 [B]: which pass over the corpus a row belongs to."""
+    """int64 [B]: number of the pass over the corpus to which a row belongs."""
     rows: torch.Tensor
     """int64 [B]: the rows' numbers in the corpus."""
     starts: torch.Tensor
-    """bool [B, L]: where a document starts, or goes on from another row: always at the first position."""
+    """bool [B, L]: True where a document starts, and at the first position of every row."""
     marks: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """bool [B, L] each: the columns that the objective asked of tokenization."""
+    """bool [B, L] each: the columns that the objective requested from tokenization (`Objective.columns`)."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Batch":
@@ -48,40 +48,40 @@ class Batch:
 
     @property
     def real(self) -> torch.Tensor:
-        """bool [B, L]: True where there is text and not filling."""
+        """bool [B, L]: True at text, False at padding."""
         return torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
 
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Rows as the model sees them, and what it is to predict.
+    """Rows as the model sees them, and the tokens to predict.
 
-    They stay on the host, where masks are drawn and boundaries found while the device still computes the step before.
-    What a model takes is sent to its device.
+    The tensors stay on the host. There, masks are drawn and boundaries found while the device still computes the step
+    before. Only the model's inputs are sent to its device.
     """
 
     input_ids: torch.Tensor
-    """int64 [B, L]."""
+    """int64 [B, L]: the tokens as the model sees them."""
     real: torch.Tensor
-    """bool [B, L]: True where there is text and not filling."""
+    """bool [B, L]: True at text, False at padding."""
     starts: torch.Tensor
-    """bool [B, L]: where a document starts."""
+    """bool [B, L]: True where a document starts."""
     positions: torch.Tensor
-    """bool [B, L]: where a prediction is asked."""
+    """bool [B, L]: True at positions with a prediction."""
     targets: torch.Tensor
     """int64 [T], T = positions.sum(): the tokens to predict, row by row."""
     device: torch.device = CPU
-    """Where the model is."""
+    """The model's device."""
     rows: torch.Tensor | None = None
-    """int64 [B], the rows' numbers in the corpus (`Batch.rows`); None where rows are of no corpus of the training, as
-    those of a trial of its memory."""
+    """int64 [B], the rows' numbers in the corpus (`Batch.rows`); None for rows that do not come from the training's
+    corpus, such as those of a trial of the memory use."""
 
     def bound_for(self, device: torch.device) -> "Corrupted":
-        """The same rows for a model on another device."""
+        """Returns the same rows for a model on another device."""
         return replace(self, device=device)
 
     def split(self, size: int) -> "list[Corrupted]":
-        """The same rows in micro-batches of at most `size`."""
+        """Splits the rows into micro-batches of at most `size` rows."""
         if size >= len(self.input_ids):
             return [self]
         counts = [int(part.sum()) for part in self.positions.split(size)]
@@ -98,51 +98,51 @@ class Corrupted:
         return [Corrupted(*part) for part in parts]
 
     def packed(self) -> Packed:
-        """The rows' text one after another, without filling, on the device."""
+        """Returns the rows' text as one sequence without padding, on the device."""
         return Packed.of(self.input_ids, self.real, self.starts).to(self.device)
 
     def asked(self) -> torch.Tensor:
-        """int64 [T], on the device: where in the packed text predictions are asked."""
+        """Returns the positions of the predictions in the packed text, int64 [T], on the device."""
         return sent(self.positions[self.real].nonzero().flatten(), self.device)
 
     def answers(self) -> torch.Tensor:
-        """int64 [T], `targets` on the device."""
+        """Returns `targets` on the device, int64 [T]."""
         return sent(self.targets, self.device)
 
 
 class Objective(ABC):
-    """What the training loop needs of an objective."""
+    """Base class of objectives: chooses the predictions and computes their loss."""
 
     def columns(self) -> tuple[str, ...]:
-        """Columns beyond the tokens that tokenization must write (word starts, entities)."""
+        """Returns the columns besides the tokens that tokenization must write (word starts, entities)."""
         return ()
 
     @abstractmethod
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Draws what is to be predicted, by (seed, epoch, row)."""
+        """Chooses the predictions and corrupts the rows. Draws depend on (seed, epoch, row)."""
 
     def predictable(self, batch: Batch) -> torch.Tensor:
-        """bool [B, L]: where a prediction may be asked; that is where it is, if nothing is drawn."""
+        """Returns where a prediction is possible, bool [B, L]; by default, where `corrupt` puts one."""
         return self.corrupt(batch).positions
 
     def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> torch.Tensor:
-        """Summed cross entropy of the predictions [nats], float32 scalar, to be minimized."""
+        """Returns the summed cross entropy of the predictions [nats], float32 scalar, to be minimized."""
         return loss_at(model, corrupted.packed(), corrupted.asked(), corrupted.answers())
 
     def losses(self, model: torch.nn.Module, corrupted: Corrupted) -> torch.Tensor:
-        """Cross entropy of each prediction [nats], float32 [T], for measurement."""
+        """Returns the cross entropy of each prediction [nats], float32 [T], for measurement."""
         return losses_at(model, corrupted.packed(), corrupted.asked(), corrupted.answers())
 
 
 class CausalLanguageModelling(Objective):
-    """Predicts the next token. Nothing is hidden, since the model sees to the left only.
+    """Predicts each next token. Nothing is masked, since the model sees only earlier tokens.
 
-    A document's first token is not predicted, since nothing comes before it; nor is a row's, whose context is in
-    another row.
+    The first token of a document is not predicted, since no token comes before it. The first token of a row is not
+    predicted either, since its context is in another row.
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Asks for the next token wherever it belongs to the same document."""
+        """Requests a prediction of each next token in the same document."""
         goes_on = batch.real & ~batch.starts
         positions = goes_on.roll(-1, dims=1)
         positions[:, -1] = False

@@ -1,4 +1,4 @@
-"""The objectives that a configuration can name, and what each adds to the keys of stages. Loads no torch."""
+"""The objectives that a configuration can name, and their parts in the keys of stages. Loads no torch."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,14 @@ OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
     },
     base="adapt.objective.masking:Masking",
 )
-"""The objectives, by the names that `objective.kind` calls them by. Their options are fields of section `objective`."""
+"""The objectives, by their names in `objective.kind`. Their options are fields of section `objective`."""
 
 
 def check_objective(config: Config) -> None:
-    """Refuses a user's own objective that is none. Those built in need no look, since they load torch.
+    """Refuses a user's own objective that is not a masking. Built-in objectives are not loaded, since they load torch.
 
     Raises:
-        ConfigError: it cannot be imported, or is no way of masking.
+        ConfigError: it cannot be imported, or is not a subclass of `Masking`.
     """
     if config.objective.kind not in OBJECTIVES:
         OBJECTIVES.load(config.objective.kind)
@@ -49,5 +49,5 @@ def measured_what(config: Config) -> dict[str, Any]:
 
 
 def objective_what(config: Config) -> dict[str, Any]:
-    """What the objective adds to the key of a stage. A user's own is known by its source too."""
+    """Returns what the objective adds to the key of a stage. A user's own objective adds its source too."""
     return {**what(config.objective), **OBJECTIVES.source(config.objective.kind)}

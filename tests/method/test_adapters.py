@@ -92,7 +92,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         check(write_config(tmp_path, made))
     with pytest.raises(AdaptError, match=r"adapters.per_domain is false, but .* has a set for each domain"):
         check(write_config(tmp_path, made, named), per_domain=False)
-    with pytest.raises(AdaptError, match=r"carries masks, and method.kind adapters cannot be trained beside"):
+    with pytest.raises(AdaptError, match=r"has masks, and method.kind adapters cannot be combined with"):
         check(write_config(tmp_path, {"kind": "masks"}))
     with pytest.raises(AdaptError, match="the units of t5 models are not known"):
         check(write_config(tmp_path, model_type="t5"))

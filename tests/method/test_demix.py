@@ -108,7 +108,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
     check(write("experts"))
     with pytest.raises(AdaptError, match="the prototype of a domain is measured on prepared text"):
         check(write("experts"), streaming=True)
-    with pytest.raises(AdaptError, match=r"carries adapters, and method.kind demix cannot be trained beside"):
+    with pytest.raises(AdaptError, match=r"has adapters, and method.kind demix cannot be combined with"):
         check(write("adapters"))
     with pytest.raises(AdaptError, match="the units of t5 models are not known"):
         check(write("experts", "t5"))

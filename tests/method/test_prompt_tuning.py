@@ -99,8 +99,8 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
     check(write_config(tmp_path, made), 28, 28, per_domain=False, streaming=True)
     faults: list[tuple[dict[str, Any], str]] = [
         ({"length": 128}, "prompt.length is 128, but the model takes 128 tokens, text included"),
-        ({"training": 29}, "training.sequence_length is 29, but beside a prompt of 100 vectors the model takes 28 tok"),
-        ({"training": 28, "evaluation": 64}, "evaluation.sequence_length is 64, but beside a prompt"),
+        ({"training": 29}, "training.sequence_length is 29, but with a prompt of 100 vectors the model takes 28 tok"),
+        ({"training": 28, "evaluation": 64}, "evaluation.sequence_length is 64, but with a prompt"),
         ({"streaming": True}, "the prototype of a domain is measured on prepared text"),
     ]
     for given, words in faults:
@@ -110,7 +110,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         check(write_config(tmp_path, made, named), length=8)
     with pytest.raises(AdaptError, match=r"prompt.per_domain is true, but .* has one set for all domains"):
         check(write_config(tmp_path, made))
-    with pytest.raises(AdaptError, match=r"carries adapters, and method.kind prompt cannot be trained beside"):
+    with pytest.raises(AdaptError, match=r"has adapters, and method.kind prompt cannot be combined with"):
         check(write_config(tmp_path, {"kind": "adapters"}))
 
 
@@ -204,7 +204,7 @@ def test_prefixes_that_cannot_work_are_refused(tmp_path: Path) -> None:
         check_prefix(write_prefix_config(tmp_path, made, named), length=8)
     with pytest.raises(AdaptError, match=r"prefix.per_domain is true, but .* has one set for all domains"):
         check_prefix(write_prefix_config(tmp_path, made))
-    with pytest.raises(AdaptError, match=r"carries prompts, and method.kind prefix cannot be trained beside"):
+    with pytest.raises(AdaptError, match=r"has prompts, and method.kind prefix cannot be combined with"):
         check_prefix(write_prefix_config(tmp_path, {"kind": "prompts"}))
     with pytest.raises(AdaptError, match="the units of t5 models are not known"):
         check_prefix(write_prefix_config(tmp_path, model_type="t5"))

@@ -1,19 +1,19 @@
-"""The contrast of DAS (arXiv 2302.03241, section 4.2): documents are told apart from what the model knew before.
+"""The contrast of DAS (arXiv 2302.03241, section 4.2): documents are contrasted with the model's earlier knowledge.
 
-All views of a micro-batch are documents of one packed sequence, so they take one pass. The objective's own pass is
-the first view. Its documents come a second time with other dropout. What the model knew is the same network with the
-outputs of its units multiplied by their importance. The head runs at the predictions of the first view alone.
+All views of a micro-batch are documents of one packed sequence, so they take one pass. The first view is the
+objective's own pass. The second view is the same documents with other dropout. The view of earlier knowledge is the
+same network, with the outputs of its units multiplied by their importance. The LM head runs only on the predictions of
+the first view.
 
-Which documents are told apart from each other is a matter of the global batch, not of how it is cut. Where a step has
-several passes, the views of all are made without gradient first; their contrast gives each view's gradient, and every
-pass then makes its views again and goes back through them with it (as in arXiv 2101.06983).
+The contrast compares the documents of the global batch, however the batch is split. In a step of several passes, the
+views of all passes are first computed without gradient. Their contrast gives the gradient of each view. Then every pass
+computes its views again and runs the backward pass from these gradients (as in arXiv 2101.06983).
 
-Where general text alone is compared, the other documents of a pass have the first view only, which is the
-objective's.
+If only general text is compared, the other documents of a pass have only the first view.
 
-Dropout also makes the two views by which importance for general knowledge is measured (section 4.1). The model is
-there, and not the text from which it has that knowledge, so units on which its answer depends under dropout are taken
-to hold it: see `Disagreement`.
+Dropout also makes the two views by which importance for general knowledge is measured (section 4.1). The text from
+which the model has that knowledge is not available, so the units on which its outputs under dropout depend count as
+important: see `Disagreement`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from adapt.objective.objective import Batch, Corrupted
 from adapt.support.errors import ModelError
 
 Views = tuple[Tensor, ...]
-"""Views of some documents, [documents, H] each: the first, the second, and the known one, if there is one."""
+"""Views of some documents, [documents, H] each: the first, the second, and that of earlier knowledge, if any."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A micro-batch, and which of its documents are compared."""
+    """A micro-batch, and the numbers of its documents that are compared."""
 
     corrupted: Corrupted
     whole: Packed
@@ -54,7 +54,7 @@ class Text:
 
     @property
     def compared(self) -> Packed:
-        """The compared documents alone."""
+        """The compared documents only, packed."""
         return self.whole.only(self.numbers)
 
 
@@ -62,11 +62,12 @@ class Contrast:
     """Makes the views of a step's micro-batches and compares them.
 
     Args:
-        config: says what is run, and trained through.
-        gates: of the model; None where nothing is known yet, and documents are told apart from each other alone.
-        importance: I of every unit, where there are gates.
-        injected: what makes views differ, in models without dropout. It spares the objective's own pass.
-        first_general: from this number on rows are of general text; None where none is.
+        config: options of DAS.
+        gates: gates of the model; None if no importance is known yet, so that documents are only compared with each
+            other.
+        importance: I of every unit, if there are gates.
+        injected: dropout for models that have none. It does not affect the objective's own pass.
+        first_general: number of the first row of replayed general text; None without general text.
     """
 
     def __init__(
@@ -85,19 +86,18 @@ class Contrast:
         self._is_exact = gates is not None and config.contrast_cost == "exact"
 
     def losses(self, model: nn.Module, parts: Sequence[Corrupted]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        """The passes of a step, as `adapt.method.base.Method.losses` has them. All ranks call it.
+        """Yields the losses of a step's passes, like `adapt.method.base.Method.losses`. All ranks call it.
 
-        What a row holds of a document counts as one, even if it is the last token or two of what the row before could
-        not hold.
+        The part of a document in a row counts as one document, even if it is only its last token or two.
 
         Args:
             model: with its head, or a wrapper of it.
             parts: this rank's micro-batches of the step.
 
         Yields:
-            For each of them the summed cross entropy of its predictions [nats]; a number whose gradient, added up over
-            micro-batches and ranks, is that of the contrast's weighted mean over all documents that are compared, None
-            where no rank has any; and the contrast of each of its own [nats], without gradient.
+            For each micro-batch: the summed cross entropy of its predictions [nats]; a number whose gradient, summed
+            over micro-batches and ranks, is that of the weighted mean contrast over all compared documents (None if no
+            rank has any); and the contrast of each of its compared documents [nats], without gradient.
         """
         texts, documents = self._texts(parts)
         if not documents:
@@ -107,11 +107,11 @@ class Contrast:
         yield from self._in_one_pass(model, texts[0], share) if len(texts) == 1 else self._twice(model, texts, share)
 
     def mean_of_all(self, own: Tensor | None, documents: int) -> float:
-        """The mean contrast [nats] over the documents of all ranks, which all call it; 0 if there are none.
+        """Returns the mean contrast [nats] over the documents of all ranks, or 0 without any. All ranks call it.
 
         Args:
-            own: sum over this rank's documents, None where it has none.
-            documents: how many these are.
+            own: sum over this rank's documents, or None.
+            documents: number of this rank's documents.
         """
         own = torch.zeros((), dtype=torch.float64) if own is None else own
         total, compared = summed(torch.stack((own, own.new_tensor(documents)))).tolist()
@@ -130,7 +130,7 @@ class Contrast:
             yield loss, compared.sum() * share, compared.detach()
 
     def _twice(self, model: nn.Module, texts: Sequence[Text], share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """All passes without gradient; then one by one, with the same dropout, with what the contrast wants of each."""
+        """Runs all passes without gradient, then again one by one with the same dropout and the views' gradients."""
         views, known, states = zip(*(self._ahead(model, text) for text in texts), strict=True)
         leaves = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
         compared = self._compared((*leaves, *(torch.cat(negatives) for negatives in zip(*known, strict=True))))
@@ -145,9 +145,9 @@ class Contrast:
                 yield loss, torch.stack(products).sum(), contrast
 
     def _texts(self, parts: Sequence[Corrupted]) -> tuple[list[Text], int]:
-        """The micro-batches, and how many documents of the global batch are compared.
+        """Returns the micro-batches, and the number of compared documents in the global batch.
 
-        `economy` takes them evenly from those that may be. Which these are does not matter, since rows come shuffled.
+        `economy` picks documents at even distances. Which it picks does not matter, since rows come shuffled.
         """
         candidates = [self._candidates(part) for part in parts]
         ranks, rank = counted(sum(map(len, candidates)))
@@ -163,11 +163,11 @@ class Contrast:
         return texts, compared
 
     def _candidates(self, part: Corrupted) -> Tensor:
-        """The documents of a micro-batch that may be compared, by number, int64 [documents], on the host.
+        """Returns the numbers of a micro-batch's documents that may be compared, int64 [documents], on the host.
 
-        Rows without numbers are those of a trial of the memory, which is to see the most that a pass can take: all.
+        Rows without numbers belong to a trial of the memory use. All their documents are compared, which needs most.
         """
-        rows = (part.starts & part.real).nonzero()[:, 0]  # of each document
+        rows = (part.starts & part.real).nonzero()[:, 0]  # the row of each document
         if self._config.contrast_text == "all" or part.rows is None:
             return torch.arange(len(rows))
         if self._first_general is None:
@@ -176,9 +176,9 @@ class Contrast:
 
     @contextmanager
     def _joined(self, text: Text) -> Iterator[Packed]:
-        """All that is trained through, as one sequence; inside the block, with what makes its views.
+        """Packs the text and its views into one sequence, and sets gates and dropout for the views inside the block.
 
-        Checkpointed layers run again in the backward pass, which then belongs into the block too.
+        Run backward() inside the block too, because checkpointed layers run again in the backward pass.
         """
         together = Packed.joined(text.whole, *[text.compared] * (2 if self._is_exact else 1))
         index = torch.arange(together.tokens, device=together.input_ids.device)
@@ -190,13 +190,13 @@ class Contrast:
             yield together
 
     def _trained(self, model: nn.Module, text: Text, together: Packed) -> tuple[Tensor, Views]:
-        """The loss, and the views that get a gradient."""
+        """Returns the loss, and the views that get a gradient."""
         loss, states = loss_and_states(model, together, text.corrupted.asked(), text.corrupted.answers())
         return loss, self._views(states, text, together)
 
     @torch.no_grad()
     def _ahead(self, model: nn.Module, text: Text) -> tuple[Views, Views, list[Tensor]]:
-        """The views that will get a gradient, those that will not, and the state from which dropout was drawn."""
+        """Returns the views that will get a gradient, those that will not, and the random state of the dropout."""
         known, state = self._known(model, text), random_state(text.whole.input_ids.device)
         with self._joined(text) as together:
             return self._views(states_of(model, together), text, together), known, state
@@ -207,10 +207,10 @@ class Contrast:
         return means[:own].index_select(0, numbers), *means[own:].tensor_split(2 if self._is_exact else 1)
 
     def _known(self, model: nn.Module, text: Text) -> Views:
-        """What the model knew of each document, in a pass of its own without gradient; nothing where there is none."""
+        """Returns the view of earlier knowledge, from a separate pass without gradient; nothing if there is none."""
         if self._gates is None or self._is_exact:
             return ()
-        # all ranks pass something, if only a document that is not asked about
+        # every rank must run a pass, so a rank without compared documents passes one that is ignored
         packed = text.compared if len(text.numbers) else text.whole.only(torch.zeros(1, dtype=torch.int64))
         injected = self._injected.on() if self._injected else nullcontext()
         with torch.no_grad(), self._gates.set(self._importance_on(packed.input_ids.device)), injected:
@@ -224,7 +224,7 @@ class Contrast:
 
     @contextmanager
     def _gated(self, tokens: Tensor) -> Iterator[None]:
-        """Gates these tokens by importance, bool [N]."""
+        """Multiplies unit outputs by importance inside the block, at the tokens where `tokens`, bool [N], is True."""
         assert self._gates
         importance = self._importance_on(tokens.device)
         values = {kind: torch.stack((torch.ones_like(layers), layers), 1) for kind, layers in importance.items()}
@@ -237,7 +237,7 @@ class Contrast:
 
 
 def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
-    """How hard it is to tell a document's second view from those of others, and from what was known of all.
+    """Computes how hard it is to tell a document's second view from other documents and from earlier knowledge.
 
     The contrast of arXiv 2302.03241, section 4.2: with s the cosine over t, and j over the documents of n's group,
     loss_n = -log exp(s(first_n, second_n)) / sum_j [exp(s(first_n, second_j)) + exp(s(first_n, previous_j))].
@@ -245,12 +245,12 @@ def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature
     Args:
         first: [D, H], this rank's documents; D may be 0.
         second: [D, H].
-        previous: [D, H], or None for no such negatives, on all ranks alike.
+        previous: [D, H] views of earlier knowledge, or None on all ranks.
         temperature: t.
-        most: documents of a group, which are the documents of all ranks, one after another, in as few as it takes.
+        most: maximum number of documents in a group. The documents of all ranks are split into as few groups as needed.
 
     Returns:
-        Losses [nats], [D]. The gradient of their sum over all ranks is right if all ranks go back through it.
+        Losses [nats], [D]. The gradient of their sum over all ranks is correct if all ranks run the backward pass.
     """
     views = (second,) if previous is None else (second, previous)
     rows, begin = gathered(torch.cat(views, 1))  # one collective for both
@@ -267,7 +267,7 @@ def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature
 
 
 def groups(documents: int, most: int) -> list[tuple[int, int]]:
-    """Documents [begin, end), of about equal number, in as few groups of at most so many as it takes; at least one."""
+    """Splits documents into as few ranges [begin, end) as needed, of about equal size, none above `most`."""
     count = max(1, -(-documents // most))
     ends = [documents * (number + 1) // count for number in range(count)]
     return list(zip([0, *ends], ends, strict=False))
@@ -276,29 +276,29 @@ def groups(documents: int, most: int) -> list[tuple[int, int]]:
 class Disagreement:
     """The KL divergence between the last hidden states of two passes, each a softmax over the features of a token.
 
-    Both views are drawn alike, so neither is the reference: the mean of both directions has the same expectation as
-    one, and less noise. Without dropout it is exactly 0, and so is its gradient.
+    Both views are drawn in the same way, so neither is the reference: the mean of both directions has the same
+    expectation as one direction, and less noise. Without dropout it is exactly 0, and so is its gradient.
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """The text as it is, to be compared at every token."""
+        """Returns the unmasked text, with every token to be compared."""
         return Corrupted(batch.tokens, batch.real, batch.starts, batch.real, batch.tokens[batch.real])
 
     def loss(self, model: nn.Module, corrupted: Corrupted) -> Tensor:
-        """Summed over the tokens [nats], float32 scalar."""
+        """Returns the divergence summed over the tokens [nats], float32 scalar."""
         packed = corrupted.packed()
         first, second = (last_hidden_state(model, packed).float().log_softmax(-1) for _ in range(2))
         return ((first.exp() - second.exp()) * (first - second)).sum() / 2
 
 
 class Injected:
-    """Dropout of each attention's and feed-forward layer's output, for models without any. It is off until asked for.
+    """Dropout on the output of each attention and feed-forward layer, for models without dropout. Off by default.
 
-    Like the gates, which come before it, it is hooks that stay.
+    It consists of hooks that stay on the model. They run after the hooks of the gates.
 
     Args:
         model: with its weights whole.
-        p: the share that is dropped.
+        p: dropout probability.
     """
 
     def __init__(self, model: Any, p: float) -> None:
@@ -310,7 +310,7 @@ class Injected:
                 layer.part(name).register_forward_hook(self)
 
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
-        """The hook."""
+        """Drops out a layer's output, if it is on and the module trains. This is the forward hook."""
         if not (self._is_on and module.training):
             return output
         dropped: Tensor = self._drop(output)
@@ -318,10 +318,10 @@ class Injected:
 
     @contextmanager
     def on(self, tokens: Tensor | None = None) -> Iterator[None]:
-        """Inside the block, passes in train mode drop out.
+        """Turns the dropout on inside the block, for passes in training mode.
 
         Args:
-            tokens: at which, bool [N]; None for all.
+            tokens: bool [N], the tokens with dropout; None for all.
         """
         before = self._is_on, self._tokens
         self._is_on, self._tokens = True, tokens
@@ -332,10 +332,10 @@ class Injected:
 
 
 def injected(model: Any, p: float) -> Injected | None:
-    """What makes passes differ where the model has no dropout of its own; None where it has.
+    """Adds dropout to a model that has none, so that its passes differ. Returns None if the model has dropout.
 
     Raises:
-        ModelError: it has none, and p is 0.
+        ModelError: the model has no dropout, and p is 0.
     """
     if has_dropout(model):
         return None
@@ -348,6 +348,6 @@ def injected(model: Any, p: float) -> Injected | None:
 
 
 def has_dropout(model: Any) -> bool:
-    """Whether anything in a model drops out while it trains."""
+    """Returns whether the model has any dropout in training mode."""
     attention = (getattr(model.config, name, None) for name in ALIASES["attention_dropout"])
     return any(attention) or any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())

@@ -1,14 +1,14 @@
 """Criteria of importance: sizes of gradients at the gates of units, and criteria of pruning over a unit's weights.
 
 Criterion `gate` is the mean size of the loss's gradients at the units' gates (arXiv 2302.03241, section 4.1). A gate
-is 1 and never trained. Gradients are taken of gates alone, group of rows by group: each group's gradient is that of
-its mean loss, and starts from nothing, so that groups neither cancel out nor count twice. `TokenGradients` does the
-same for rows of the embeddings.
+is 1 and is never trained. Only gates get gradients, and each group of rows gets its own: the gradient of the group's
+mean loss, computed from zero, so that groups neither cancel out nor count twice. `TokenGradients` does the same for
+rows of the embeddings.
 
-The other criteria look at the weights that `adapt.model.layers.by_parameter` says a unit owns. With w these
-weights and g the gradient of a group's mean loss there: `magnitude` |w| (Han et al. 2015, arXiv 1506.02626), which
-needs no text; `gradient` the mean of |g|; `fisher` the mean of |g|^2; `taylor` the mean of |sum w g|, how much the
-loss would change at first order if all of them were 0 (Molchanov et al. 2019, arXiv 1906.10771).
+The other criteria use the weights that belong to a unit (`adapt.model.layers.by_parameter`). With w these weights and g
+the gradient of a group's mean loss there, they are: `magnitude` |w| (Han et al. 2015, arXiv 1506.02626), which needs no
+text; `gradient` the mean of |g|; `fisher` the mean of |g|^2; `taylor` the mean of |sum w g|, the first-order change of
+the loss if all of these weights were 0 (Molchanov et al. 2019, arXiv 1906.10771).
 """
 
 from __future__ import annotations
@@ -28,70 +28,70 @@ from adapt.objective.objective import Batch, Corrupted
 
 
 class Judged(Protocol):
-    """What units may matter for: an objective, or `adapt.method.das.contrast.Disagreement`."""
+    """A loss by which units are judged: an objective, or `adapt.method.das.contrast.Disagreement`."""
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Rows as the model sees them, and where it is judged."""
+        """Returns the rows as the model sees them, and the positions where the loss is taken."""
 
     def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> Tensor:
-        """Summed over where it is judged."""
+        """Returns the loss summed over these positions."""
 
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """How gradients are taken."""
+    """Options for measuring gradients."""
 
     granularity: Literal["batch", "example"] = "batch"
-    """A group is all rows of a batch, or a single row."""
+    """Rows that share one gradient: all rows of a batch, or each row separately."""
     dropout_seed: int | None = None
-    """Dropout is drawn from (seed, number of the batch); None is evaluation mode."""
+    """Seed of the dropout, which also depends on the batch's number; None for no dropout (evaluation mode)."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
-    """Also of every token: the mean size of the gradient at its embedding, or how often it comes."""
+    """What is also measured per token: the mean size of the gradient at its embedding, its count, or nothing."""
     rows: int = 64
-    """In one pass; the gradients of a larger group are summed before their size is taken."""
+    """Number of rows per pass. The gradients of a larger group are summed before their size is taken."""
     dtype: torch.dtype = torch.float32
     """Precision of autocast."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Sizes of gradients, summed over groups, float64; on the CPU once all are."""
+    """Sizes of gradients, summed over groups, float64; on the CPU when complete."""
 
     units: dict[Kind, Tensor]
-    """[layers, units]."""
+    """Sums for each kind of unit, [layers, units]."""
     tokens: Tensor | None
-    """[vocabulary]: sizes of gradients, or counts."""
+    """[vocabulary]: sizes of gradients at embeddings, or counts of tokens."""
     groups: int
     text: int
-    """Tokens of text that were read."""
+    """Number of tokens that were read."""
 
     def __add__(self, other: Sums) -> Sums:
-        """The sums of both."""
+        """Adds the sums of other rows."""
         units = {kind: sizes + other.units[kind] for kind, sizes in self.units.items()}
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + other.tokens
         return Sums(units, tokens, self.groups + other.groups, self.text + other.text)
 
     @property
     def means(self) -> dict[Kind, Tensor]:
-        """Mean size of the gradient of each unit's gate, [layers, units]."""
+        """The mean size of the gradient at each unit's gate, [layers, units]."""
         return {kind: sizes / max(self.groups, 1) for kind, sizes in self.units.items()}
 
 
 def gate_sizes(
     model: Any, gates: Gates, loss: Judged, batches: Iterable[tuple[int, Batch]], settings: MeasureSettings
 ) -> Sums:
-    """Sizes of the gradients of a loss at the gates of all units.
+    """Sums the sizes of a loss's gradients at the gates of all units.
 
-    Weights, their gradients, the mode of the model and the state of random numbers are afterwards what they were.
+    Weights, their gradients, the mode of the model and the random state are restored afterwards.
 
     Args:
         model: with its head, not wrapped.
-        gates: of this model.
-        loss: on which units are judged.
-        batches: numbered. The same numbers and rows give the same sums, in any process.
-        settings: how.
+        gates: gates of this model.
+        loss: the loss by which units are judged.
+        batches: numbered batches. The same numbers and rows give the same sums in any process.
+        settings: options for the gradients.
     """
-    total: Sums | None = None  # on the device, which nothing waits for between batches
+    total: Sums | None = None  # stays on the device, so that nothing waits between batches
     gradients = TokenGradients(model) if settings.embeddings == "gradient" else nullcontext()
     with measuring_mode(model, settings.dropout_seed is not None), gradients as at_tokens:
         for number, batch in batches:
@@ -122,7 +122,7 @@ def _of_batch(
         value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
         wanted = at_tokens.taken(owner) if at_tokens else []
         gradients = torch.autograd.grad(value, [*leaves.values(), *wanted])
-        for total, gradient in zip(sums, gradients, strict=False):  # what follows is of tokens
+        for total, gradient in zip(sums, gradients, strict=False):  # the remaining gradients are those of tokens
             total.add_(gradient)
         if at_tokens:
             at_tokens.add(gradients[len(sums) :])
@@ -155,7 +155,7 @@ def _value(
 
 @contextmanager
 def measuring_mode(model: Any, training: bool) -> Iterator[None]:
-    """Inside the block, all modules are in one mode, weights get no gradients, and random numbers are borrowed."""
+    """Sets all modules to one mode, disables weight gradients, and restores modes and random state afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     device = next(model.parameters()).device
@@ -171,19 +171,19 @@ def measuring_mode(model: Any, training: bool) -> Iterator[None]:
 
 
 def dropout_seed(seed: int, number: int) -> int:
-    """By which the dropout of a batch is drawn."""
+    """Returns the seed for the dropout of a batch."""
     return int(np.random.SeedSequence([seed % 2**64, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def over_units(model: Any, values: Mapping[str, Tensor]) -> dict[Kind, Tensor]:
-    """The sum over what each unit owns, [layers, units]; what several heads share is divided among them.
+    """Sums values over the weights of each unit, [layers, units]. Weights that heads share are divided among them.
 
-    Summing is the adjoint of spreading: `by_parameter` gives every parameter its unit's value, so the gradient of
-    sum(values * spread) for a unit's value is the sum of the values that it was spread to.
+    Summing is the adjoint of spreading: `by_parameter` gives every parameter its unit's value. So the gradient of
+    sum(values * spread) with respect to a unit's value is the sum of the values at this unit's weights.
 
     Args:
-        model: whose units.
-        values: of the parameters' shapes, by name; those that no unit owns are left out.
+        model: the model with these units.
+        values: tensors of the parameters' shapes, by name; parameters that belong to no unit are ignored.
     """
     leaves = {kind: gate.requires_grad_() for kind, gate in ones(model).items()}
     with torch.enable_grad():
@@ -194,7 +194,7 @@ def over_units(model: Any, values: Mapping[str, Tensor]) -> dict[Kind, Tensor]:
 
 
 def magnitudes(model: Any) -> dict[Kind, Tensor]:
-    """The norm of each unit's weights, [layers, units]."""
+    """Returns the norm of each unit's weights, [layers, units]."""
     weights = _owned(model)
     squares = over_units(model, {name: weight.detach().square() for name, weight in weights.items()})
     return {kind: sums.sqrt() for kind, sums in squares.items()}
@@ -203,13 +203,13 @@ def magnitudes(model: Any) -> dict[Kind, Tensor]:
 def weight_sizes(
     model: Any, loss: Judged, batches: Iterable[tuple[int, Batch]], settings: MeasureSettings, criterion: str
 ) -> Sums:
-    """What a criterion gives each unit, summed over groups; compare `adapt.method.das.criteria.gate_sizes`.
+    """Sums a criterion over groups for each unit; compare `adapt.method.das.criteria.gate_sizes`.
 
     Args:
         model: with its head, not wrapped.
-        loss: on which units are judged.
-        batches: numbered.
-        settings: how. Of the embeddings, only how often tokens come can be told.
+        loss: the loss by which units are judged.
+        batches: numbered batches.
+        settings: options for the gradients. Embeddings can only be measured by `frequency`.
         criterion: `gradient`, `fisher` or `taylor`.
     """
     device = next(model.parameters()).device
@@ -243,7 +243,7 @@ def _owned(model: Any) -> dict[str, Tensor]:
 def _by_group(
     model: Any, weights: Mapping[str, Tensor], loss: Judged, seen: Corrupted, settings: MeasureSettings
 ) -> Iterator[dict[str, Tensor]]:
-    """The gradients of each group's mean loss."""
+    """Yields the gradients of each group's mean loss."""
     for group in seen.split(1) if settings.granularity == "example" else [seen]:
         if not len(group.targets):
             continue
@@ -268,19 +268,19 @@ def _criterion(
 
 
 class TokenGradients:
-    """Collects, over the passes of some rows, the gradients at the output of the input embeddings.
+    """Collects the gradients at the output of the input embeddings, over several passes.
 
-    There, and not at the weights: these may be tied to those of the LM head, whose gradient is dense, and would take a
-    matrix of the vocabulary's size for every group.
+    They are taken at the output, not at the weights. The weights may be tied to the LM head, whose gradient is dense,
+    and would need a matrix of the vocabulary's size for every group.
 
     Args:
-        model: whose weights get no gradients.
+        model: a model whose weights get no gradients.
     """
 
     def __init__(self, model: Any) -> None:
         self._module = model.get_input_embeddings()
         self._vocabulary = len(self._module.weight)
-        self._seen: list[tuple[Tensor, Tensor]] = []  # of each pass: token ids, embeddings
+        self._seen: list[tuple[Tensor, Tensor]] = []  # for each pass: token ids, embeddings
         self._keys: list[Tensor] = []
         self._gradients: list[Tensor] = []
 
@@ -297,7 +297,7 @@ class TokenGradients:
         return embeddings
 
     def taken(self, owner: Tensor) -> list[Tensor]:
-        """The embeddings of the passes since the last call, for their gradients.
+        """Returns the embeddings of the passes since the last call, whose gradients are to be computed.
 
         Args:
             owner: int64 [N], the group of each token of a pass.
@@ -307,14 +307,14 @@ class TokenGradients:
         return [embeddings for _, embeddings in seen]
 
     def add(self, gradients: tuple[Tensor, ...]) -> None:
-        """Keeps the gradients of what was `taken`."""
+        """Stores the gradients of the embeddings that `taken` returned."""
         self._gradients += [gradient.flatten(0, -2) for gradient in gradients]
 
     def sizes(self, share: Tensor) -> Tensor:
-        """Forgets all gradients, and gives the norm of those of each token in each group, summed over groups.
+        """Returns the norms of each token's gradient in each group, summed over groups, and clears the gradients.
 
         Args:
-            share: [groups], what each group's gradients are divided by.
+            share: [groups], the divisor of each group's gradients.
 
         Returns:
             float64 [vocabulary].

@@ -1,13 +1,14 @@
-"""Importance of units in [0, 1]: made from sizes of gradients, kept in a file between domains, and used as soft masks.
+"""Importance of units in [0, 1]: computed from sizes of gradients, saved between domains, and used as soft masks.
 
-What past domains need moves less (DAS, arXiv 2302.03241, section 4.2). The paper scales the *gradients* of a unit's
-parameters by 1 - I. Under Adam, whose step does not depend on the scale of gradients, that hardly does anything.
-Target `update` scales the step itself. The optimizer trains V, from the weights W0 on, and the model computes with W
-= W0 + (1 - I) (V - W0), while V gets the gradient of W unchanged. So whatever step an optimizer makes, weight decay
-included, W makes 1 - I of it. Gradient norm, clipping and the optimizer's state are those of unmasked parameters.
-Where I is 0, W is V, bit for bit, and where it is 1, W0.
+Units that past domains need move less (DAS, arXiv 2302.03241, section 4.2). The paper scales the *gradients* of a
+unit's parameters by 1 - I. Adam undoes most of this, because its step does not depend on the scale of gradients.
 
-Target `gradient` is what the paper's code does, for comparison. The norm that clips is then that of the scaled
+Target `update` scales the step itself. The optimizer trains V, starting from the weights W0, and the model computes
+with W = W0 + (1 - I) (V - W0), while V gets the gradient of W unchanged. So W moves (1 - I) times as far as V in every
+step of any optimizer, weight decay included. Gradient norm, clipping and the optimizer's state are those of unmasked
+parameters. Where I is 0, W equals V exactly; where I is 1, W equals W0.
+
+Target `gradient` does what the paper's code does, for comparison. The norm for clipping is then that of the scaled
 gradients.
 """
 
@@ -39,18 +40,18 @@ IMPORTANCE_FILE = "importance.safetensors"
 
 @dataclass(frozen=True)
 class Importance:
-    """Importance in [0, 1], on the CPU."""
+    """Importance of units and tokens in [0, 1], on the CPU."""
 
     units: dict[Kind, Tensor]
-    """fp32 [layers, units] of each kind."""
+    """fp32 [layers, units] for each kind of unit."""
     embedding: Tensor | None
-    """fp32 [vocabulary], of the rows of the embeddings; None where they are free."""
+    """fp32 [vocabulary], the importance of rows of the embeddings; None if embeddings are not masked."""
     sample: Tensor
-    """int64: the rows of the corpus on which it was measured last."""
+    """int64: numbers of the rows on which it was last measured."""
 
 
 def save_importance(importance: Importance, model: Any, folder: Path) -> None:
-    """Writes it, with what model it is of, aside and renames it into place.
+    """Writes importance, with the type and sizes of its model, under a temporary name and renames it.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -64,15 +65,15 @@ def save_importance(importance: Importance, model: Any, folder: Path) -> None:
 
 
 def load_importance(folder: Path, model: Any) -> Importance:
-    """Reads what `save_importance` wrote.
+    """Reads importance that `save_importance` wrote.
 
     Args:
-        folder: of the stage that measured it.
-        model: for which it is to be used; not wrapped.
+        folder: folder of the stage that measured it.
+        model: the model to mask, not wrapped.
 
     Raises:
         StageError: the file is missing or broken.
-        ModelError: it is of a model of another architecture, depth, width or vocabulary.
+        ModelError: it was measured on a model of another architecture, depth, width or vocabulary.
     """
     path = folder / IMPORTANCE_FILE
     try:
@@ -85,7 +86,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
         raise StageError(f"{path} cannot be read: {error}", f"delete {folder} to measure importance again") from error
     ours = {"model_type": model.config.model_type, **_sizes(model)}
     if importance.embedding is None:
-        theirs["vocabulary"] = ours["vocabulary"]  # no row of it is masked
+        theirs["vocabulary"] = ours["vocabulary"]  # no embeddings are masked, so the vocabulary may differ
     if theirs != ours:
         differences = ", ".join(
             f"{name} {theirs.get(name)} there and {ours[name]} here" for name in ours if theirs.get(name) != ours[name]
@@ -98,7 +99,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
 
 
 def joined_importance(previous: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """The larger importance of each token, where either is known."""
+    """Returns the larger importance of each token, or the known one if only one is known."""
     if previous is None or new is None:
         return previous if new is None else new
     return torch.maximum(previous, new)
@@ -112,17 +113,17 @@ def _sizes(model: Any) -> dict[str, int]:
 
 How = Literal["paper", "positive", "rank"]
 _EQUAL = 1e-6
-"""Deviation, as a share of the mean, up to which the sizes of a layer differ by the rounding of fp32 alone."""
+"""Relative deviation up to which the sizes of a layer count as equal, since fp32 rounding alone can cause it."""
 
 
 def normalize(sizes: Values, how: How) -> dict[Kind, Tensor]:
-    """Importance of every unit among those of its kind in its layer.
+    """Computes the importance of every unit relative to the units of the same kind in its layer.
 
     Args:
-        sizes: [layers, units] each, >= 0.
-        how: `paper` |tanh(z)| (arXiv 2302.03241, section 4.1), z in (population) standard deviations from the mean,
-            0 where all are equal; `positive` tanh(max(z, 0)), which leaves units below the mean free; `rank` the
-            share of the others that are smaller, where equal ones share their ranks.
+        sizes: [layers, units] for each kind, >= 0.
+        how: with z the distance from the mean in (population) standard deviations, 0 if all sizes are equal:
+            `paper` |tanh(z)| (arXiv 2302.03241, section 4.1); `positive` tanh(max(z, 0)), which leaves units below the
+            mean free; `rank` the share of the other units that are smaller, where equal units share their ranks.
 
     Returns:
         fp32 [layers, units] in [0, 1].
@@ -140,10 +141,10 @@ def _normalized(sizes: Tensor, how: How) -> Tensor:
 
 
 def normalize_tokens(sizes: Tensor) -> Tensor:
-    """Importance of every token, tanh(size / mean size of those that came).
+    """Computes the importance of every token, tanh(size / mean size of the tokens that occur).
 
     Args:
-        sizes: [vocabulary], >= 0: how often a token came, or the size of its gradient; 0 for those that never came.
+        sizes: [vocabulary], >= 0: the token's count, or the size of its gradient; 0 for tokens that never occur.
 
     Returns:
         fp32 [vocabulary] in [0, 1].
@@ -154,40 +155,40 @@ def normalize_tokens(sizes: Tensor) -> Tensor:
 
 
 def random_sizes(model: Any, seed: int) -> dict[Kind, Tensor]:
-    """Sizes that mean nothing, as of normally distributed gradients, [layers, units]: the control of `kl`."""
+    """Returns random sizes, like those of normally distributed gradients, [layers, units]: the control of `kl`."""
     generator = torch.Generator().manual_seed(seed % 2**64)
     return {kind: torch.randn(gate.shape, generator=generator).abs() for kind, gate in ones(model).items()}
 
 
 def accumulate(previous: Values, new: Values) -> dict[Kind, Tensor]:
-    """What is important to any of them: the larger importance of each unit (arXiv 2302.03241, section 4.2)."""
+    """Returns the larger importance of each unit (arXiv 2302.03241, section 4.2), so that each domain is protected."""
     return {kind: torch.maximum(previous[kind], new[kind]) for kind in KINDS}
 
 
 def plasticity(importance: Values) -> dict[Kind, list[float]]:
-    """For each kind and layer, the share of a step that its units make on average: the mean of 1 - importance."""
+    """Returns the mean of 1 - importance for each kind and layer: how far units move relative to unmasked ones."""
     return {kind: (1 - importance[kind].double()).mean(1).tolist() for kind in KINDS}
 
 
 def mean_plasticity(importance: Values) -> float:
-    """The mean of 1 - I over all units."""
+    """Returns the mean of 1 - importance over all units."""
     return 1 - torch.cat([layers.flatten() for layers in importance.values()]).mean().item()
 
 
 def with_floor(importance: Values, floor: float) -> dict[Kind, Tensor]:
-    """Importances of a layer, all made smaller by a factor where its plasticity would be less than `floor`."""
+    """Scales a layer's importances down by a common factor if its plasticity would be below `floor`."""
     means = {kind: importance[kind].mean(1, keepdim=True) for kind in KINDS}
     return {kind: importance[kind] * ((1 - floor) / means[kind].clamp(min=1e-12)).clamp(max=1) for kind in KINDS}
 
 
 class SoftMask(Method):
-    """Training that moves each parameter by 1 - I of its ordinary update.
+    """Training that moves each parameter (1 - I) times as far as its ordinary update.
 
     Args:
-        importance: I in [0, 1] of every unit, for the parameters that make its output.
-        target: what is scaled.
-        embedding: I in [0, 1] of every token, fp32 [vocabulary], for its row of the embeddings; None leaves them free.
-            Where the LM head has the same matrix, it is masked there, too.
+        importance: I in [0, 1] of every unit, which applies to the parameters that produce its output.
+        target: whether updates or gradients are scaled.
+        embedding: I in [0, 1] of every token, fp32 [vocabulary], which applies to its row of the embeddings, and of
+            the LM head if both share a matrix; None does not mask embeddings.
     """
 
     def __init__(self, importance: Values, target: Target = "update", embedding: Tensor | None = None) -> None:
@@ -198,17 +199,17 @@ class SoftMask(Method):
         self._masks: dict[str, Mask] = {}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Masks the model's parameters. Parameters that are wholly free stay as they are.
+        """Masks the model's parameters, except those with no importance at all.
 
         Raises:
-            ModelError: the embeddings have another number of rows than there are importances.
+            ModelError: the number of embeddings differs from the number of importances.
         """
         importance = {**by_parameter(model, self._importance), **self._rows(model)}
         self._masks = mask_all(model, importance, self._target)
         return model
 
     def _rows(self, model: nn.Module) -> dict[str, Tensor]:
-        """Importance of the embeddings' rows, [vocabulary, 1], by the parameter's name."""
+        """Returns the importance of the embeddings' rows, [vocabulary, 1], by the parameter's name."""
         if self._embedding is None:
             return {}
         table = model.get_input_embeddings().weight  # type: ignore[operator]
@@ -222,5 +223,5 @@ class SoftMask(Method):
         return {name: self._embedding[:, None]}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """W in place of V."""
+        """Replaces the trained V by the weights W that the model computes with."""
         return computed_with(state, self._masks)

@@ -1,4 +1,4 @@
-"""DAS (arXiv 2302.03241): what matters to past domains moves less, and what is new is set against what was known."""
+"""DAS (arXiv 2302.03241): units that matter to past domains move less, and new knowledge is contrasted with old."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from adapt.runner import Finished, Stage
 
 IMPORTANCE = "importance"
-"""What the method calls its stage."""
+"""The name of the method's stage."""
 CONTRAST = (
     "contrast_weight",
     "contrast_temperature",
@@ -46,7 +46,7 @@ CONTRAST = (
     "injected_dropout",
 )
 KINDS = {"head": "attention heads", "inner": "feed-forward, inner", "output": "feed-forward, output"}
-PLASTICITY = "plasticity left, 1 - importance: mean over layers, below it the least and the most"
+PLASTICITY = "plasticity left (1 - importance): mean over layers, then lowest to highest"
 
 
 @dataclass(frozen=True)
@@ -55,63 +55,62 @@ class DasOptions:
 
     soft_mask: Literal["update", "gradient", "none"] = "update"
     """What the mask scales down for the parameters of important units: their `update`, or, as published, their
-    `gradient`. Adam undoes most of a scaled gradient. `none` masks nothing."""
+    `gradient`. Adam undoes most of the scaling of gradients. `none` masks nothing."""
     general_importance: Literal["kl", "random", "none"] = "kl"
-    """Which units count as important for general knowledge, before the first domain is learnt: `kl` those on which the
-    divergence of two dropout passes depends most, `random` random ones, `none` no units. All later domains keep this
-    importance."""
+    """Which units count as important for general knowledge before the first domain is learnt: `kl` the units on which
+    the divergence of two dropout passes depends most, `random` random units, `none` no units. This importance is kept
+    for all later domains."""
     importance: Literal["gate", "magnitude", "gradient", "fisher", "taylor"] = "gate"
-    """What makes a unit important. `gate`, as published: the size of the loss's gradient at a gate on its output. The
-    others are criteria of pruning, over the weights that the mask would hold: `magnitude` their norm, which needs no
-    text; `gradient` the norm of the gradient there; `fisher` its square; `taylor` how much the loss would change at
-    first order if they were 0."""
+    """Criterion of a unit's importance. `gate`, as published: the size of the loss's gradient at a gate on the unit's
+    output. The others are pruning criteria on the weights that the mask protects: `magnitude` their norm, which needs
+    no text; `gradient` the norm of their gradient; `fisher` its square; `taylor` the first-order change of the loss if
+    they were 0."""
     importance_sequences: PositiveInt = 10_000
-    """Rows of a domain, drawn at random, on which importance is measured."""
+    """Number of randomly drawn rows of a domain on which importance is measured."""
     importance_batch: PositiveInt = 64
-    """Rows per gradient when importance is measured."""
+    """Number of rows per gradient when importance is measured."""
     granularity: Literal["batch", "example"] = "batch"
-    """Importance is the mean size of gradients, each of a whole `batch` or of a single row (`example`). Gradients of
-    rows can cancel within a batch, and not one by one."""
+    """Whether importance averages the sizes of gradients of whole batches (`batch`) or of single rows (`example`).
+    Within a batch, gradients of different rows can cancel."""
     normalize: Literal["paper", "positive", "rank"] = "paper"
-    """How the sizes of a layer's gradients become importance in [0, 1]; z is the distance from their mean in standard
-    deviations. `paper`: |tanh(z)|, which also protects units far below the mean; `positive`: tanh(max(z, 0)); `rank`:
-    the share of units with smaller gradients."""
+    """How the sizes of a layer's gradients become importance in [0, 1], where z is the distance from their mean in
+    standard deviations. `paper`: |tanh(z)|, which also protects units far below the mean; `positive`: tanh(max(z, 0));
+    `rank`: the share of units with smaller gradients."""
     injected_dropout: ProperFraction = 0.1
-    """For models without dropout (Llama, ModernBERT): dropout of the output of each attention and feed-forward layer,
-    in the views that `kl` and the contrast compare. The objective's own pass has none. Other models ignore this value;
-    a new value still runs their stages again."""
+    """Dropout for models that have none (Llama, ModernBERT), on the output of each attention and feed-forward layer. It
+    applies only to the views that `kl` and the contrast compare. Other models ignore this value, but changing it
+    still reruns their stages."""
     plasticity_floor: ProperFraction = 0.0
-    """Importances are scaled down until the mean of 1 - importance is at least this, in each layer and for each kind of
-    unit; 0 leaves importances as they are."""
+    """Minimum of the mean of 1 - importance in each layer and kind of unit. Importances are scaled down to reach it. 0
+    changes no importance."""
     contrast_weight: NonNegativeFloat = 1.0
-    """Weight in the loss of the contrast between what the model knew and what it has learnt; 0 leaves the contrast
-    out."""
+    """Weight in the loss of the contrast between earlier and new knowledge; 0 disables the contrast."""
     contrast_temperature: PositiveFloat = 0.05
-    """Temperature of the contrast."""
+    """Temperature of the contrast: similarities are divided by it. Lower values weigh similar documents more."""
     contrast_documents: PositiveInt = 248
-    """Documents that the contrast tells apart from each other: the documents of a global batch are compared in groups
-    of about equal size, none larger than this. A larger group is harder. A step of several micro-batches gives the same
-    result, but computes the views twice."""
+    """Maximum number of documents that are compared with each other: a global batch is split into groups of about equal
+    size. A larger group is a harder task. A step of several micro-batches gives the same result, but computes the
+    views twice."""
     contrast_text: Literal["all", "general"] = "all"
-    """Which documents the contrast tells apart: `all` of a batch, as published, or those of `general` text alone, which
-    `mixture.replay_paths` replays. With `general` all others get the objective's loss alone."""
+    """Which documents the contrast compares: `all` of a batch, as published, or only those of `general` text, which
+    `mixture.replay_paths` replays. With `general`, all other documents get only the objective's loss."""
     contrast_cost: Literal["exact", "lean", "economy"] = "lean"
-    """`exact` trains through all three passes (2.9 times plain training; 3.8 if a step has several micro-batches);
-    `lean` computes the same loss, but the pass of previous knowledge gets no gradient (2.2; 2.9 times); `economy` is
-    `lean` on a part of the documents (1.3; 1.7 times)."""
+    """Trade of speed for exactness. `exact` trains through all three passes (2.9 times the cost of plain training; 3.8
+    if a step has several micro-batches). `lean` computes the same loss, but the pass of earlier knowledge gets no
+    gradient (2.2; 2.9 times). `economy` is `lean` on a part of the documents (1.3; 1.7 times)."""
     economy_fraction: OpenFraction = 0.2
-    """`economy`: share of the documents of a global batch that the contrast takes."""
+    """Share of a global batch's documents that the contrast compares (contrast_cost: economy)."""
     share: PositiveFraction = 1.0
-    """Share of the trained model in every weight that is handed on to the next domain; the rest is the model before, as
+    """Share of the trained model in every weight of the result; the rest comes from the model before this domain, as
     with method `interpolate`."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
-    """Whether rows of the embeddings are masked: `free` leaves them free, like the paper; `gradient` masks the row of a
-    token by how much the loss of past domains depends on the token; `frequency` by how often the token comes in the
-    text of past domains. General knowledge masks none."""
+    """Whether rows of the embeddings are masked: `free` does not, like the paper; `gradient` masks a token's row by how
+    much the loss of past domains depends on the token; `frequency` by how often the token occurs in the text of past
+    domains. Importance for general knowledge masks no embeddings."""
 
 
 class Das(Method):
-    """Soft masks and contrast. Both are made of importance, which the stage before has measured."""
+    """Trains with soft masks and contrast, both based on the importance that a stage measured before."""
 
     Options = DasOptions
     kind: ClassVar[str] = "das"
@@ -123,11 +122,11 @@ class Das(Method):
         self._contrast: Contrast | None = None
         self._setting = Setting()
         self._plasticity = 1.0
-        self._total: Tensor | None = None  # contrast summed since the last report, where the model is
-        self._documents = 0  # that it is of, as the host knows them
+        self._total: Tensor | None = None  # sum of contrasts since the last report, on the model's device
+        self._documents = 0  # number of documents in that sum
 
     def settings(self) -> dict[str, Any]:
-        """What training uses; how importance is measured is in the key of the stage that does."""
+        """Returns the options that training uses. Those of the measurement enter the key of stage `importance`."""
         das = self.options
         counts = {"economy_fraction": das.contrast_cost == "economy", "contrast_text": das.contrast_text != "all"}
         contrast = [name for name in CONTRAST if counts.get(name, True)]
@@ -137,11 +136,11 @@ class Das(Method):
         return {name: getattr(das, name) for name in used}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose units are not known, and text that is not prepared before it is measured on.
+        """Refuses models whose units are not known, streamed text, and options that contradict.
 
         Raises:
             ConfigError: the corpus is streamed, the importance of embeddings does not go with that of units, or general
-                text is to be contrasted and none is replayed.
+                text is to be contrasted but none is replayed.
             ModelError: the units of the model are not known.
         """
         if not self._measures:
@@ -160,13 +159,13 @@ class Das(Method):
             _check_replayed(config.mixture)
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """Importance for general knowledge, read off the model to begin with on what it learns first."""
+        """Returns the stage that measures importance for general knowledge, on the first model and domain."""
         if not self._measures or self.options.general_importance == "none":
             return {}
         return {IMPORTANCE: self._measured("general", first, None)}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Importance for the domain, read off the model that has just learnt it, and for all before."""
+        """Returns the stage that measures importance for the learnt domain and merges it with the earlier ones."""
         if not self._measures:
             return {}
         return {IMPORTANCE: self._measured("domain", learnt, learnt.past.get(IMPORTANCE))}
@@ -180,10 +179,10 @@ class Das(Method):
         return self.options.soft_mask != "none" or self.options.contrast_weight > 0
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """The passes that the contrast adds. With several micro-batches, all trained views are also computed before.
+        """Returns the passes that the contrast adds. With several micro-batches, trained views are computed twice.
 
-        Where general text alone is compared, a pass can still be of nothing else, and here its share is not known: this
-        is then the most that a pass takes, and more than a training takes on the whole.
+        With `contrast_text: general` this is an upper bound: a pass may consist of general text, but its share is not
+        known here.
         """
         das = self.options
         if not das.contrast_weight:
@@ -194,7 +193,7 @@ class Das(Method):
         return Added(trained, seen + (1 + trained) * (passes > 1))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Masks that scale updates keep the starting parameters, whole on every rank; gates keep their products."""
+        """Returns the memory of the masks' starting parameters, whole on every rank, and of the gates' products."""
         das = self.options
         layers = 4.0 * (das.soft_mask == "update") * size.layer_parameters
         rows = 4.0 * (das.soft_mask == "update" and das.embeddings != "free") * size.head_parameters
@@ -202,7 +201,7 @@ class Das(Method):
         return AddedMemory(layers + rows, layers, is_gated * (size.heads + size.inner + size.hidden))
 
     def notes(self, measured: Mapping[int, Mapping[str, Finished[Any]]]) -> Notes:
-        """How much of a step layers still make, and which hardly make any."""
+        """Returns a table of the plasticity left in the layers, and warnings about layers that hardly learn."""
         results = {n: stages[IMPORTANCE].result for n, stages in sorted(measured.items()) if IMPORTANCE in stages}
         left = {after: plasticity_under(self.options, result.plasticity) for after, result in results.items()}
         left = {after: layers for after, layers in left.items() if layers}
@@ -213,15 +212,15 @@ class Das(Method):
         return Notes([NoteTable(PLASTICITY, list(KINDS.values()), rows)] if rows else [], warnings)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Masks and gates.
+        """Masks the model by importance and prepares the contrast.
 
         Args:
             model: before it is compiled and wrapped.
-            setting: its `past` may have `importance`, a folder; without it nothing is masked, and nothing known to be
-                told apart from.
+            setting: its `past` may have the folder of stage `importance`. Without it nothing is masked, and the
+                contrast has no view of earlier knowledge.
 
         Raises:
-            ModelError: the importance is another model's; or views are to be contrasted that nothing makes differ.
+            ModelError: the importance is another model's, or views would not differ for lack of dropout.
         """
         from adapt.method.das.contrast import Contrast, injected
         from adapt.method.das.importance import SoftMask, load_importance, mean_plasticity, with_floor
@@ -244,7 +243,7 @@ class Das(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Adds the weight times the mean contrast over the documents of the global batch that are compared."""
+        """Adds the weight times the mean contrast over the compared documents of the global batch."""
         if self._contrast is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
@@ -255,7 +254,7 @@ class Das(Method):
             yield loss, added
 
     def report(self) -> dict[str, float]:
-        """The mean contrast [nats] of all documents compared since the last report, and how much units still move.
+        """Returns the mean contrast [nats] of the documents since the last report, and the mean of 1 - importance.
 
         All ranks call it.
         """
@@ -266,7 +265,7 @@ class Das(Method):
         return report
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The weights without masks, mixed with those of the model before."""
+        """Returns the weights without masks, mixed with those of the model before this domain."""
         state, share = self._mask.merge(state) if self._mask else state, self.options.share
         if share == 1 or not state:
             return state

@@ -1,6 +1,6 @@
-"""Stage `importance`: measures how much every unit of a model matters for what it knows, on some rows of a corpus.
+"""Stage `importance`: measures how much every unit of a model matters for its knowledge, on some rows of a corpus.
 
-Ray tasks measure batches of rows on the cluster's devices, and the stage adds up what they found.
+Ray tasks measure batches of rows on the cluster's devices, and the stage adds up their results.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
 
 About = Literal["general", "domain"]
 LEAST_PLASTICITY = 0.1
-"""Below this mean of 1 - importance a layer hardly learns any more, and a warning says so."""
+"""A layer with a lower mean of 1 - importance hardly learns any more, and causes a warning."""
 FREE_SHARE = 0.5
-"""Above this share of the parameters in unprotected embeddings, the stage warns."""
+"""If unprotected embeddings hold more than this share of the parameters, the stage warns."""
 SHOWN = 3
-"""Warnings that are logged; all are in the record of the sequence."""
+"""Maximum number of warnings that are logged; the record of the sequence has all."""
 
 
 @dataclass(frozen=True)
 class ImportanceMeasured:
-    """What was measured. The importance itself is in `importance.safetensors`."""
+    """Record of stage `importance`. The importance itself is in `importance.safetensors`."""
 
     rows: int
     groups: int
-    """Groups of rows, each with one gradient."""
+    """Number of groups of rows, each with one gradient."""
     tokens: int
-    """Tokens of text that were read."""
+    """Number of tokens that were read."""
     device_seconds: float
     plasticity: dict[str, list[float]]
     """The mean of 1 - importance by kind of unit and layer."""
     plasticity_own: dict[str, list[float]]
-    """The mean of 1 - importance as measured here alone, by kind of unit and layer."""
+    """The mean of 1 - importance of this measurement, before merging, by kind of unit and layer."""
     least_plasticity: float
     embeddings_share: float | None = None
-    """Share of the model's parameters that are embeddings, where it is known."""
+    """Share of the model's parameters that are embeddings, or None if it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasureImportance(Stage[ImportanceMeasured]):
-    """How important each unit is for what a model knows (arXiv 2302.03241, sections 4.1 and 4.3)."""
+    """Measures how important each unit is for a model's knowledge (arXiv 2302.03241, sections 4.1 and 4.3)."""
 
     kind = "importance"
 
@@ -71,12 +71,12 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     texts: tuple[Stage[Any], ...]
     """The prepared texts that importance is measured on."""
     previous: Stage[ImportanceMeasured] | None
-    """The importance that the new one is added to."""
+    """The stage with the earlier importance, with which the new one is merged."""
     about: About
-    """What the model knew before the first domain, as `das.general_importance` says, or the domain of the text."""
+    """Whether importance is for the model's general knowledge (`das.general_importance`) or for the text's domain."""
 
     def what(self) -> Mapping[str, Any]:
-        """What is measured, on which sample, and how sizes become importance."""
+        """Returns what determines the importance: the criterion, the sample, and the normalization."""
         config, das = self.config, self.options
         sample = {
             "sequences": das.importance_sequences,
@@ -103,11 +103,11 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """It computes on all workers."""
+        """Returns the resources of a stage that computes on all workers."""
         return needs_as_training(self.config)
 
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
-        """Measures on the cluster's devices."""
+        """Measures importance on the cluster's devices."""
         from adapt.method.das.unit_sizes import measure_importance
         from adapt.ray.runtime import await_resources, connect
 
@@ -132,35 +132,35 @@ class MeasureImportance(Stage[ImportanceMeasured]):
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is to be measured."""
+    """A request to measure importance."""
 
     config: Config
     options: DasOptions
     pretrained: Pretrained
-    """The model."""
+    """The measured model."""
     corpora: tuple[str, ...]
     """Folders of the prepared text."""
     previous: str | None
-    """Folder of the importance so far."""
+    """Folder of the earlier importance, or None."""
     about: About
 
 
 def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
-    """One device's share of the batches. A Ray task imports this module before it hides GPUs, so without torch."""
+    """Measures one device's share of the batches. Ray tasks import this module before torch, to hide GPUs first."""
     from adapt.method.das.unit_sizes import sizes_of_share
 
     return sizes_of_share(measuring, device, precision, share)
 
 
 def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """The plasticity of a record, as training has it under `das.plasticity_floor`; none where nothing is masked."""
+    """Applies `das.plasticity_floor` to a record's plasticity. Returns nothing if nothing is masked."""
     if das.soft_mask == "none":
         return {}
     return {kind: [max(plasticity, das.plasticity_floor) for plasticity in layers] for kind, layers in measured.items()}
 
 
 def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]:
-    """A warning for every layer and kind of unit that hardly learns any more; Adam undoes masks of gradients."""
+    """Yields a warning for every layer and kind of unit that hardly learns any more, if updates are masked."""
     for kind, layers in left.items() if das.soft_mask == "update" else ():
         for number, plasticity in enumerate(layers):
             if plasticity < LEAST_PLASTICITY:
@@ -171,7 +171,7 @@ def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]
 
 
 def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
-    """A warning where most of the model is out of the masks' reach."""
+    """Returns a warning if masks leave most of the model's parameters unprotected."""
     if embeddings_share is None or das.soft_mask == "none" or das.embeddings != "free":
         return []
     text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"

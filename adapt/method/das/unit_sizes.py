@@ -1,4 +1,4 @@
-"""Measures importance of units: sizes of gradients over rows, added up on the devices of a cluster."""
+"""Measures importance of units on a cluster: sums the sizes of gradients over rows on its devices."""
 
 from __future__ import annotations
 
@@ -42,20 +42,21 @@ if TYPE_CHECKING:
     from adapt.train.over_rows import Share
 
 PASS_TOKENS = 4_096
-"""Text in one pass where `training.micro_batch` does not say [tokens]: enough to keep a device busy."""
+"""Number of tokens per pass if `training.micro_batch` is `auto`, enough to keep a device busy."""
 
 
 def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
-    """Measures on the cluster this process is connected to, and writes `importance.safetensors` into `folder`.
+    """Measures importance on the connected cluster, and writes `importance.safetensors` into `folder`.
 
-    `das.plasticity_floor` is applied where importance is used, so that no domain's is made smaller again and again.
+    The file does not include `das.plasticity_floor`, which is applied where importance is used. Otherwise each merge
+    would scale earlier importance down again.
 
     Returns:
-        See `ImportanceMeasured`.
+        The fields of `ImportanceMeasured`.
 
     Raises:
         DataError: the corpus is empty.
-        ModelError: the units of the model are not known, the importance so far is another model's, or there is no
+        ModelError: the units of the model are not known, the earlier importance is another model's, or there is no
             dropout to measure with.
         TrainingError: gradients are not finite.
     """
@@ -79,7 +80,7 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
 
 
 def rows_to_measure(measuring: Measuring) -> np.ndarray:
-    """The rows to measure on, int64: the same of a text, whatever it is about; none where nothing is measured.
+    """Returns the numbers of the rows to measure on, int64, or none if the criterion needs no text.
 
     Raises:
         DataError: there is no text.
@@ -93,7 +94,7 @@ def rows_to_measure(measuring: Measuring) -> np.ndarray:
 
 
 def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
-    """The model's shape, without its weights."""
+    """Returns the model on the meta device, with shapes but without weights."""
     config = load_config(pretrained.model, pretrained.trust_remote_code)
     with quiet(), torch.device("meta"):
         model: PreTrainedModel = model_class(config).from_config(config, trust_remote_code=pretrained.trust_remote_code)
@@ -101,7 +102,7 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 
 
 def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Sizes of units that mean nothing, or those of their weights."""
+    """Returns random sizes of units, or the norms of their weights."""
     figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
     if measuring.about == "general" and measuring.options.general_importance == "random":
         return random_sizes(model, measuring.config.seed), None, figures
@@ -110,16 +111,16 @@ def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor],
 
 
 def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Sizes of units and tokens over the rows."""
+    """Returns sizes of units and tokens, measured over the rows."""
     sums, seconds = gradients_on_cluster(measuring, rows)
     return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
 
 
 def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
-    """Batches of at most `das.importance_batch` rows, all of about one size, since small batches have large gradients.
+    """Sums sizes of gradients over batches of about equal size, since small batches have large gradients.
 
     Returns:
-        The sums over all batches, and the seconds that devices were held.
+        The sums over all batches, and the device seconds used.
 
     Raises:
         ModelError: there is no dropout to measure with.
@@ -140,7 +141,7 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
 
 
 def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
-    """See `adapt.method.das.stage.measure_share`, which Ray tasks call."""
+    """Computes `adapt.method.das.stage.measure_share`, which Ray tasks call."""
     model = model_on(device, measuring.config, measuring.pretrained)
     gates, (loss, marks) = Gates(model), _loss(measuring)
     views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
@@ -153,7 +154,7 @@ def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, s
 
 
 def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
-    """What units are judged by, and the columns that it needs beside the tokens."""
+    """Returns the loss by which units are judged, and the columns that it needs besides the tokens."""
     config, pretrained = measuring.config, measuring.pretrained
     if measuring.about == "general":
         return Disagreement(), ()
@@ -163,7 +164,7 @@ def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
 
 
 def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
-    """How gradients are taken in a precision that the device has."""
+    """Returns the options for measuring gradients in a precision that the device supports."""
     config, das, is_general = measuring.config, measuring.options, measuring.about == "general"
     views = 2 if is_general else 1
     return MeasureSettings(
@@ -176,6 +177,6 @@ def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
 
 
 def sequences_in_a_pass(config: Config) -> int:
-    """How many sequences pass a device at once: `training.micro_batch`, or enough to keep a device busy."""
+    """Returns the number of sequences per pass: `training.micro_batch`, or enough to keep a device busy."""
     training = config.training
     return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

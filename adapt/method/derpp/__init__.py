@@ -1,1 +1,1 @@
-"""DER++: `method` is the plug-in and its options, `reservoir` keeps a sample of the rows and lets them come again."""
+"""DER++ replays past rows: `method` is the plug-in with its options, `reservoir` stores and replays sampled rows."""

@@ -1,9 +1,9 @@
-"""DER++ (Buzzega et al. 2020, arXiv 2004.07211): past rows come again, and should be seen as they were seen then.
+"""DER++ (Buzzega et al. 2020, arXiv 2004.07211): past rows are replayed, and their hidden states should not change.
 
-To the loss of a step are added beta times the objective's loss on some rows of a reservoir, and alpha times the mean
-squared difference of their last hidden states from those that were stored with them when they were first seen. (With
-logits of a whole vocabulary, which the paper stores, a reservoir would hold few rows.) Both are means over the
-predictions of all replayed rows of the step. These pass the model together with the step's own rows.
+A step's loss gets two terms on some rows of a reservoir: beta times the objective's loss, and alpha times the mean
+squared difference between their last hidden states now and those stored when they were first seen. (The paper stores
+logits. With logits of a whole vocabulary, a reservoir would hold few rows.) Both terms are means over the predictions
+of all replayed rows of the step. Replayed rows pass the model together with the step's own rows.
 """
 
 from __future__ import annotations
@@ -27,69 +27,69 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DerppOptions:
-    """DER++: a bounded sample of past rows is replayed, with the states that they had (arXiv 2004.07211).
+    """DER++: a sample of past rows of bounded size is replayed, with their earlier states (arXiv 2004.07211).
 
-    alpha and beta are those of the authors' code (aimagelab/mammoth) for Split CIFAR-10 with a buffer of 200; for other
-    image sets it has 0.1 to 1 and 0.5 to 1, of logits and not of states. It replays as many rows as a step has, for
-    each term; a quarter is a choice made here, for cost, which no paper has.
+    The defaults of alpha and beta are those of the authors' code (aimagelab/mammoth) for Split CIFAR-10 with a buffer
+    of 200. For other image sets it uses 0.1 to 1 and 0.5 to 1. It compares logits instead of states, and replays as
+    many rows as a step has for each term. The smaller default of `fraction` saves time; no paper has tested it.
     """
 
     buffer_mib: PositiveInt = 64
     """Size of the sample with its states, on every worker's device [MiB]."""
     fraction: OpenFraction = 0.25
-    """Replayed rows in a step, as a share of the rows of a step, which come beside them."""
+    """Number of replayed rows in a step, relative to the step's own rows. They are additional rows."""
     alpha: NonNegativeFloat = 0.1
-    """Weight in the loss of the mean squared difference from the states that replayed rows had."""
+    """Weight in the loss of the mean squared difference from the earlier states of replayed rows."""
     beta: NonNegativeFloat = 0.5
     """Weight in the loss of the objective's loss on replayed rows."""
 
 
 class Derpp(Method):
-    """Replays rows of a reservoir, which is filled while training."""
+    """Replays rows of a reservoir, which fills during training."""
 
     Options = DerppOptions
     kind: ClassVar[str] = "derpp"
     options: DerppOptions
     rehearsal: Rehearsal
-    """What `prepare_model` begins; on all ranks it keeps the same."""
+    """The reservoir and its passes, set by `prepare_model`. All ranks hold the same rows."""
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Takes what was kept of the domains before."""
+        """Creates the rehearsal, with the reservoir of the earlier domains."""
         from adapt.method.derpp.reservoir import Rehearsal
 
         self.rehearsal = Rehearsal(self.options, setting)
         return model
 
     def begin(self, engine: TrainingEngine) -> None:
-        """From now on rows are kept."""
+        """Starts to collect rows in the reservoir."""
         self.rehearsal.fills = True
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """One pass for each micro-batch, with its share of what is replayed."""
+        """Yields one pass per micro-batch, each with its share of the replayed rows."""
         return self.rehearsal.losses(model, parts, step)
 
     def report(self) -> dict[str, float]:
-        """How many rows are kept."""
+        """Returns the number of rows in the reservoir."""
         return {"kept_rows": float(len(self.rehearsal.reservoir.rows))}
 
     def state(self) -> dict[str, Any]:
-        """The reservoir."""
+        """Returns the tensors of the reservoir."""
         return self.rehearsal.reservoir.tensors()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """The reservoir as it was."""
+        """Restores the reservoir from a checkpoint."""
         self.rehearsal.load(state)
 
     def carry(self, folder: Path) -> None:
-        """Hands the reservoir on."""
+        """Saves the reservoir for the next domain."""
         self.rehearsal.save(folder)
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """The replayed rows."""
+        """Returns the extra work of the replayed rows."""
         return Added(trained=self.options.fraction)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """The reservoir."""
+        """Returns the memory of the reservoir."""
         return AddedMemory(held=float(self.options.buffer_mib * 2**20))

@@ -1,9 +1,9 @@
-"""A uniform sample of all rows that were ever seen, of bounded size, and the passes in which its rows come again.
+"""A uniform sample of bounded size over all rows seen so far, and the passes that replay its rows.
 
-Every row of a run has a random number that follows from (seed, domain, number of the row) alone. Kept are the rows with
-the smallest, as many as fit: bottom-k sampling, which is uniform and needs no common state. So the sample is the same
-whatever ranks have seen which rows, and can be joined in any order (reservoir sampling, as arXiv 2004.07211 has it,
-depends on the order).
+Every row of a run gets a random number that depends only on (seed, domain, number of the row). The sample keeps the
+rows with the smallest numbers, as many as fit. This is bottom-k sampling: it is uniform and needs no shared state. So
+the sample does not depend on which rank has seen which row, and samples can be merged in any order. (The reservoir
+sampling of arXiv 2004.07211 depends on the order.)
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ from adapt.support.splitmix import mix
 
 RESERVOIR_FILE = "reservoir.safetensors"
 DRAWS = 0x0DE12
-"""Tells what is drawn from the reservoir from all else that is drawn by (seed, step)."""
+"""Constant in the seeds of draws from the reservoir, to make them independent of other draws by (seed, step)."""
 _PARTS = "inputs", "marks", "targets", "states"
 
 
 @dataclass(frozen=True)
 class KeptRow:
-    """A row, as the model saw it, and what the model made of it."""
+    """A row as the model saw it, with the model's last hidden states at its predictions."""
 
     priority: float
-    """In [0, 1): the smaller, the longer it stays."""
+    """Random number in [0, 1). Rows with smaller numbers are kept longer."""
     inputs: Tensor
-    """int32 [L], on the host."""
+    """int32 [L], the masked tokens, on the host."""
     marks: Tensor
-    """bool [3, L], on the host: where there is text, where documents start, where predictions are asked."""
+    """bool [3, L], on the host: True at text, at document starts, and at predicted positions."""
     targets: Tensor
-    """int32 [T], on the host."""
+    """int32 [T], the tokens to predict, on the host."""
     states: Tensor
-    """fp16 [T, H], on the device: the last hidden states where predictions are asked."""
+    """fp16 [T, H], on the device: the last hidden states at the predicted positions."""
 
     @property
     def bytes(self) -> int:
-        """What it takes."""
+        """The size of the row's tensors [bytes]."""
         return sum(part.numel() * part.element_size() for part in (getattr(self, name) for name in _PARTS))
 
 
 class Reservoir:
-    """The rows with the smallest priorities, as many as fit.
+    """The rows with the smallest priorities that fit into a budget.
 
     Args:
-        budget: their size [bytes].
+        budget: maximum size of all rows [bytes].
     """
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self.rows: list[KeptRow] = []
-        """By priority."""
+        """The rows, ordered by priority."""
         self.bound = 1.0
-        """Rows of this priority or a larger one are not kept any more."""
+        """Rows with this priority or a larger one are refused from now on."""
 
     def offer(self, rows: Sequence[KeptRow]) -> None:
-        """Keeps those of all rows so far that fit."""
+        """Adds rows, then drops the rows with the largest priorities that do not fit."""
         everyone, taken = sorted([*self.rows, *rows], key=lambda row: row.priority), 0
         for number, row in enumerate(everyone):
             taken += row.bytes
@@ -79,12 +79,12 @@ class Reservoir:
         self.rows = everyone
 
     def draw(self, count: int, *address: int) -> list[KeptRow]:
-        """Different rows, uniformly, by an address (seed, step); all, where there are fewer."""
+        """Draws `count` different rows uniformly, or all if there are fewer, seeded by the address (seed, step)."""
         draw = np.random.default_rng([number % 2**64 for number in address])
         return [self.rows[place] for place in draw.permutation(len(self.rows))[:count]]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it, for checkpoints and for the next domain; nothing where no row was ever kept or refused."""
+        """Returns all rows as tensors, for checkpoints and the next domain; empty if no row was ever offered."""
         bound = torch.tensor(self.bound, dtype=torch.float64)
         if not self.rows:
             return {"bound": bound} if self.bound < 1 else {}
@@ -99,11 +99,11 @@ class Reservoir:
         return {"bound": bound, "sizes": sizes, "priorities": priorities, **joined}
 
     def load(self, tensors: Mapping[str, Tensor], device: torch.device | str) -> None:
-        """Restores what `tensors` gave.
+        """Restores the tensors that `tensors` returned.
 
         Args:
-            tensors: from any device.
-            device: for the states.
+            tensors: tensors on any device.
+            device: device for the states.
         """
         if "inputs" not in tensors:
             self.rows, self.bound = [], float(tensors.get("bound", 1.0))
@@ -122,7 +122,7 @@ class Reservoir:
 
 
 def priorities(seed: int, domain: int, first: int, count: int) -> np.ndarray:
-    """Random numbers of some rows of a run, float64 [count] in [0, 1), by seed, domain and the rows' numbers."""
+    """Returns random numbers of consecutive rows, float64 [count] in [0, 1), by seed, domain and row number."""
     state = np.array([seed % 2**64], np.uint64)
     for number in (np.array([domain], np.uint64), np.arange(first, first + count, dtype=np.uint64)):
         state = mix(state + mix(number + np.uint64(1)))
@@ -131,18 +131,18 @@ def priorities(seed: int, domain: int, first: int, count: int) -> np.ndarray:
 
 
 class Rehearsal:
-    """A training in which rows of a reservoir come again.
+    """Replay of a reservoir's rows during a training.
 
     Args:
-        options: of the method.
-        setting: of the training; what the domain before left in `carried` is taken on.
+        options: the method's options.
+        setting: the training's setting. The reservoir in `carried`, if any, is loaded.
     """
 
     def __init__(self, options: DerppOptions, setting: Setting) -> None:
         self._options, self._setting = options, setting
         self.reservoir = Reservoir(options.buffer_mib * 2**20)
         self.fills = False
-        """Whether rows are kept: not in a trial of how much memory a pass takes."""
+        """Whether rows are collected. A trial of the memory use does not collect any."""
         if setting.carried and (file := setting.carried / RESERVOIR_FILE).exists():
             self.load(load_file(file))
 
@@ -151,12 +151,12 @@ class Rehearsal:
         self.reservoir.load(tensors, self._setting.device)
 
     def save(self, folder: Path) -> None:
-        """Writes the reservoir, if it holds anything."""
+        """Writes the reservoir, unless it is empty."""
         if tensors := self.reservoir.tensors():
             save_file({name: each.cpu() for name, each in tensors.items()}, folder / RESERVOIR_FILE)
 
     def losses(self, model: nn.Module, parts: Sequence[Corrupted], step: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The passes of a step, as `adapt.method.base.Method.losses` has them."""
+        """Yields the losses of a step's passes, like `adapt.method.base.Method.losses`."""
         rows = sum(len(part.input_ids) for part in parts)
         rank, world = (0, 1) if is_alone() else (dist.get_rank(), dist.get_world_size())
         seed = self._setting.seed
@@ -174,7 +174,7 @@ class Rehearsal:
     def _pass(
         self, model: nn.Module, part: Corrupted, replayed: Sequence[KeptRow], total: int
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The part's loss, what replayed rows add to that of the step, and the part's states where it is asked."""
+        """Returns a part's loss, the weighted loss on replayed rows, and the part's states at its predictions."""
         both, count = _joined(part, replayed), len(part.targets)
         positions, targets = both.asked(), both.answers()
 
@@ -193,7 +193,7 @@ class Rehearsal:
         return loss, extra, states[:count].detach()
 
     def _kept(self, part: Corrupted, numbers: Sequence[float], states: Tensor) -> list[KeptRow]:
-        """Those rows of a part that the reservoir may keep."""
+        """Returns the rows of a part whose priorities are low enough for the reservoir."""
         sizes, marks = part.positions.sum(1).tolist(), torch.stack((part.real, part.starts, part.positions), 1)
         rows = zip(numbers, part.input_ids, marks, part.targets.split(sizes), states.split(sizes), strict=True)
         return [
@@ -204,7 +204,7 @@ class Rehearsal:
 
 
 def _joined(part: Corrupted, replayed: Sequence[KeptRow]) -> Corrupted:
-    """A micro-batch with replayed rows behind its own."""
+    """Appends replayed rows to a micro-batch."""
     if not replayed:
         return part
     marks = torch.stack([row.marks for row in replayed], 1)
@@ -219,11 +219,11 @@ def _joined(part: Corrupted, replayed: Sequence[KeptRow]) -> Corrupted:
 
 
 def _of_all_ranks(kept: list[KeptRow], states: Tensor) -> list[KeptRow]:
-    """The rows that ranks would keep, of all of them. Hosts tell each other the rows, devices the states.
+    """Gathers the new rows of all ranks. Tokens are exchanged between hosts, states between devices.
 
     Args:
-        kept: by this rank.
-        states: any, for their width and device.
+        kept: this rank's new rows.
+        states: any states, which define width and device.
     """
     if is_alone():
         return kept

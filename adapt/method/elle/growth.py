@@ -98,7 +98,8 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
             raise ConfigError("elle.layers and elle.heads hold a number below 0", "models only grow: give 0 or more")
         if growth.layers > layers:
             raise ConfigError(
-                f"elle.layers adds {growth.layers} layers before domain {number} to {layers}: each is copied once",
+                f"elle.layers adds {growth.layers} layers before domain {number} to {layers}, but each is copied at"
+                " most once",
                 f"give at most {layers} there",
             )
         if shared and growth.heads % shared:
@@ -110,7 +111,7 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
         if heads and hidden * growth.heads % heads:
             raise ConfigError(
                 f"elle.heads adds {growth.heads} heads to {heads}: states of width {hidden} cannot grow in proportion",
-                "give a number of heads by which they can, such as as many as there are",
+                f"give a number of heads that keeps the width whole, such as {heads}",
             )
         hidden += hidden * growth.heads // heads if heads else 0
         layers, heads = layers + growth.layers, heads + growth.heads

@@ -92,7 +92,7 @@ class MaskLearning:
             return ""
         reached = steepness_at(max(done - 1, 0), self._steps, self._steepest)
         return (
-            f"the masks became {reached:.3g} steep and were to become {self._steepest:g}: the model computes with"
+            f"the masks reached a steepness of {reached:.3g} instead of {self._steepest:g}: the model computes with"
             " steeper masks than it learnt with"
         )
 

@@ -110,7 +110,8 @@ class Lora(Method):
         check_units(model)
         if self.options.intruders < 1 and self.options.kind not in WHOLE_BASES:
             raise ConfigError(
-                f"lora.intruders is {self.options.intruders}, but {self.options.kind} keeps no weight as it was",
+                f"lora.intruders is {self.options.intruders}, but {self.options.kind} does not keep the original"
+                " weights",
                 "leave lora.intruders at 1, or set lora.kind to lora, dora or mica",
             )
         if self.options.kind == "corda":

@@ -159,7 +159,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         ({"length": 128}, r"elle.prompt_length is 128, but the model takes 128 tokens"),
         (
             {"training": 127},
-            r"training.sequence_length is 127, but beside a prompt of 2 vectors the model takes 126",
+            r"training.sequence_length is 127, but with a prompt of 2 vectors the model takes 126",
         ),
         ({"streaming": True}, r"the prototype of a domain is measured on prepared text"),
     ]

@@ -148,7 +148,7 @@ def test_what_cannot_work_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     faults = [
         (Hat(HatOptions(width=5)), False, r"hat asks for plugins of width 5, but those of .* have 6"),
         (Cpt(CptOptions(width=6)), False, r"cpt asks for plugins of form 'parallel', but those of .* 'sequential'"),
-        (Hat(HatOptions(on="model")), False, r"carries plugins, and method.kind hat cannot be trained beside"),
+        (Hat(HatOptions(on="model")), False, r"has plugins, and method.kind hat cannot be combined with"),
         (Hat(HatOptions(width=6)), True, r"corpus\.streaming is set, but the prototype of a domain"),
     ]
     for method, streaming, words in faults:
@@ -172,4 +172,4 @@ def test_masks_of_a_training_that_ended_early_are_said_to_be_less_steep() -> Non
     method = Hat(HatOptions(width=4))
     method.prepare_model(ready("bert"), Setting(domain="cs", length=9))
     assert method.cut_short(9) == ""
-    assert "became 200 steep and were to become 400" in method.cut_short(5)
+    assert "reached a steepness of 200 instead of 400" in method.cut_short(5)

@@ -179,7 +179,7 @@ def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
 
 def test_intruders_want_a_kind_that_keeps_weights_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ConfigError, match=r"lora\.intruders is 0\.5, but pissa keeps no weight as it was"):
+    with pytest.raises(ConfigError, match=r"lora\.intruders is 0\.5, but pissa does not keep the original weights"):
         Lora(LoraOptions(kind="pissa", intruders=0.5)).check(Config(), tmp_path)
     assert not {"layers", "intruders"} & Lora(LoraOptions()).settings().keys()
     assert Lora(LoraOptions(layers=0.2, intruders=0.5)).settings()["layers"] == 0.2
