@@ -1,4 +1,4 @@
-"""The typed configuration: what a user may set, with its meaning, unit and default.
+"""The typed configuration of a job: the fields that a user may set, with their meaning, unit and default.
 
 Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code).
 """

@@ -1,4 +1,4 @@
-"""The text: corpora, how they are mixed, and what is held out of them."""
+"""Configuration of the text: corpora, how they are mixed, and what is held out for evaluation."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from adapt.config.fields import (
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Texts that a model is to be judged on later, and must not have seen."""
+    """Texts for a later evaluation, which must not occur in the training text."""
 
     name: str
-    """A short name, for reports."""
+    """Short name, shown in reports."""
     paths: str | list[str]
-    """Files, folders or globs, like corpus.paths."""
+    """Files, folders or globs, as in corpus.paths."""
     text_field: str = "text"
-    """Field that holds the text, or the list of its words (task.kind `tokens`)."""
+    """Field that holds the text, or its list of words (for task.kind `tokens`)."""
     pair_field: str | None = None
-    """Field that holds a second text, like task.pair_field."""
+    """Field that holds a second text, as in task.pair_field."""
 
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """One of several sources of a corpus."""
+    """One of several sources of the corpus."""
 
     name: str
-    """A short name, for folders and reports."""
+    """Short name, used for folders and reports."""
     source: Literal["files", "docstrings", "dataset"] = "files"
     """Like corpus.source."""
     paths: str | list[str] = how_list()
@@ -52,13 +52,13 @@ class SourceConfig:
     packages: list[str] = how_list()
     """Like corpus.packages."""
     text_field: str | None = None
-    """Like corpus.text_field; null inherits it."""
+    """Like corpus.text_field; null takes the value of corpus.text_field."""
     text_unit: Literal["line", "paragraph"] | None = None
-    """Like corpus.text_unit; null inherits it."""
+    """Like corpus.text_unit; null takes the value of corpus.text_unit."""
     decontaminate: list[EvaluationSet] = how_list()
-    """Evaluation sets for this source alone, besides those of corpus.decontaminate."""
+    """Evaluation sets whose texts are removed from this source only, in addition to those of corpus.decontaminate."""
     weight: NonNegativeFloat | None = None
-    """Share of this source in training, relative to the other sources' weights."""
+    """Sampling weight of this source in training, relative to the weights of the other sources."""
 
 
 @dataclass(frozen=True)
@@ -69,81 +69,87 @@ class CorpusConfig:
     """`files` reads corpus.paths; `dataset` reads the `datasets` repository corpus.dataset; `docstrings` reads the
     docstrings of the installed Python packages (a demo corpus)."""
     paths: str | list[str] = how_list()
-    """Files, folders or globs, on this machine or at s3://, gs://, hf://, https:// and the like: .jsonl, .json, .csv,
-    .tsv, .txt, each also as .gz, .zst, .xz or .bz2; .parquet, .arrow. One path or a list."""
+    """Files, folders or globs, local or remote (s3://, gs://, hf://, https:// and others), one path or a list. Formats:
+    .jsonl, .json, .csv, .tsv and .txt, each also compressed as .gz, .zst, .xz or .bz2; .parquet; .arrow."""
     dataset: str | None = how(None)
-    """`dataset`: id on the Hugging Face Hub, or a folder that `datasets` can load; it is streamed."""
+    """`dataset`: id of a dataset on the Hugging Face Hub, or a folder that `datasets` can load. The dataset is
+    streamed."""
     dataset_config: str | None = how(None)
-    """`dataset`: name of the dataset's configuration, where there are several."""
+    """`dataset`: name of the dataset's configuration, needed if the dataset has several."""
     dataset_split: str = how("train")
     """`dataset`: split of the dataset."""
     dataset_revision: str | None = how(None)
-    """`dataset`: branch, tag or commit; null is the latest commit of the main branch when the job starts."""
+    """`dataset`: branch, tag or commit; null takes the latest commit of the main branch at the start of the job."""
     packages: list[str] = how_list()
-    """`docstrings`: the installed packages whose docstrings are read; empty reads those of all packages."""
+    """`docstrings`: installed packages whose docstrings are read; an empty list reads all packages."""
     sources: list[SourceConfig] = how_list()
-    """Several sources in place of the one that the fields above describe: a list of {name, weight, paths, …} with the
-    same fields."""
+    """Several sources instead of the single one described by the fields above: a list of {name, weight, paths, …} with
+    the same fields."""
     text_field: str = "text"
     """Field (jsonl) or column (csv, parquet, Arrow) that holds the text."""
     text_unit: Literal["line", "paragraph"] = "line"
-    """What one document of plain text is: a `line`, or a `paragraph`, the lines up to a blank one."""
+    """What counts as one document in plain text files: each `line`, or each `paragraph` (lines separated by blank
+    lines)."""
     max_record_mib: PositiveInt = 32
-    """Largest record (line, paragraph, cell) that is read [MiB]; larger ones are skipped and counted as unreadable."""
+    """Largest record (line, paragraph or cell) that is read [MiB]; larger records are skipped and counted as
+    unreadable."""
     cleaning: list[str | dict[str, Any]] = field(
         default_factory=lambda: [{"length": {"min_characters": 20}}, {"letters": {"min_fraction": 0.5}}]
     )
-    """Cleaning blocks that documents pass in this order, each `name` or `name: {option: value}`: fix_unicode, language,
-    length, letters, symbols, repetition, boilerplate, pii, or your own, `package.module:Class`. The files in
-    `adapt/corpus/cleaning/` list the options."""
+    """Cleaning steps, applied to each document in this order. Each is `name` or `name: {option: value}`; names are
+    fix_unicode, language, length, letters, symbols, repetition, boilerplate, pii, or your own `package.module:Class`.
+    The files in `adapt/corpus/cleaning/` list the options."""
     write_rejects: bool = how(False)
-    """Keep every dropped document with the reason, as rejects/*.jsonl.gz in the folder of the prepared corpus."""
+    """Write every dropped document, with the reason, to rejects/*.jsonl.gz in the folder of the prepared corpus."""
     decontaminate: list[EvaluationSet] = how_list()
-    """Evaluation sets whose texts must not be in the corpus, a list of {name, paths, text_field, pair_field}. A
-    document that holds all or much of such a text, before or after cleaning, is dropped and counted for the set. An
-    evaluation file is refused if more than max_bad_fraction of its records cannot be read."""
+    """Evaluation sets whose texts must not occur in the corpus: a list of {name, paths, text_field, pair_field}. A
+    document that contains all or much of such a text, before or after cleaning, is dropped and counted for that set. An
+    evaluation file with more than max_bad_fraction of unreadable records is an error."""
     decontaminate_ngram: PositiveInt = 13
-    """Length of the n-grams by which evaluation texts are found [words]."""
+    """Length of the n-grams that detect evaluation texts in documents [words]."""
     decontaminate_overlap: OpenFraction = 0.5
-    """A document is dropped if it has this share of an evaluation text's n-grams, or if the evaluation text has this
-    share of the document's n-grams."""
+    """A document is dropped if it contains this share of an evaluation text's n-grams, or if the evaluation text
+    contains this share of the document's n-grams."""
     deduplicate: Literal["none", "exact", "near"] = "none"
-    """Keep only one of several duplicates, over all files and sources (dontstop sequence: within a domain). `exact`:
-    documents with the same text, up to case, spaces and Unicode form, are duplicates; `near`: so are documents that
-    share most of their n-grams (MinHash LSH)."""
+    """Keep only one copy of duplicate documents, over all files and sources (in dontstop sequence: within a domain).
+    `exact` removes documents with the same text, ignoring case, spaces and Unicode form; `near` also removes documents
+    that share most of their n-grams (MinHash LSH)."""
     near_ngram: PositiveInt = 5
     """`near`: length of the n-grams that are compared [words]."""
     near_permutations: PositiveInt = 256
-    """`near`: numbers in the MinHash signature of a document."""
+    """`near`: length of each document's MinHash signature. More permutations estimate the similarity better and take
+    more memory and time."""
     near_threshold: OpenFraction = 0.8
-    """`near`: two documents are duplicates if the Jaccard similarity of their n-grams is at least this."""
+    """`near`: two documents are duplicates if the Jaccard similarity of their n-grams is at least this value."""
     max_bad_fraction: Fraction = how(0.01)
     """The job fails if more than this share of the records is unreadable (malformed JSON, no text, invalid UTF-8)."""
     heldout_fraction: Fraction = 0.01
     """Share of the documents that is held out of training for evaluation, chosen by a hash of their text without case
-    and spaces. The same documents are left out of replayed text and of pools."""
+    and spaces. The same documents are also excluded from replayed text and pools."""
     streaming: bool = False
-    """Read, clean and tokenize the corpus during training, in one pass, and not before: for corpora too large to
-    prepare. The length of the run must be given in steps or tokens; the run ends earlier if the corpus does."""
+    """Read, clean and tokenize the corpus during training, in a single pass, instead of preparing it first. For corpora
+    that are too large to prepare. Set the length of the run in steps or tokens; the run ends earlier if the corpus is
+    exhausted."""
 
 
 @dataclass(frozen=True)
 class MixtureConfig:
-    """How several sources share a training run."""
+    """How the sources of a corpus share a training run."""
 
     order: Literal["interleaved", "sequential"] = "interleaved"
-    """`interleaved` mixes rows of all sources throughout the run; `sequential` takes one source after another, as
-    listed."""
+    """`interleaved` mixes rows of all sources throughout the run; `sequential` trains on one source after another, in
+    the order of the list."""
     temperature: PositiveFloat = 1.0
-    """Sources without weights have shares in proportion to rows^(1/temperature): at 1 every row comes once in an epoch;
-    higher values even out large and small sources (5 is usual for languages, arXiv 1907.05019)."""
+    """Sources without weights are sampled in proportion to rows^(1/temperature). At 1, every row is seen once per
+    epoch; higher values balance large and small sources (5 is usual for languages, arXiv 1907.05019)."""
     exhausted: Literal["repeat", "stop"] = "repeat"
-    """When a source has given all its rows, `repeat` starts the source again, and `stop` ends the run."""
+    """What happens when all rows of a source have been used: `repeat` starts the source again, `stop` ends the run."""
     replay_paths: str | list[str] = how_list()
-    """General text that is mixed into the whole run against forgetting: files, folders or globs like corpus.paths."""
+    """General text mixed into the whole run to reduce forgetting: files, folders or globs, as in corpus.paths."""
     replay_text_field: str = how("text")
     """Field that holds the text of the replayed corpus."""
     replay_fraction: ProperFraction = 0.1
-    """Share of the run's rows that are replayed, where replay_paths is given."""
+    """Share of the run's rows that are replayed text; only used if replay_paths is set."""
     replay_last: ProperFraction | None = None
-    """That share at the end of the run, to which it grows or falls in a straight line; null keeps replay_fraction."""
+    """Share of replayed rows at the end of the run, reached linearly from replay_fraction; null keeps replay_fraction
+    throughout."""

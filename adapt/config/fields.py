@@ -1,7 +1,7 @@
-"""What sections are made of: types with ranges, the mark that tells how from what, and reading them from plain values.
+"""Building blocks of configuration sections: number types with ranges, and the mark `how`.
 
-A field made with `how(...)` says how the work is done, not what comes out; it never enters a stage's key, so changing
-it redoes nothing.
+A field declared with `how(...)` changes how the work is done, not its result. Such a field is not part of any stage's
+key, so changing it repeats no work.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ T = TypeVar("T")
 
 
 def how(default: T) -> T:
-    """A field that changes how the work is done and not its result."""
+    """Declares a field that changes how the work is done but not its result."""
     value: T = field(default=default, metadata={"how": True})
     return value
 
 
 def how_list() -> Any:
-    """Like `how`, for a list that is empty by default (paths: the digest of what they hold is in the key instead)."""
+    """Declares a `how` field that is a list, empty by default.
+
+    For paths, a stage's key contains a digest of the file contents instead.
+    """
     return field(default_factory=list, metadata={"how": True})
 
 
 def what(section: Any) -> dict[str, Any]:
-    """The fields of a section that determine results: everything not marked `how`."""
+    """Returns the fields of a section that determine results, by name: all that are not marked `how`."""
     return {f.name: getattr(section, f.name) for f in fields(section) if not f.metadata.get("how")}

@@ -1,4 +1,4 @@
-"""The whole configuration of a job, and what each kind of job requires and sets by default."""
+"""The configuration of a job, and what each kind of job requires and sets by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, Se
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Every field by its dotted name, for trackers and messages, with the options of the chosen kinds alone."""
+    """Returns every field by its dotted name, for trackers and messages.
+
+    Options are included only for the chosen kinds.
+    """
     sections = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "select_options"}
     if (options := sections.pop("method_options")) is not None:
         sections[section_of(config.method.kind)] = options
@@ -42,13 +45,13 @@ def flat(config: Config) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Config:
-    """Job."""
+    """The configuration of a job: a name, a seed, and sections."""
 
     name: str = "dapt"
-    """A readable name for the output folders; it is not part of their identity. dontstop sequence stops if a sequence
-    of this name was begun with another order of domains, or with other text."""
+    """Readable name of the output folders. It is not part of their identity: results are reused whatever the name.
+    dontstop sequence stops if a sequence of this name was started with another order of domains or other text."""
     seed: int = 0
-    """Seed of data order, masks and dropout."""
+    """Seed of the data order, masks and dropout."""
     model: ModelConfig = field(default_factory=ModelConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
@@ -59,8 +62,8 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     tasks: list[TaskConfig] = how_list()
-    """Further tasks, a list of sections like `task`. dontstop tapt trains on the text of all tasks, dontstop evaluate
-    compares models on them, and dontstop sequence takes them as end tasks, each with its `domain`."""
+    """Further tasks: a list of sections like `task`. dontstop tapt trains on the text of all tasks, dontstop evaluate
+    compares models on them, and dontstop sequence uses them as end tasks, each with its `domain`."""
     tapt: TaptConfig = field(default_factory=TaptConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
@@ -74,28 +77,30 @@ class Config:
     storage: StorageConfig = field(default_factory=StorageConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     method_options: Any = None
-    """The options of the method that method.kind names, from the section with the method's name; None for defaults."""
+    """Options of the method that method.kind names, read from the section with the method's name; None means
+    defaults."""
     select_options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The options of the selections and of the embedder that section `select` names, by section, where it has a pool;
-    what is left out has its default."""
+    """Options of the selections and of the embedder named in section `select`, by section. Empty without a pool.
+    Options that are not set have their defaults."""
 
 
-@dataclass(frozen=True, eq=False)  # each is the only one of its kind, and so can be a key
+@dataclass(frozen=True, eq=False)  # compared by identity, so that it can be a key of a cache
 class Kind:
-    """A job."""
+    """A kind of job: its name, the sections that it requires, and its defaults."""
 
     name: str
     description: str
     corpus: bool = True
-    """Whether it must have `corpus`."""
+    """Whether the job requires `corpus`."""
     sources: bool = False
     """Whether `corpus` must be a list of sources."""
     task: bool = False
-    """Whether it must have `task`."""
+    """Whether the job requires `task`."""
     selects: bool = False
-    """Whether it can train on what it selects of a pool (`select.pool_paths`) in place of a corpus."""
+    """Whether the job can train on documents selected from a pool (`select.pool_paths`) instead of a corpus."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The job's own defaults, by dotted field name. A length in epochs or tokens overrides a default in steps."""
+    """Defaults that differ from those of the fields, by dotted field name. A length in epochs or tokens overrides a
+    default in steps."""
 
 
 DAPT = Kind(
@@ -103,12 +108,12 @@ DAPT = Kind(
     "Domain-adaptive pre-training: adapts a model to a corpus (Don't Stop Pretraining, section 3).",
     selects=True,
 )
-"""The job that a configuration is taken for where no other is named."""
+"""The default job, if a configuration names no other."""
 TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}
-"""TAPT's own defaults. Advice on what to run computes costs with them."""
+"""TAPT's defaults for length and learning rate. Advice on what to run also computes costs with them."""
 
 
-@cache  # a kind is known by itself
+@cache  # returns the same object for the same kind, because kinds are compared by identity
 def without_corpus(kind: Kind) -> Kind:
-    """The same job where its text comes from elsewhere."""
+    """Returns the same job without the requirement of a corpus, for text from another source."""
     return replace(kind, corpus=False)

@@ -1,4 +1,4 @@
-"""Tables of plug-ins: the kinds that a field of the configuration may name, built in or a user's own."""
+"""Tables of plug-ins: the kinds that a configuration field may name, built in or written by a user."""
 
 import hashlib
 import importlib
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class Kinds(dict[str, str], Generic[T]):
-    """The kinds that a field may name, each with its place, `package.module:name`. Only `load` imports it.
+    """The kinds that a field may name, each with its import path `package.module:name`. Only `load` imports them.
 
     Args:
-        field: of the configuration, for messages.
-        places: those built in. A further one is its file, its test and a line here.
-        base: place of the class that a user's own kind must inherit from; empty where all are built in.
+        field: dotted name of the configuration field, for messages.
+        places: import paths of the built-in kinds. To add one, write its file and its test, and add a line here.
+        base: import path of the class that a user's own kind must inherit from; empty if users cannot add kinds.
     """
 
     def __init__(self, field: str, places: Mapping[str, str], base: str = "") -> None:
@@ -28,10 +28,10 @@ class Kinds(dict[str, str], Generic[T]):
         self.field, self.base = field, base
 
     def place(self, name: str) -> str:
-        """Where a kind is: one of the table, or a user's own by `package.module:Class`.
+        """Returns the import path of a kind. A user's own kind is named by its import path.
 
         Raises:
-            ConfigError: there is none of this name; names the nearest.
+            ConfigError: no kind has this name; the message suggests the nearest one.
         """
         place = self.get(name, name if self.base else "")
         if ":" not in place:
@@ -44,8 +44,8 @@ class Kinds(dict[str, str], Generic[T]):
         """Imports a kind.
 
         Raises:
-            ConfigError: there is none of this name, or a user's own cannot be imported, does not inherit from the base,
-                lacks something, or has options without defaults.
+            ConfigError: no kind has this name, or a user's own cannot be imported, does not inherit from the base,
+                lacks an abstract method, or has options without defaults.
         """
         place = self.place(name)
         loaded: T = imported(self.field, place)
@@ -54,14 +54,14 @@ class Kinds(dict[str, str], Generic[T]):
         return loaded
 
     def read(self, name: str, given: Mapping[str, Any]) -> Any:
-        """The options of a kind: an instance of its `Options`, a dataclass, or None where it has none.
+        """Returns the options of a kind: an instance of its dataclass `Options`, or None if it has no options.
 
         Args:
-            name: of the kind.
-            given: fields by name; the others have their defaults.
+            name: name of the kind.
+            given: values of fields by name; the other fields have their defaults.
 
         Raises:
-            ConfigError: as `load` and `read_options`.
+            ConfigError: for the reasons given at `load` and `read_options`.
         """
         options = getattr(self.load(name), "Options", None)
         if options is None and given:
@@ -69,7 +69,7 @@ class Kinds(dict[str, str], Generic[T]):
         return None if options is None else read_options(name, options, given)
 
     def source(self, name: str) -> dict[str, str]:
-        """What the source of a kind adds to the keys of stages: nothing for those built in."""
+        """Returns what a kind's source code adds to the keys of stages: nothing for built-in kinds."""
         return {} if name in self else {"source": source_digest(self.load(name))}
 
     def _check(self, place: str, loaded: Any) -> None:
@@ -85,52 +85,52 @@ class Kinds(dict[str, str], Generic[T]):
             return
         if not (isinstance(options, type) and is_dataclass(options)):
             raise ConfigError(f"{self.field}: {place}.Options is no dataclass", "make it a frozen dataclass, or None")
-        if needed := [each.name for each in fields(options) if each.default is each.default_factory is MISSING]:
+        if needed := [f.name for f in fields(options) if f.default is f.default_factory is MISSING]:
             what = f"{self.field}: {place}.Options: no default for {', '.join(needed)}"
             raise ConfigError(what, "give every option a default")
 
 
 def imported(field: str, place: str) -> Any:
-    """What is at `package.module:name`.
+    """Imports and returns the object at `package.module:name`.
 
     Raises:
-        ConfigError: the module cannot be imported, or has nothing of that name.
+        ConfigError: the module cannot be imported, or has no object of that name.
     """
     module, _, name = place.partition(":")
     try:
         content = importlib.import_module(module)
-    except Exception as error:  # whatever a user's module does when it is loaded
+    except Exception as error:  # a user's module may raise anything when it is imported
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"{field}: {module} cannot be imported ({reason})",
             "mend the module, or put its folder on PYTHONPATH, also of the cluster's workers",
         ) from error
     if not hasattr(content, name):
-        named = [each for each in vars(content) if not each.startswith("_")]
-        raise ConfigError(f"{field}: {module} has no {name}", nearest(name, named, "correct the name"))
+        public = [own for own in vars(content) if not own.startswith("_")]
+        raise ConfigError(f"{field}: {module} has no {name}", nearest(name, public, "correct the name"))
     return getattr(content, name)
 
 
 def source_digest(kind: Any) -> str:
-    """The digest of the file that defines a class.
+    """Returns the SHA-256 digest of the file that defines a class.
 
-    It enters the keys of stages, so that a change of a user's own kind is noticed.
+    It is part of the keys of stages, so that a change of a user's code is noticed.
     """
     return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
 
 
 def read_options(place: str, kind: type[T], given: Mapping[str, Any]) -> T:
-    """Options as a configuration gives them.
+    """Reads options from configuration values.
 
     Args:
-        place: what messages call them: the name of the kind.
-        kind: a dataclass.
-        given: its fields by name.
+        place: name of the kind, for messages.
+        kind: the options' dataclass.
+        given: values of fields by name.
 
     Raises:
-        ConfigError: a field is not known, of another type, or out of the range that its annotation names.
+        ConfigError: a field is unknown, has the wrong type, or is out of the range of its annotation.
     """
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
             fix = nearest(name, known) if known else "remove it: there is nothing to set"

@@ -1,4 +1,4 @@
-"""Plain values, as YAML and command lines give them, become dataclasses: pydantic checks types and ranges."""
+"""Turns plain values from YAML and command lines into dataclasses; pydantic checks types and ranges."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _WORDS |= {Mapping: "dict", Sequence: "list"}
 
 
 def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
-    """Values as a type has them: a dataclass of fields, a list of these, or a field's own type.
+    """Converts plain values to a type: a dataclass of fields, a list of these, or a field's type.
 
     Args:
-        kind: the type. Whole numbers are taken for real ones, and the text of a number (which placeholders of chains
-            leave) for the number; nothing else is converted.
+        kind: the type. Integers are accepted as floats, and numbers as text (from placeholders in chains) are
+            converted; nothing else is converted.
         values: plain values.
-        name: what is read, as messages begin it: a section, or a field.
-        see: where to look further, for messages; may be empty.
+        name: section or field that is read, for messages.
+        see: hint on where to read more, for messages; may be empty.
 
     Raises:
-        ConfigError: names the first field that is of another type, out of its range or not finite.
+        ConfigError: names the first field that has the wrong type, is out of its range, or is not finite.
     """
     from pydantic import ValidationError
 
@@ -57,33 +57,33 @@ def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
 
 
 def check_dataclass(section: Any, name: str = "") -> None:
-    """Checks a dataclass that was made in Python.
+    """Checks the field values of a dataclass that was built in Python.
 
     Raises:
-        ConfigError: as `read_fields`.
+        ConfigError: for the reasons given at `read_fields`.
     """
     read_fields(type(section), asdict(section), name)
 
 
 def hints_of(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields, with their ranges."""
+    """Returns the types of a dataclass's fields, with their ranges."""
     return _hints(kind)
 
 
 def options_of(kind: Any) -> tuple[Any, ...]:
-    """The types of a union; the type itself if it is none."""
+    """Returns the member types of a union, or the type itself if it is not a union."""
     if get_origin(kind) in (Union, UnionType):
         return tuple(option for each in get_args(kind) for option in options_of(each))
     return (kind,)
 
 
 def takes_null(kind: Any) -> bool:
-    """Whether a field of a type may be null."""
+    """Returns whether a field of this type may be null."""
     return any(option in (NoneType, Any) for option in options_of(kind))
 
 
 def field_name(keys: Sequence[str | int]) -> str:
-    """A field as messages call it: `corpus.sources, entry 2, weight`."""
+    """Returns a field's name as messages show it, such as `corpus.sources, entry 2, weight`."""
     name = str(keys[0])
     for before, key in pairwise(keys):
         name += f", entry {key + 1}" if isinstance(key, int) else f", {key}" if isinstance(before, int) else f".{key}"
@@ -91,7 +91,7 @@ def field_name(keys: Sequence[str | int]) -> str:
 
 
 def type_words(kind: Any, with_range: bool = False) -> list[str]:
-    """The types and values that a field takes, as messages call them."""
+    """Returns the types and values that a field accepts, as messages show them."""
     options = options_of(kind)
     ranges = {option: f" {_limits(option)}" if with_range and _limits(option) else "" for option in options}
     return list(dict.fromkeys(f"{word}{ranges[option]}" for option in options for word in _named(option)))
@@ -114,7 +114,7 @@ def _validated(kind: Any, values: Any) -> Any:
 
 
 def _with_numbers(kind: Any, values: Any, errors: Sequence[Any]) -> Any:
-    """The values with numbers in place of their text, where errors say that numbers are wanted."""
+    """Returns the values with texts converted to numbers wherever an error says that a number is expected."""
     values = deepcopy(values)
     for error in errors:
         keys, _, value = _place(kind, values, error["loc"])
@@ -130,7 +130,7 @@ def _with_numbers(kind: Any, values: Any, errors: Sequence[Any]) -> Any:
 
 
 def _check_numbers(value: Any, *keys: str | int) -> None:
-    """Refuses numbers that are not finite, and whole ones that generators of random numbers do not take."""
+    """Raises ConfigError for numbers that are not finite or, because random generators reject them, beyond 64 bits."""
     if isinstance(value, Mapping):
         for key, content in value.items():
             _check_numbers(content, *([] if keys == ("",) else keys), str(key))
@@ -146,7 +146,7 @@ def _check_numbers(value: Any, *keys: str | int) -> None:
 
 
 def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str) -> ConfigError:
-    """What pydantic found, as one line: the field, what it takes, what it got; and how to mend it."""
+    """Turns pydantic's errors into one line: the field, the types it accepts, the value it got, and how to fix it."""
     keys, wanted, value = _place(kind, values, errors[0]["loc"])
     shown = field_name([*filter(None, [name]), *keys]) if keys or name else "the value"
     ours = [each for each in errors if _place(kind, values, each["loc"])[0] == keys]
@@ -170,7 +170,7 @@ def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str
 
 
 def _place(kind: Any, values: Any, location: Sequence[Any]) -> tuple[list[str | int], Any, Any]:
-    """The keys of a location as far as they are fields and positions, with the type and the value found there."""
+    """Returns the keys of a location as far as they are fields and list positions, with the type and value there."""
     keys: list[str | int] = []
     for key in location:
         inner = next(_below(kind, values, key), None)
@@ -195,7 +195,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _range(kind: Any, value: Any) -> str:
-    """The range that a number is out of, as `>=0 and <=1`; empty if it is of no type with a range."""
+    """Returns the range that a number violates, as `>=0 and <=1`; empty if no type with a range accepts it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     for option in options_of(kind):
@@ -205,13 +205,13 @@ def _range(kind: Any, value: Any) -> str:
 
 
 def _limits(kind: Any) -> str:
-    """The range of a type, as `>=0 and <=1`; empty if it has none."""
+    """Returns the range of a type, as `>=0 and <=1`; empty if it has none."""
     marks = [mark for mark in getattr(kind, "__metadata__", ()) if type(mark) in _SIGNS]
     return " and ".join(f"{_SIGNS[type(mark)][0]}{getattr(mark, _SIGNS[type(mark)][1])}" for mark in marks)
 
 
 def _named(option: Any) -> list[str]:
-    """A type as messages call it."""
+    """Returns the names of a type as messages show them."""
     bare = _bare(option)
     if get_origin(bare) is Literal:
         return [", ".join(map(str, get_args(bare)))]
@@ -225,7 +225,7 @@ def _choices(option: Any) -> tuple[Any, ...]:
 
 
 def _mended(words: Sequence[str], choices: Sequence[str], value: Any) -> str:
-    """What a value of the wrong type was probably meant to be, or nothing."""
+    """Suggests what a value of the wrong type was probably meant to be; empty if nothing is close."""
     text = str(value)
     same = [choice for choice in choices if choice.lower() == text.lower()]
     if near := same or get_close_matches(text, choices, 1):

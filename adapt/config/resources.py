@@ -1,4 +1,4 @@
-"""Resources of a job, storage of its results, and trackers."""
+"""Configuration of a job's resources, of the storage of its results, and of experiment trackers."""
 
 from __future__ import annotations
 
@@ -8,73 +8,74 @@ from typing import Literal, TypeAlias
 from adapt.config.fields import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 Workers: TypeAlias = int | tuple[int, int]
-"""How many training processes there are; or the fewest and the most, where it may change."""
+"""Number of training processes, or its smallest and largest value if it may change during a training."""
 
 
 def fewest_of(workers: Workers) -> int:
-    """The number of workers, or the lower end of its range."""
+    """Returns the number of workers, or the lower end of its range."""
     return workers if isinstance(workers, int) else workers[0]
 
 
 def most_of(workers: Workers) -> int:
-    """The number of workers, or the upper end of its range."""
+    """Returns the number of workers, or the upper end of its range."""
     return workers if isinstance(workers, int) else workers[1]
 
 
 @dataclass(frozen=True)
 class ResourcesConfig:
-    """Where the work runs."""
+    """Where the work runs, and on how many devices."""
 
     address: str | None = None
-    """Address of a Ray cluster; null takes RAY_ADDRESS from the environment, else starts Ray on this machine."""
+    """Address of a Ray cluster; null takes RAY_ADDRESS from the environment, or else starts Ray on this machine."""
     workers: PositiveInt | tuple[int, int] = 1
-    """Training processes, one for each device; or [fewest, most]: training starts with as many as there is room for,
-    goes on with fewer when a node is lost, and with more when one comes. The numbers between them that
-    training.global_batch_size is no multiple of are passed over."""
+    """Number of training processes, one per device, or a range [fewest, most]: training starts with as many as fit,
+    continues with fewer when a node is lost, and with more when one joins. Numbers that do not divide
+    training.global_batch_size are skipped."""
     cpus_per_worker: PositiveFloat = 1.0
-    """CPU cores each training process reserves."""
+    """CPU cores reserved by each training process."""
     trainings_per_machine: PositiveInt | None = None
-    """Trainings without GPUs that share a machine, each of which computes on its share of the cores; small ones are
-    quicker side by side. null is 1, which computes on all cores, and in a search on this machine as many as
-    tune.at_once, if there is a core for each worker and memory for all."""
+    """Number of CPU trainings that share a machine, each on its share of the cores; small models train faster side by
+    side. null is 1, on all cores; in a search on one machine it is tune.at_once, if each worker has a core and memory
+    suffices."""
     gpus_per_worker: NonNegativeFloat | None = None
-    """GPUs each training process holds; null is 1 where the cluster has GPUs now and 0 where it has none. Set this
-    field on a cluster that starts GPU nodes only when they are asked for."""
+    """GPUs reserved by each training process; null is 1 if the cluster has GPUs at the start, else 0. Set this field on
+    an autoscaling cluster that adds GPU nodes on demand."""
     zero_stage: Literal[0, 1, 2, 3] = 0
-    """DeepSpeed ZeRO stage: what is sharded over the workers (1 optimizer, 2 + gradients, 3 + parameters)."""
+    """DeepSpeed ZeRO stage: what is sharded over the workers (1: optimizer state, 2: also gradients, 3: also
+    parameters)."""
     offload: Literal["none", "optimizer", "all"] = "none"
-    """What is kept in the memory of the machine in place of the GPU's: `none` nothing, `optimizer` the optimizer's
-    state (ZeRO 2 and 3), `all` the parameters too (ZeRO 3)."""
+    """What is kept in the machine's memory instead of the GPU's: `none` nothing, `optimizer` the optimizer state (ZeRO
+    2 and 3), `all` the parameters too (ZeRO 3)."""
     device_memory_gib: PositiveFloat | None = None
-    """Memory of one device [GiB], for the check that the training fits; null takes what the cluster's devices have."""
+    """Memory of one device [GiB], to check that the training fits; null takes the memory of the cluster's devices."""
     price_per_device_hour: NonNegativeFloat | None = None
-    """Price of one device for an hour, in any currency, for `plan` and the records."""
+    """Price of one device per hour, in any currency, shown in plans and records."""
     max_failures: NonNegativeInt = 3
-    """How often a run begins again at its last checkpoint after a worker has crashed, before it gives up. Node
+    """Number of times that a training restarts from its last checkpoint after a worker crashed, before it fails. Node
     preemptions do not count."""
     stages_at_once: PositiveInt | None = None
-    """At most this many independent stages of a chain run side by side; null is as many as fit on this machine. On a
-    cluster, null is 16, which the cluster starts as it has room."""
+    """Largest number of independent stages of a chain that run at the same time; null is as many as fit on this
+    machine. On a cluster, null is 16, which the cluster starts when it has room."""
     wait_s: NonNegativeFloat = 300.0
-    """How long to wait for an autoscaling cluster to bring the resources asked for [s]."""
+    """Time to wait for an autoscaling cluster to provide the requested resources [s]."""
 
     @property
     def trainings(self) -> int:
-        """How many trainings without GPUs share a machine."""
+        """Number of CPU trainings that share a machine."""
         return self.trainings_per_machine or 1
 
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """Where results go."""
+    """Where results are stored."""
 
     root: str = "runs"
-    """Folder for all stages, their outputs and records. On a cluster, every node must be able to see this folder."""
+    """Folder of all stages, their outputs and records. On a cluster, all nodes must see this folder."""
 
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Experiment trackers. TensorBoard files are always written, into the training stage's folder."""
+    """Experiment trackers. TensorBoard files are always written, in the training stage's folder."""
 
     mlflow_uri: str | None = None
     """MLflow tracking server or folder; null for none. Needs the extra `dontstop[mlflow]`."""
