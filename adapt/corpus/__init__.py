@@ -1,24 +1,24 @@
-"""From files to token streams.
+"""Turns corpus files into streams of tokens to train on.
 
-- `corpora`: the corpora of a configuration, their identity for keys, and first checks.
-- `files/`: from files, wherever they are, to texts.
-- `entities`: entities in a text, given or found by a tagger.
+- `corpora`: lists the corpora of a configuration, identifies them for stage keys, and checks their files.
+- `files/`: reads texts from local files, remote stores and datasets.
+- `entities`: entities of a text, read from the corpus or found by a tagger.
 - `cleaning/`: the blocks that drop or change documents.
-- `shingles`: texts as runs of words, to compare them.
-- `word_hashes`: the words of many texts as hashes.
+- `shingles`: represents texts as hashed runs of words, to compare them.
+- `word_hashes`: hashes the words of many texts at once.
 - `decontamination`: drops documents that contain texts of evaluation sets.
-- `heldout`: which documents are held out and measured.
-- `screening`: which documents enter, with ids and counts.
+- `heldout`: decides which documents are held out and measured.
+- `screening`: decides which documents enter a corpus, and gives them ids.
 - `minhash`: signatures, bands and candidate pairs of duplicates.
 - `deduplication`: stage `dedup`, over all files and sources.
-- `legibility`: how well a tokenizer reads a corpus.
-- `token_shards`: shards of tokens, read as one stream cut into rows.
-- `encode_chunks`: writes the shards of a chunk of texts.
+- `legibility`: measures how well a tokenizer covers the words of a corpus.
+- `token_shards`: shards of tokens, read as one stream that is cut into rows.
+- `encode_chunks`: tokenizes a chunk of texts and writes its shards.
 - `prepare_corpus`: stage `prepare`, over all parts of a manifest.
-- `sample_order`: which row of which source is sample j of a run.
+- `sample_order`: maps sample j of a run to a row of a source.
 - `shard_batches`: the batches of each rank, read from shards.
 - `token_windows`: shuffled batches from a stream of unknown length.
-- `streaming`: reads and tokenizes while training goes on, without shards.
-- `cluster_calls`: calls of a function side by side on the cluster.
+- `streaming`: reads and tokenizes a corpus during training, without shards.
+- `cluster_calls`: calls a function in parallel on the cluster.
 - `read_progress`: shows how far a corpus has been read.
 """

@@ -1,4 +1,4 @@
-"""Calls of a function side by side on the cluster. Answers come in the order of the calls, whoever made them."""
+"""Calls a function in parallel on the cluster, and returns the results in the order of the calls."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,40 +13,42 @@ from adapt.ray.runtime import connect, gpus_per_worker, user_errors
 A = TypeVar("A")
 T = TypeVar("T")
 AHEAD = 2
-"""Calls that are under way or wait, for each process: so none is idle, and results do not pile up."""
+"""Number of running and waiting calls per process, so that no process is idle and results do not accumulate."""
 TRIES = 3
-"""Further tries of a call whose process or machine is gone."""
+"""Number of further tries of a call whose process or machine is gone."""
 
 
 class Cluster:
-    """Where functions are called. Nothing is started before the first call.
+    """Calls functions on tasks or GPU actors of the cluster. Nothing is started before the first call.
 
     Args:
-        resources: the cluster.
+        resources: settings of the cluster.
     """
 
     def __init__(self, resources: ResourcesConfig) -> None:
         self._resources = resources
         self._devices: deque[Any] = deque()
-        """Actors with a device each; they live as long as this."""
+        """Actors with one device each, which live as long as this object."""
 
     def spread(
         self, function: Callable[[A], Iterator[T]], arguments: Iterable[A], on_device: bool = False
     ) -> Iterator[Iterator[T]]:
-        """What a generator function yields for each argument, as it comes; to be read before the next is asked for.
+        """Calls a generator function with each argument, and yields an iterator over the results of each call.
+
+        Each iterator must be read to its end before the next one is requested.
 
         Args:
-            function: goes to other processes.
-            arguments: drawn one at a time, when a call is about to be made.
-            on_device: each process has a GPU of the cluster, or where it has none a machine's cores, and keeps what it
-                has loaded from call to call. Otherwise each has a core.
+            function: generator function, which is sent to other processes.
+            arguments: arguments of the calls, drawn one at a time shortly before each call.
+            on_device: whether to call the function in actors with one GPU each (or one actor per machine if the cluster
+                has no GPU), which keep what the function has loaded. Otherwise tasks with one core each are used.
 
         Raises:
-            AdaptError: as the function.
+            AdaptError: the function raised it.
         """
         connect(self._resources)
-        given = ray.put(function)
-        call, processes = self._on_devices(given) if on_device else _on_cores(given)
+        shared = ray.put(function)
+        call, processes = self._on_devices(shared) if on_device else _on_cores(shared)
         waiting: deque[Any] = deque()
         try:
             for argument in arguments:
@@ -56,11 +58,14 @@ class Cluster:
             while waiting:
                 yield _yielded(waiting.popleft())
         finally:
-            for unread in waiting:  # nobody will read them
+            for unread in waiting:  # left over after an error, or if the caller stopped early
                 ray.cancel(unread)
 
-    def _on_devices(self, given: Any) -> tuple[Callable[[Any], Any], int]:
-        """What makes a call, and the number of processes. They take turns, since calls are of much the same size."""
+    def _on_devices(self, shared: Any) -> tuple[Callable[[Any], Any], int]:
+        """Returns a function that makes a call on an actor, and the number of actors.
+
+        Actors take turns, because calls take about equally long.
+        """
         if not self._devices:
             gpus = min(1.0, gpus_per_worker(self._resources))
             machines = sum(node["Alive"] for node in ray.nodes())
@@ -72,15 +77,15 @@ class Cluster:
 
         def call(argument: Any) -> Any:
             self._devices.rotate(-1)
-            return self._devices[-1].call.options(num_returns="streaming").remote([given], argument)
+            return self._devices[-1].call.options(num_returns="streaming").remote([shared], argument)
 
         return call, len(self._devices)
 
 
-def _on_cores(given: Any) -> tuple[Callable[[Any], Any], int]:
-    """As `Cluster._on_devices`, on tasks."""
+def _on_cores(shared: Any) -> tuple[Callable[[Any], Any], int]:
+    """Returns a function that makes a call as a task, and the number of tasks that run in parallel."""
     task: Any = ray.remote(num_cpus=1, num_returns="streaming", max_retries=TRIES)(_call)
-    return partial(task.remote, given), max(1, int(ray.cluster_resources().get("CPU", 1)))
+    return partial(task.remote, shared), max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def _yielded(references: Iterator[Any]) -> Iterator[Any]:
@@ -97,11 +102,11 @@ class _Device:
     """An actor that keeps the function of its last call."""
 
     def __init__(self) -> None:
-        self._given: Any = None
+        self._reference: Any = None
         self._function: Any = None
 
-    def call(self, given: list[Any], argument: Any) -> Iterator[Any]:
-        """Calls a function, which is given as a reference in a list, so that Ray does not fetch it each time."""
-        if given[0] != self._given:
-            self._given, self._function = given[0], ray.get(given[0])
+    def call(self, shared: list[Any], argument: Any) -> Iterator[Any]:
+        """Calls a function by its reference. The reference is in a list, so that Ray does not fetch it at each call."""
+        if shared[0] != self._reference:
+            self._reference, self._function = shared[0], ray.get(shared[0])
         yield from self._function(argument)

@@ -1,7 +1,7 @@
-"""The corpora that a configuration names, what identifies each, and the checks before anything starts.
+"""Lists the corpora of a configuration, identifies each for stage keys, and checks their files before a job starts.
 
 The corpora are the domain's, general text, replayed text, the pool of TAPT, and the pool and target of a selection.
-Stage keys hold `reading_identity`, `dedup_identity` and `Form.identity`. `check_readable` looks at the first record of
+Stage keys contain `reading_identity`, `dedup_identity` and `Form.identity`. `check_readable` reads the first record of
 every file. `shared_with` finds general text that is also trained on.
 """
 
@@ -16,7 +16,7 @@ from adapt.config import Config, CorpusConfig, ObjectiveConfig, what
 from adapt.corpus.cleaning import catalogue
 from adapt.corpus.decontamination import (
     check_sets,
-    evaluation_manifests,  # numpy, which other plans do not need
+    evaluation_manifests,
 )
 from adapt.corpus.files.filesystem import is_url
 from adapt.corpus.files.formats import DELIMITERS, MIB, format_of
@@ -32,13 +32,16 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""What a second corpus, which is always given as paths, does not take from the first."""
+"""Fields of `corpus` that a further corpus does not inherit, because it is always read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""The same of one that is trained on beside it."""
+"""Fields of `corpus` that a further corpus does not inherit if it is trained on together with the domain's."""
 
 
 def general_corpus(config: Config) -> CorpusConfig:
-    """All of it is held out: it is measured on, unless some of it is trained on (`Corpora.general`)."""
+    """Returns the corpus of general text, all of which is held out to measure forgetting.
+
+    `Corpora.general` reduces the held-out share where some of the text is also trained on.
+    """
     evaluation = config.evaluation
     return replace(
         config.corpus,
@@ -51,31 +54,41 @@ def general_corpus(config: Config) -> CorpusConfig:
 
 
 def replayed_corpus(config: Config) -> CorpusConfig:
-    """It is trained on, but for the share that is held out of every corpus: a domain may hold the same text."""
+    """Returns the corpus of replayed general text.
+
+    The same share is held out as of every corpus, because a domain may contain the same texts.
+    """
     mixture = config.mixture
     return replace(config.corpus, **MIXED_IN, paths=mixture.replay_paths, text_field=mixture.replay_text_field)
 
 
 def pooled_corpus(config: Config) -> CorpusConfig:
-    """The pool of TAPT; as replayed text."""
+    """Returns the pool of TAPT, from which texts like those of the task are chosen. It is read like replayed text."""
     tapt = config.tapt
     return replace(config.corpus, **MIXED_IN, paths=tapt.pool_paths, text_field=tapt.pool_text_field)
 
 
 def selection_pool(config: Config) -> CorpusConfig:
-    """The pool that documents are selected of, without the texts of evaluation sets."""
+    """Returns the pool from which documents are selected, without the texts of evaluation sets."""
     select = config.select
     return replace(config.corpus, **MIXED_IN, paths=select.pool_paths, text_field=select.pool_text_field)
 
 
 def selection_target(config: Config) -> CorpusConfig:
-    """Text that selected documents should resemble, read as the pool is: selections and embedders learn from it."""
+    """Returns the corpus that selected documents should resemble. Selections and embedders learn from it.
+
+    It is read and cleaned like the pool.
+    """
     select = config.select
     return replace(config.corpus, **MIXED_IN, paths=select.target_paths, text_field=select.target_text_field)
 
 
 def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]:
-    """What a configuration trains on besides the text of tasks: by field, each source's name for folders and corpus."""
+    """Returns the corpora that a configuration trains on, except the texts of tasks.
+
+    Returns:
+        For each field that names a corpus, the name (used for folders) and the corpus of each source.
+    """
     corpus, name = config.corpus, config.name
     corpora: dict[str, list[tuple[str, CorpusConfig]]] = {}
     if corpus.paths or corpus.sources or corpus.source != "files":
@@ -92,30 +105,30 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
 
 @dataclass(frozen=True)
 class Form:
-    """The default is that of token masking."""
+    """What an objective needs of a prepared corpus beyond the tokens. The default is that of token masking."""
 
     marks: tuple[str, ...] = ()
-    """Columns of truth values, one a token."""
+    """Names of boolean columns with one value per token."""
     entity_field: str | None = None
     """Field of the records that holds entities."""
     tagger: str | None = None
-    """`module:function` that finds entities."""
+    """Name of the tagger that finds entities, as `module:Class`."""
     ends: bool = False
-    """Documents end with the end-of-text token, so that a causal model learns where to end."""
+    """Whether documents end with the end-of-text token, so that a causal model learns where to end."""
 
     @classmethod
     def of(cls, objective: ObjectiveConfig) -> "Form":
-        """What an objective asks for."""
+        """Returns the form that an objective needs."""
         entity_field, tagger = (objective.entity_field, objective.tagger) if objective.kind == "entity" else (None,) * 2
         return cls(marks_of(objective.kind), entity_field, tagger, objective.kind == "causal")
 
     def identity(self) -> dict[str, Any]:
-        """The fields that differ from the default. So objectives with the same needs share a prepared corpus."""
+        """Returns the fields that differ from the default, so that objectives with the same needs share a corpus."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
 PLAIN = Form()
-"""Tokens alone."""
+"""Tokens without marks."""
 
 
 _LATER = ("heldout_fraction", "deduplicate", "near_ngram", "near_permutations", "near_threshold")
@@ -123,7 +136,7 @@ _EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")
 
 
 def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
-    """The settings of reading and cleaning; evaluation sets by the content of their files.
+    """Returns the settings of reading and cleaning for stage keys. Evaluation sets enter by the digest of their files.
 
     Raises:
         ConfigError: `corpus.cleaning` or `corpus.decontaminate` is wrong.
@@ -148,7 +161,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
 
 
 def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
-    """What counts as a duplicate."""
+    """Returns the settings that decide which documents count as duplicates, for stage keys."""
     if corpus.deduplicate == "exact":
         return {"deduplicate": "exact"}
     return {**{name: getattr(corpus, name) for name in _LATER[1:]}, **deciding("rensa")}
@@ -156,19 +169,19 @@ def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
 
 GENERAL = "evaluation.general_paths"
 FEWEST_DOCUMENTS = 2
-"""Measured documents that a text needs for its loss to be reported."""
+"""Smallest number of measured documents for which a loss is reported."""
 
 
 def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], heldout_fraction: float) -> str | None:
-    """The field that reads a file of the general text too, wherever its copy lies; None where no field does.
+    """Returns the first field that trains on a file of the general text, compared by content; None if no field does.
 
     Args:
-        general: the files that are measured on.
+        general: the files of the general text.
         trained: for each field that names text to train on, the files of its sources.
-        heldout_fraction: what is left to measure of files that are trained on.
+        heldout_fraction: share of the documents that is held out of files that are trained on.
 
     Raises:
-        ConfigError: all general text is the domain, or nothing of it would be left.
+        ConfigError: the general text is the same as the domain's, or no document of it would be held out.
     """
     measured = _contents([general])
     field = next((field for field, sources in trained.items() if measured & _contents(sources)), None)
@@ -189,16 +202,16 @@ def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], he
 
 
 def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -> None:
-    """Refuses general text of which nothing is held out, once it is prepared.
+    """Refuses prepared general text none of whose documents is held out.
 
     Args:
-        heldout: documents.
-        trained: documents.
-        field: that trains on them.
-        folder: of the prepared text.
+        heldout: number of held-out documents.
+        trained: number of documents to train on.
+        field: the field that trains on the same text.
+        folder: folder of the prepared text.
 
     Raises:
-        DataError: names the field that trains on the rest of it.
+        DataError: no document is held out. Names the field that trains on the text.
     """
     if not heldout:
         from adapt.corpus.heldout import share_holding  # pyarrow, which plans do not need
@@ -213,12 +226,12 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
 
 
 def warn_of_little(documents: int, text: str, fields: str) -> None:
-    """Says that a text of which all is measured has too few documents for its loss to be reported.
+    """Logs a warning if a text that is only measured has too few documents for its loss to be reported.
 
     Args:
-        documents: how many it has.
-        text: what it is called.
-        fields: what names its files.
+        documents: number of documents of the text.
+        text: name of the text, for the message.
+        fields: the fields that name its files, for the message.
     """
     if documents < FEWEST_DOCUMENTS:
         log(f"{text}: its loss will not be measured, because it has {documents} document; add text to {fields}")
@@ -229,15 +242,15 @@ def _contents(manifests: Sequence[Manifest]) -> set[str]:
 
 
 SMALL_BYTES = 16 * MIB
-"""Up to this size a first look reads csv and tsv files whole, to find rows that a quote would swallow."""
+"""Size up to which the first check reads a whole csv or tsv file, to find rows that would be lost inside a quote."""
 
 
 def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str | None = None) -> None:
-    """Looks at the first record of every file, also of evaluation sets, before anything is started.
+    """Checks the first record of every file of a corpus and of its evaluation sets, before a job starts.
 
     Raises:
-        DataError: all files are empty, or one is broken at its beginning or lacks the text field, or the entity field;
-            or a file of an evaluation set lacks one of its own.
+        DataError: all files are empty, or a file is broken at its beginning, or lacks the text field or the entity
+            field, or a file of an evaluation set lacks one of the set's fields.
         StorageError: a store does not answer.
     """
     check_sets(corpus)
@@ -269,5 +282,5 @@ def _check_files(manifest: Manifest, fields: dict[str, str], text_field: str) ->
             with broken_files(path):
                 check_quotes(path, Reading())
 
-    with ThreadPoolExecutor(LISTERS) as pool:  # it takes long only where a network answers
+    with ThreadPoolExecutor(LISTERS) as pool:  # in parallel, because remote stores answer slowly
         list(pool.map(check, full))

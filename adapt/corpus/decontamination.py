@@ -1,14 +1,15 @@
 """Removes documents that contain texts of evaluation sets, recognised by shared runs of words.
 
-A text of n words or more (`corpus.decontaminate_ngram`, 13 as in GPT-3, Brown et al. 2020, appendix C) is known by its
-runs of n words. A document is dropped if it contains at least the share `corpus.decontaminate_overlap` of the runs of
-one text, so a document with the whole text is always dropped. One changed word breaks up to n runs: at a share of 0.5,
-a copy of 100 words with three changes is still found, and a shared quotation is not a copy. A document is also dropped
-if that share of its own runs is in one text, because a corpus of sentences may contain a whole abstract. For shorter
-texts, a document is dropped if it contains all their words in a row, or, below 8 words, if it consists of them.
+A text of n words or more (`corpus.decontaminate_ngram`, 13 as in GPT-3, Brown et al. 2020, appendix C) is represented
+by its runs of n words. A document is dropped if it contains at least the share `corpus.decontaminate_overlap` of the
+runs of one text, so a document with the whole text is always dropped. One changed word breaks up to n runs: at a share
+of 0.5, a copy of 100 words with three changes is still found, and a shared quotation does not count as a copy. A
+document is also dropped if that share of its own runs is in one text, because a corpus of sentences may contain a whole
+abstract. For texts of fewer than n words, a document is dropped if it contains all their words in a row. For texts of
+fewer than 8 words, it is dropped if it consists of exactly these words.
 
-Evaluation sets are read as tasks are: texts, second texts, lists of words. A text that cannot be read would stay in the
-corpus, so `corpus.max_bad_fraction` applies to every file separately.
+Evaluation sets are read like the files of tasks: texts, second texts and lists of words. A text that cannot be read
+would stay in the corpus, so `corpus.max_bad_fraction` applies to every file separately.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,48 +32,50 @@ from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError
 
 SHORTEST_RUN = 8
-"""Texts of fewer words are not looked for inside documents. GPT-3's runs have at least as many."""
+"""Smallest number of words of a text that is searched inside documents. GPT-3's runs are at least this long."""
 MOST_BITS = 24
-"""The table of the runs' last bits has at most 2 to the power of this entries, of a byte each."""
+"""Base-2 logarithm of the largest size of the table of the runs' last bits, which has one byte per entry."""
 
 
 @dataclass(frozen=True)
 class EvaluationIndex:
-    """The runs of words of all evaluation texts; flat arrays, which processes of a machine share."""
+    """The runs of words of all evaluation texts, in flat arrays that processes of a machine share."""
 
     names: list[str]
     """Names of the evaluation sets."""
     n: int
-    """Words of a run."""
+    """Length of a run [words]."""
     overlap: float
-    """A document leaves if it shares at least this part of an evaluation text's runs, or of its own runs."""
+    """Smallest share of an evaluation text's runs, or of the document's own runs, at which a document is dropped."""
     lengths: list[int]
-    """All lengths of runs that are to be looked for [words]."""
+    """All lengths of runs to search for [words]."""
     runs: np.ndarray
-    """Hashes, sorted, each once: uint64 [runs]."""
+    """Hashes of all runs, sorted and unique: uint64 [runs]."""
     starts: np.ndarray
-    """Where each run's texts start in `texts`: int64 [runs + 1]."""
+    """Offset in `texts` at which the texts of each run start: int64 [runs + 1]."""
     texts: np.ndarray
-    """Texts that hold a run: int64."""
+    """Indices of the texts that contain a run, one run after another: int64."""
     sizes: np.ndarray
-    """How many different runs a text has: int64 [texts]."""
+    """Number of different runs of each text: int64 [texts]."""
     sets: np.ndarray
-    """The evaluation set of a text: int64 [texts]."""
+    """Index of the evaluation set of each text: int64 [texts]."""
     last_bits: np.ndarray
-    """True at the last bits of each run, so that most other runs need no search: bool [a power of 2]."""
+    """Table that is True at the last bits of each run's hash, so that most other runs need no search: bool [2^k]."""
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Texts of each file of each set, where they come from files."""
+    """Number of texts in each file of each set; empty for texts that do not come from files."""
 
     def __call__(self, text: str) -> Drop | None:
-        """Whether a document holds an evaluation text, as the reason to drop it: that of the largest share.
+        """Returns the reason to drop a document if it contains an evaluation text; otherwise None.
+
+        The reason names the evaluation set of the text with the largest share.
 
         Args:
-            text: any form; it is normalised here.
+            text: need not be normalised.
         """
         return self.many([text])[0]
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
-        """The same of many documents, which takes a small part of the time for each."""
+        """Does the same as calling the index for each document, in a small part of the time."""
         hashes, owners = word_hashes(texts)
         bounds = np.searchsorted(owners, np.arange(len(texts) + 1))
         reasons: list[Drop | None] = [None] * len(texts)
@@ -84,11 +87,14 @@ class EvaluationIndex:
         return reasons
 
     def _known_runs(self, hashes: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Each run of a document that evaluation texts have: the document's number, and the run's place in `runs`.
+        """Returns the runs of documents that are also in evaluation texts.
 
         Args:
-            hashes: of the words of all documents, one after another.
-            bounds: where each document's words start and end: int64 [documents + 1].
+            hashes: hashes of the words of all documents, one after another: uint64 [words].
+            bounds: offset in `hashes` at which each document starts, and the end of the last: int64 [documents + 1].
+
+        Returns:
+            For each such run, the index of its document and its index in `runs`.
         """
         counts = np.diff(bounds)
         short = min(SHORTEST_RUN, self.n)
@@ -107,11 +113,11 @@ class EvaluationIndex:
         return documents, places
 
     def _reason(self, hashes: np.ndarray, places: np.ndarray) -> Drop | None:
-        """Whether a document with some known runs holds an evaluation text.
+        """Returns the reason to drop a document that shares runs with evaluation texts; None if it may stay.
 
         Args:
-            hashes: of its words.
-            places: of the runs in `runs`, each once.
+            hashes: hashes of the document's words: uint64 [words].
+            places: indices in `runs` of the shared runs, without repeats.
         """
         texts = np.concatenate([self.texts[self.starts[run] : self.starts[run + 1]] for run in places])
         numbers, held = np.unique(texts, return_counts=True)
@@ -124,12 +130,12 @@ class EvaluationIndex:
 
 
 def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: float) -> EvaluationIndex:
-    """The index of some evaluation sets.
+    """Builds the index of some evaluation sets.
 
     Args:
-        sets: names and texts.
+        sets: name and texts of each set.
         n: length of the runs [words].
-        overlap: share of a text's runs, or of a document's own, from which on the document leaves.
+        overlap: smallest share of a text's runs, or of a document's own runs, at which the document is dropped.
     """
     known: list[np.ndarray] = []
     of_set: list[int] = []
@@ -171,14 +177,14 @@ def _last_bits(runs: np.ndarray) -> np.ndarray:
 
 
 def evaluation_index(corpus: CorpusConfig, further: Mapping[str, Sequence[str]] | None = None) -> EvaluationIndex:
-    """The index of `corpus.decontaminate`, read from its files.
+    """Builds the index of `corpus.decontaminate` from the files of its sets.
 
     Args:
         corpus: names the files.
-        further: texts of other sets, by name.
+        further: texts of further sets, by name.
 
     Raises:
-        DataError: as `adapt.corpus.decontamination.read_set`.
+        DataError: a file cannot be read (see `adapt.corpus.decontamination.read_set`).
     """
     sets = {evaluation.name: read_set(evaluation, corpus) for evaluation in corpus.decontaminate}
     index = build_index(
@@ -194,10 +200,10 @@ FIX = "give files with other fields a set of their own in corpus.decontaminate, 
 
 
 def evaluation_manifests(corpus: CorpusConfig, digests: Digests) -> dict[str, Manifest]:
-    """The files of each evaluation set, with their digests.
+    """Returns the files of each evaluation set, with their digests.
 
     Raises:
-        ConfigError: two sets have one name.
+        ConfigError: two sets have the same name.
         DataError: a path matches nothing.
     """
     names = [evaluation.name for evaluation in corpus.decontaminate]
@@ -210,7 +216,7 @@ def evaluation_manifests(corpus: CorpusConfig, digests: Digests) -> dict[str, Ma
 
 
 def check_sets(corpus: CorpusConfig) -> None:
-    """Looks at the first record of every file of `corpus.decontaminate`.
+    """Checks the first record of every file of `corpus.decontaminate`.
 
     Raises:
         DataError: a file is broken at its beginning, or lacks a field.
@@ -221,14 +227,14 @@ def check_sets(corpus: CorpusConfig) -> None:
 
 
 def read_set(evaluation: EvaluationSet, corpus: CorpusConfig) -> dict[str, list[str]]:
-    """The texts of an evaluation set that can be looked for, by file: those that hold a word.
+    """Reads the texts of an evaluation set by file, without texts that have no words.
 
     Args:
-        evaluation: the set.
-        corpus: says what one text is in plain text files, and how many records may be unreadable.
+        evaluation: the evaluation set.
+        corpus: sets the unit of plain text files and the allowed share of unreadable records.
 
     Raises:
-        DataError: a file is broken, lacks a field, holds no text, or too many of its records cannot be read.
+        DataError: a file is broken, lacks a field, contains no text, or too many of its records cannot be read.
     """
     return {file: _texts(file, evaluation, corpus) for file in expand_paths(evaluation.paths)}
 
@@ -279,7 +285,7 @@ def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[s
 
 
 def _records(file: str, evaluation: EvaluationSet, unit: str) -> Iterator[tuple[int, list[str] | Bad]]:
-    """The number and the texts of each record, or the reason why it cannot be read."""
+    """Yields the number of each record, and its texts or the reason why it cannot be read."""
     if format_of(file)[0] == "text":
         for number, text in enumerate(read_records(file, Reading(text_unit=unit)), 1):
             yield number, _reason(text) if isinstance(text, Bad) else [text]
@@ -289,7 +295,7 @@ def _records(file: str, evaluation: EvaluationSet, unit: str) -> Iterator[tuple[
 
 
 def _texts_of(record: Record, evaluation: EvaluationSet) -> list[str] | Bad:
-    """The text and, where it does not stand in the text, the second one."""
+    """Returns the text of a record and its second text, unless the first text contains the second."""
     if isinstance(record, Bad):
         return _reason(record)
     text = _text(record, evaluation.text_field)
@@ -309,5 +315,5 @@ def _text(record: Mapping[str, Any], field: str) -> str:
 
 
 def _reason(fault: Bad) -> Bad:
-    """In the words of an evaluation set, whose records have a limit of their own."""
+    """Rewords the fault of a record that is too long, because records of evaluation sets have their own limit."""
     return Bad("longer than 32 MiB") if fault == TOO_LONG else fault

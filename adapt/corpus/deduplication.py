@@ -1,12 +1,12 @@
-"""Stage `dedup`: finds documents that are duplicates of an earlier one, over all files and sources.
+"""Stage `dedup`: finds documents that are duplicates of an earlier document, over all files and sources.
 
-Tasks read and clean as `prepare` does, and write a digest, a signature and the sorted buckets of each document. Each
-partition of the buckets (a range of hashes) gives pairs of duplicates. The connected components of the pairs are the
-clusters, and the first document of each cluster in stream order is kept. The numbers of workers and partitions and the
-order in which tasks end do not change the result.
+Tasks read and clean like stage `prepare`, and write a digest, a signature and the sorted buckets of each document. Each
+partition of the buckets (a range of hashes) yields pairs of duplicates. The connected components of the pairs are the
+clusters, and the first document of each cluster in stream order is kept. The result does not depend on the numbers of
+workers and partitions, nor on the order in which tasks end.
 
-A copy must not be measured on one side and trained on the other. Sources that come before and are not thinned out
-decide which of the other documents leave (`kept_apart`).
+No document may be trained on if a copy of it is measured. So sources in `before`, which lose no documents, decide which
+documents of the other sources are left out (`kept_apart`).
 """
 
 import json
@@ -45,38 +45,42 @@ from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner.files import write_atomically
 
 ENTRIES_PER_PARTITION = 8_000_000
-"""Buckets that a task sorts at once: some 400 MB of memory."""
+"""Number of bucket entries that a task sorts at once, which takes about 400 MB of memory."""
 PAIRS_HELD = 4_000_000
+"""Number of pairs in memory at which they are reduced to one pair per duplicate."""
 EXCERPT_CHARACTERS = 200
 Source = tuple[str, Manifest, CorpusConfig]
-"""A name, its files, and how they are read."""
+"""The name, the files and the settings of a source."""
 
 
 @dataclass(frozen=True)
 class Alike:
-    """What counts as alike."""
+    """Settings that decide which documents are duplicates."""
 
     near: bool
+    """Whether near copies are duplicates. Otherwise only documents with equal normalised texts are."""
     n: int = 5
-    """Words of a shingle."""
+    """Length of a shingle [words]."""
     permutations: int = 256
+    """Length of a MinHash signature."""
     threshold: float = 0.8
+    """Smallest estimated Jaccard similarity of near copies."""
 
     @classmethod
     def of(cls, corpus: CorpusConfig) -> "Alike":
-        """The settings of a configuration."""
+        """Reads the settings from the configuration of a corpus."""
         near = corpus.deduplicate == "near"
         return cls(near, corpus.near_ngram, corpus.near_permutations, corpus.near_threshold)
 
     @property
     def bands(self) -> tuple[int, int]:
-        """Bands, and rows of each."""
+        """Number of bands and number of rows per band; (0, 0) if only equal texts are duplicates."""
         return bands_for(self.threshold, self.permutations) if self.near else (0, 0)
 
 
 @dataclass(frozen=True)
 class Sign:
-    """Writes what is to be known of a chunk's documents."""
+    """The Ray Data task that writes the digests, signatures and buckets of a chunk's documents."""
 
     source: int
     folder: Path
@@ -84,8 +88,8 @@ class Sign:
     heldout_fraction: float
 
     def __call__(self, table: pa.Table) -> dict[str, list[int]]:
-        """The chunk's key, its number of documents, bytes of text, and whether it is the last of its item."""
-        os.environ["RAYON_NUM_THREADS"] = "1"  # rensa's; the tasks are the parallelism
+        """Returns the chunk's key, number of documents, bytes of text, and whether it is the last of its item."""
+        os.environ["RAYON_NUM_THREADS"] = "1"  # one thread in rensa, because several tasks run in parallel
         row = table.to_pylist()[0]
         key = (self.source, row["item"], row["chunk"])
         sign_chunk(self.folder, key, row["texts"], self.alike, self.heldout_fraction)
@@ -97,7 +101,7 @@ class Sign:
 def sign_chunk(
     folder: Path, key: tuple[int, int, int], texts: Sequence[str], alike: Alike, heldout_fraction: float = 0.0
 ) -> None:
-    """Writes digests, signatures and buckets of a chunk; see `adapt.corpus.minhash`."""
+    """Writes the digests, signatures and buckets of a chunk's documents (see `adapt.corpus.minhash`)."""
     plain = normalised_texts(texts)
     integers = [xxh3_128_intdigest(text) for text in plain]
     digests = np.array([(value >> 64, value % 2**64) for value in integers], np.uint64).reshape(-1, 2)
@@ -111,14 +115,18 @@ def sign_chunk(
 
 @dataclass(frozen=True)
 class Match:
-    """Finds the duplicates of a partition."""
+    """The Ray Data task that finds the duplicates in a partition of the buckets."""
 
     parts: ChunkParts
     partitions: int
     threshold: float | None
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Columns `first` and `document`: each duplicate with the first of those in this partition it is linked to."""
+        """Finds the duplicates of the partitions in a batch.
+
+        Returns:
+            Columns `document` (a duplicate) and `first` (the first document it is linked to in these partitions).
+        """
         pairs = [
             reduced(some)
             for partition in batch["id"]
@@ -142,16 +150,18 @@ def deduplicate(
     """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
     Args:
-        sources: names, files and settings; in stream order. A source whose `deduplicate` is none leaves out only copies
-            on the other side of `before`.
-        alike: what counts as alike.
-        folder: emptied first.
-        entity_field: of the records, as `prepare` will read it, for records with malformed entities have no ordinal.
-        before: sources that stay as they are, and that the others must stay apart from.
+        sources: names, files and settings of the sources, in stream order. A source whose `deduplicate` is `none` only
+            loses documents with a copy on the other side in `before`.
+        alike: which documents are duplicates.
+        folder: folder of the stage, emptied first.
+        entity_field: field of the records that holds entities, as in stage `prepare`. It matters here because records
+            with malformed entities have no ordinal.
+        before: earlier sources, which lose no documents. Of the other sources, training documents with a measured copy
+            in `before`, and measured documents with a trained copy there, are left out.
 
     Returns:
-        Metrics: documents and duplicates, in all and by source; and how many duplicates were left out because `before`
-        has a copy on the other side.
+        Metrics: numbers of documents and duplicates, in total and by source, and the number of documents that were left
+            out because `before` has a copy on the other side.
 
     Raises:
         DataError: a file is broken.
@@ -206,19 +216,22 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 def duplicates_file(source: int) -> str:
-    """Name of the file that lists a source's duplicates."""
+    """Returns the name of the file that lists a source's duplicates."""
     return f"duplicates-{source:03d}.arrow"
 
 
 def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
-    """The chunks in stream order, whatever the order they come in."""
+    """Sorts chunks into stream order and numbers their documents."""
     columns = ("source", "item", "chunk", "documents")
     rows = np.array(sorted(tuple(int(c[name]) for name in columns) for c in chunks), np.int64).reshape(-1, 4)
     return ChunkParts(folder, rows[:, :3], np.concatenate([[0], np.cumsum(rows[:, 3])]).astype(np.int64))
 
 
 def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
-    """Pairs of many batches, reduced whenever they are many: memory is bounded by the duplicates there are."""
+    """Joins batches of pairs, and reduces them whenever there are more than PAIRS_HELD.
+
+    So memory grows with the number of duplicates, not with the number of pairs.
+    """
     held = [np.zeros((0, 2), np.int64)]
     for pairs in batches:
         held.append(pairs)
@@ -228,14 +241,14 @@ def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons: np.ndarray, source: int) -> None:
-    """Writes the item, the ordinal in it and the reason of each document that leaves a source, in order, as Arrow.
+    """Writes the item, the ordinal in the item and the reason of each document that a source loses, as an Arrow file.
 
     Args:
-        file: to write.
-        parts: all chunks.
-        dropped: numbers of the documents to leave out, in order, int64.
-        reasons: why, of each.
-        source: whose.
+        file: file to write.
+        parts: the chunks of all sources.
+        dropped: ascending numbers of the documents to leave out, over all sources, int64.
+        reasons: reason for each of these documents.
+        source: index of the source whose documents are written.
     """
     of_part = np.searchsorted(parts.starts, dropped, "right") - 1
     first_of_item = np.searchsorted(_items(parts.keys), _items(parts.keys[of_part]))
@@ -248,22 +261,22 @@ def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons
 
 
 def _items(keys: np.ndarray) -> np.ndarray:
-    """One number for the source and item of a chunk, in stream order."""
+    """Returns one number for the source and item of each chunk, ascending in stream order."""
     numbers: np.ndarray = keys[:, 0] * 2**40 + keys[:, 1]
     return numbers
 
 
 def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The documents that stand in some pair, each with the first of its cluster.
+    """Finds the clusters of documents that are linked by pairs.
 
-    A document is in one cluster with all that it can be linked to through pairs (union-find; SciPy's connected
-    components). The result is the same for any order of the pairs.
+    A cluster is a connected component of the graph of pairs (computed by SciPy). The result does not depend on the
+    order of the pairs.
 
     Args:
         pairs: numbers of documents, int64 [pairs, 2].
 
     Returns:
-        documents in order, and the first document of each one's cluster: int64 [documents] each.
+        The documents in any pair, ascending, and the first document of each one's cluster: int64 [documents] each.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -273,27 +286,27 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     size = len(documents)
     graph = coo_array((np.ones(len(places), bool), (places[:, 0], places[:, 1])), shape=(size, size))
     _, labels = connected_components(graph, directed=False) if size else (0, np.zeros(0, np.int64))
-    _, first = np.unique(labels, return_index=True)  # documents are in order, so a label's first one is its smallest
+    _, first = np.unique(labels, return_index=True)  # documents ascend, so the first with a label is the smallest
     return documents, documents[first[labels]] if size else documents
 
 
 def kept_apart(
     firsts: np.ndarray, sources: np.ndarray, heldout: np.ndarray, before: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which documents of clusters leave, so that none has a copy beside it, or a copy on the other side before it.
+    """Decides which documents of clusters are left out.
 
-    Documents of the first `before` sources all stay. A document of a later source leaves as a duplicate if it is not
-    the first of the later ones in its cluster. A training document of a later source also leaves if its cluster holds
-    a held-out document of a first source, and the other way round.
+    All documents of the first `before` sources stay. A document of a later source is a duplicate if its cluster has an
+    earlier document of a later source. A training document of a later source is also left out if its cluster contains
+    a held-out document of the first sources, and a held-out document if its cluster contains a training document.
 
     Args:
-        firsts: the first document of each one's cluster, for documents in stream order, int64 [documents].
-        sources: of each, int64 [documents].
-        heldout: whether it is, bool [documents].
-        before: how many sources come first.
+        firsts: first document of each document's cluster, for documents in stream order, int64 [documents].
+        sources: index of each document's source, int64 [documents].
+        heldout: whether each document is held out, bool [documents].
+        before: number of first sources, which lose no documents.
 
     Returns:
-        Which are duplicates and which have a copy on the other side: bool [documents] each.
+        Which documents are duplicates, and which have a copy on the other side: bool [documents] each.
     """
     _, clusters = np.unique(firsts, return_inverse=True)
     mine, size = sources >= before, int(clusters.max(initial=-1)) + 1
@@ -306,15 +319,18 @@ def kept_apart(
 
 
 def reduced(pairs: np.ndarray) -> np.ndarray:
-    """The fewest pairs with the same clusters: each document with the first of its cluster, int64 [pairs, 2]."""
+    """Returns the fewest pairs with the same clusters: (first of the cluster, document), int64 [pairs, 2]."""
     documents, first = clusters(pairs)
     linked = documents != first
     return np.stack([first[linked], documents[linked]], axis=1)
 
 
 LARGEST = 20
+"""Number of clusters that the report shows."""
 EXAMPLES = 3
+"""Number of documents that the report quotes per cluster."""
 SIMILARITIES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+"""Similarities for which the report gives the probability that two documents are compared."""
 
 
 def write_dedup_report(
@@ -326,19 +342,19 @@ def write_dedup_report(
     leaves: np.ndarray,
     bands: tuple[int, int],
 ) -> dict[str, Any]:
-    """Writes `report.json` and `report.md`.
+    """Writes the report of duplicates as `report.json` and `report.md`.
 
     Args:
-        folder: where.
-        names: of the sources.
-        parts: all documents.
-        documents: those in clusters, in order, int64.
-        firsts: the first document of each one's cluster, int64.
-        leaves: which of them are left out, bool.
-        bands: bands and rows; (0, 0) where only equal texts are duplicates.
+        folder: folder to write into.
+        names: names of the sources.
+        parts: the chunks of all sources.
+        documents: ascending numbers of the documents in clusters, int64 [documents].
+        firsts: first document of each document's cluster, int64 [documents].
+        leaves: which of the documents are left out, bool [documents].
+        bands: numbers of bands and of rows per band; (0, 0) if only equal texts are duplicates.
 
     Returns:
-        The stage's metrics.
+        The metrics of the stage.
     """
     read = np.bincount(parts.keys[:, 0], np.diff(parts.starts), len(names)).astype(int)
     dropped = np.bincount(parts.sources(documents[leaves]), minlength=len(names))

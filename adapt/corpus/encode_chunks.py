@@ -1,7 +1,8 @@
-"""The tokenizing task of `prepare`: writes the shards of a chunk of texts, with marks for words and entities.
+"""The tokenizing task of stage `prepare`: writes the shards of a chunk of texts, with marks for words and entities.
 
-Tokenizers differ in what they call a word, and in whether they know words at all: WordPiece and byte-level BPE split a
-text into words before they look for pieces. Some SentencePiece models do not, and then blanks in the text mark words.
+Tokenizers differ in their definition of a word, and some have none. WordPiece and byte-level BPE split a text into
+words before they split words into pieces. Some SentencePiece models do not; for these, blanks in the text separate
+words.
 """
 
 import gc
@@ -41,28 +42,30 @@ from adapt.support.schema import ENTITIES, TOKENS, UNIT_STARTS, WORD_STARTS
 
 
 class EncodedChunk(NamedTuple):
-    """What is known of a chunk whose tokens were written."""
+    """The counts of a chunk whose tokens were written."""
 
     item: int
+    """Number of the item that the chunk is a part of."""
     counts: Counter[str]
     text_bytes: int
+    """Size of the chunk's texts in UTF-8 [bytes]."""
     tally: str
-    """Counts of the item, as JSON, where this is its last chunk; else empty."""
+    """`Tally` of the item as JSON if this is its last chunk; otherwise empty."""
 
 
 @dataclass(frozen=True)
 class Encode:
-    """Tokenizes a chunk, each document with its special tokens, and writes its shards."""
+    """Tokenizes the documents of a chunk, with special tokens, and writes the chunk's shards."""
 
     pretrained: Pretrained
     folder: Path
     heldout_fraction: float
     form: Form = PLAIN
     shared: Any = None
-    """The tokenizer in Ray's object store, from `share_tokenizer`; without it each process loads its own."""
+    """Reference to the tokenizer in Ray's object store, from `share_tokenizer`. If None, each process loads its own."""
 
     def __call__(self, table: pa.Table) -> EncodedChunk:
-        """Counts of the chunk; the tokens go to the shards."""
+        """Writes the tokens of the chunk into shards and returns its counts."""
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
         counts.update(self.sample(row["texts"]))
@@ -77,7 +80,7 @@ class Encode:
         return EncodedChunk(row["item"], counts, int(sizes.sum()), row["tally"])
 
     def sample(self, texts: list[str]) -> Counter[str]:
-        """Counts of how the tokenizer breaks words in a sample of the texts of a chunk."""
+        """Counts how the tokenizer splits words, in a sample of the texts of a chunk (see `count_sample`)."""
         return count_sample(texts, _tokenizer(self._source))
 
     @property
@@ -85,11 +88,15 @@ class Encode:
         return _Source(self.pretrained, self.shared)
 
     def heldout(self, keys: np.ndarray) -> np.ndarray:
-        """Which documents are held out: bool [documents]."""
+        """Returns which documents are held out: bool [documents]."""
         return in_share(keys, self.heldout_fraction)
 
     def tokens(self, row: dict[str, Any]) -> tuple[Ragged, np.ndarray, Counter[str]]:
-        """Token ids and marks of the documents of a chunk, their keys, and counts."""
+        """Tokenizes the documents of a chunk.
+
+        Returns:
+            The token ids and marks of the documents, the documents' keys, and counts.
+        """
         texts, tokenizer = row["texts"], _tokenizer(self._source)
         quick = _quick(self._source, bool(self.form.marks))
         encoded = quick(texts)
@@ -102,13 +109,13 @@ class Encode:
             documents = _ended(documents, tokenizer.end)
         return documents, keys_of(texts), counts
 
-    def _marks(self, encoded: Ragged, texts: list[str], given: str) -> dict[str, np.ndarray]:
-        """Marks of all tokens."""
+    def _marks(self, encoded: Ragged, texts: list[str], known_entities: str) -> dict[str, np.ndarray]:
+        """Returns the marks of all tokens. Entities come from the tagger or, as JSON, from the corpus."""
         if self.form.marks == (WORD_STARTS,):
             return {WORD_STARTS: encoded.columns[WORDS]}
         if not self.form.marks:
             return {}
-        entities = tagged(texts, self.form.tagger) if self.form.tagger else json.loads(given)
+        entities = tagged(texts, self.form.tagger) if self.form.tagger else json.loads(known_entities)
         words, *places = (encoded.lists(name) for name in (WORDS, BEGINS, ENDS, SPECIAL))
         numbers = [entity_numbers(*document) for document in zip(*places, entities, strict=True)]
         marks = [unit_marks(*document) for document in zip(words, numbers, strict=True)]
@@ -117,7 +124,10 @@ class Encode:
 
 
 def _ended(documents: Ragged, end: int) -> Ragged:
-    """Documents, without marks, that all end with the end-of-text token, whether or not the tokenizer adds it."""
+    """Adds the end-of-text token to the documents that do not end with it, whether or not the tokenizer adds it.
+
+    The documents must have no marks.
+    """
     bounds, ids = documents.bounds, documents.columns[TOKENS]
     full = np.diff(bounds) > 0
     missing = np.ones(len(full), bool)
@@ -128,44 +138,44 @@ def _ended(documents: Ragged, end: int) -> Ragged:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a process has its tokenizer from."""
+    """The origin of a process's tokenizer: the model's files, or Ray's object store."""
 
     pretrained: Pretrained
     shared: Any = field(compare=False)
 
 
 def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
-    """Starts a Ray task that loads a tokenizer for all tasks that tokenize; others begin to read meanwhile.
+    """Starts a Ray task that loads a tokenizer for all tokenizing tasks. Reading tasks can start meanwhile.
 
     Args:
-        pretrained: has the tokenizer.
+        pretrained: names the tokenizer.
         marks: whether tokens are marked.
-        find_out: whether the task finds out what the tokenizer allows; else each that tokenizes does, when it has seen
-            enough text.
+        find_out: whether the task determines where the tokenizer allows texts to be cut. Otherwise each tokenizing task
+            does this itself when it has seen enough text.
 
     Returns:
-        for `Encode.shared`.
+        The reference for `Encode.shared`.
     """
     return _shared(pretrained, marks, find_out, ray.get_runtime_context().get_job_id())
 
 
 @lru_cache(maxsize=1)
 def _shared(pretrained: Pretrained, marks: bool, find_out: bool, job: str) -> Any:
-    """Kept from stage to stage, as long as this process is connected to Ray as the same job."""
-    return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)  # who waits for it may hold all cores
+    """Returns the tokenizer's reference, cached over stages while this process is connected to Ray as the same job."""
+    return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)  # waiting tasks may hold all cores
 
 
 class _Written(NamedTuple):
-    """A tokenizer as it goes to other processes."""
+    """A tokenizer in the form in which it is sent to other processes."""
 
     tokenizer: dict[str, Any]
     cuts: Cuts | None
-    """What it allows, if that was found out."""
+    """Where the tokenizer allows texts to be cut; None if this was not determined."""
 
 
 def _load(pretrained: Pretrained, marks: bool, find_out: bool) -> _Written | None:
     tokenizer = text_tokenizer(pretrained)
-    gc.freeze()  # what was imported stays; the collector would go through all of it, again and again
+    gc.freeze()  # exempts imported modules from garbage collection, which would scan them again and again
     written = written_tokenizer(tokenizer)
     if written is None:
         return None
@@ -178,13 +188,13 @@ def _words(backend: Tokenizer, marks: bool) -> WordsOf | None:
 
 @lru_cache(maxsize=1)
 def _quick(source: _Source, marks: bool) -> QuickTokenizer:
-    """Kept by the process: it remembers the pieces of texts."""
+    """Returns the process's fast tokenizer, which caches the tokens of pieces of texts."""
     backend, written = _tokenizer(source).backend, _fetched(source)
     return QuickTokenizer(backend, _words(backend, marks), cuts=written and written.cuts)
 
 
 def _fetched(source: _Source) -> _Written | None:
-    """The tokenizer that another process has written down."""
+    """Fetches the tokenizer that another process loaded; None if there is none."""
     if source.shared is None:
         return None
     written: _Written | None = ray.get(source.shared)
@@ -193,24 +203,24 @@ def _fetched(source: _Source) -> _Written | None:
 
 @lru_cache(maxsize=1)
 def _tokenizer(source: _Source) -> TextTokenizer:
-    """Kept by the process, which tokenizes many chunks. One thread each: the tasks are the parallelism."""
+    """Returns the process's tokenizer, cached for many chunks. It uses one thread, because tasks run in parallel."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     written = _fetched(source)
     return tokenizer_of(written.tokenizer) if written else text_tokenizer(source.pretrained)
 
 
-# Scripts that put no blanks between words, so that a "word" could be a whole sentence: Thai, Lao, Burmese, Khmer,
-# Japanese, Chinese. There every token that begins a character counts as a word, as in BERT's own Chinese.
+# Scripts without blanks between words, where a "word" could be a whole sentence: Thai, Lao, Burmese, Khmer, Japanese,
+# Chinese. In these scripts every token that begins a character counts as a word, as in BERT's Chinese model.
 _NO_BLANKS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]"
 )
 
 _BEYOND = (2**62, 2**62)
-"""An entity after the end of any text."""
+"""Position of a dummy entity after the end of any text."""
 
 
 class Marker:
-    """Marks the tokens of texts.
+    """Marks the starts of words and the entities among the tokens of texts.
 
     Args:
         tokenizer: the backend of the model's tokenizer.
@@ -221,18 +231,18 @@ class Marker:
         self._knows_words = len(set(probe.word_ids)) > 1
 
     def marks(self, text: str, encoding: Encoding, entities: Sequence[Span]) -> dict[str, np.ndarray]:
-        """All columns of a text (see `adapt.support.schema`), bool [tokens] each.
+        """Returns all mark columns of a text (see `adapt.support.schema`), bool [tokens] each.
 
         Args:
             text: the text.
-            encoding: its tokens, with their places in the text.
-            entities: [start, end) in characters; of overlapping ones the first and longest counts.
+            encoding: its tokens, with their positions in the text.
+            entities: [start, end) in characters; of overlapping entities the first and longest counts.
         """
         return unit_marks(self.word_starts(text, encoding), _entity_numbers(encoding, entities))
 
     def word_starts(self, text: str, encoding: Encoding) -> np.ndarray:
-        """True at the first token of each word and at each special token, bool [tokens]."""
-        words = np.array(encoding.word_ids, float)  # None, which special tokens have, becomes nan: unlike everything
+        """Returns True for the first token of each word and for each special token, bool [tokens]."""
+        words = np.array(encoding.word_ids, float)  # special tokens have None, which becomes NaN and equals nothing
         starts: np.ndarray = np.diff(words, prepend=np.nan) != 0
         begins, ends, before = _places(encoding)
         if not self._knows_words:
@@ -244,7 +254,12 @@ class Marker:
 
 
 def unit_marks(words: np.ndarray, entity: np.ndarray) -> dict[str, np.ndarray]:
-    """All columns, of where words start and of the entity that each token lies in (see `entity_numbers`)."""
+    """Returns all mark columns, bool [tokens] each.
+
+    Args:
+        words: whether each token starts a word, bool [tokens].
+        entity: number of each token's entity, int64 [tokens] (see `entity_numbers`).
+    """
     inside = entity >= 0
     changes = np.diff(entity, prepend=-1) != 0
     return {WORD_STARTS: words, UNIT_STARTS: (words & ~inside) | changes, ENTITIES: inside}
@@ -256,26 +271,29 @@ def _entity_numbers(encoding: Encoding, entities: Sequence[Span]) -> np.ndarray:
 
 
 def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, entities: Sequence[Span]) -> np.ndarray:
-    """For each token, the number of the entity that it lies in, even if only in part; -1 outside. int64 [tokens].
+    """Returns the number of the entity that each token overlaps, int64 [tokens]; -1 for tokens outside entities.
 
     Args:
-        begins: where each token begins in the text.
-        ends: where it ends.
-        special: whether it is a special token.
-        entities: as in `Marker.marks`.
+        begins: position at which each token begins in the text [characters].
+        ends: position at which each token ends [characters].
+        special: whether each token is a special token.
+        entities: [start, end) in characters; of overlapping entities the first and longest counts.
     """
     firsts, lasts = np.array([*apart(entities), _BEYOND]).T
-    number = np.searchsorted(lasts, begins, side="right")  # the first that ends after the token begins
-    ends = np.maximum(ends, begins + 1)  # a blank that is a token by itself has no place in RoBERTa's
+    number = np.searchsorted(lasts, begins, side="right")  # the first entity that ends after the token begins
+    ends = np.maximum(ends, begins + 1)  # RoBERTa's tokenizer gives a token of one blank an empty position
     return np.where((firsts[number] < ends) & ~special, number, -1)
 
 
 def _places(encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where each token begins and ends in the text, and where those before it end. Special tokens are (0, 0)."""
+    """Returns where each token begins and ends in the text, and the furthest end of the tokens before it.
+
+    Special tokens have the position (0, 0).
+    """
     begins, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
     return begins, ends, np.maximum.accumulate(np.concatenate(([0], ends)))[:-1]
 
 
 def _flags(values: list[bool]) -> np.ndarray:
-    """One more, False, for the end of the text."""
+    """Returns the values as an array, followed by False for the end of the text."""
     return np.array([*values, False])

@@ -1,4 +1,4 @@
-"""Entities of a text: given in the corpus as places in characters, or found by a tagger of the user's."""
+"""Entities of a text: read from the corpus as positions in characters, or found by the user's tagger."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from adapt.config.kinds import Kinds
 from adapt.support.errors import DataError
 
 Span = tuple[int, int]
-"""[start, end) in characters."""
+"""Position [start, end) of an entity in its text [characters]."""
 
 
 class Tagger(ABC):
-    """Finds the entities of texts. A user's own inherits from it: a configuration can name no other code.
+    """Finds the entities of texts. A user's tagger must inherit from this class to be named in a configuration.
 
-    It is made without arguments, once in each process that reads text. Its source enters the keys of stages.
+    It is created without arguments, once in each process that reads text. Its source code enters the keys of stages.
     """
 
     @abstractmethod
@@ -23,32 +23,32 @@ class Tagger(ABC):
         """Finds the entities of a text.
 
         Args:
-            text: a clean document.
+            text: a cleaned document.
 
         Returns:
-            Their positions [start, end) in characters.
+            The positions [start, end) of the entities in characters.
         """
 
 
 class Tagged(str):
-    """A text that comes with its entities."""
+    """A text with its entities, which cleaning moves along with the text."""
 
     entities: list[Span]
 
     @classmethod
     def of(cls, text: str, entities: list[Span]) -> "Tagged":
-        """Joins a text and its entities."""
+        """Returns a text with these entities."""
         tagged = cls(text)
         tagged.entities = entities
         return tagged
 
 
 def parse_entities(value: Any, characters: int) -> list[Span] | None:
-    """The entities of a text of so many characters, or None where they are malformed.
+    """Checks the entities of a text, and returns None if they are malformed.
 
     Args:
         value: pairs [start, end) in characters; None for no entities.
-        characters: length of the text.
+        characters: length of the text [characters].
     """
     try:
         pairs = [(start, end) for start, end in (value or ())]
@@ -59,7 +59,10 @@ def parse_entities(value: Any, characters: int) -> list[Span] | None:
 
 
 def apart(entities: Iterable[Span]) -> list[Span]:
-    """Entities from left to right without those that overlap an earlier one; of two that start together the longer."""
+    """Sorts entities from left to right and removes overlaps.
+
+    Of overlapping entities the one that starts first is kept; of entities with the same start, the longest.
+    """
     kept: list[Span] = []
     for start, end in sorted(entities, key=lambda span: (span[0], -span[1])):
         if not kept or start >= kept[-1][1]:
@@ -68,25 +71,25 @@ def apart(entities: Iterable[Span]) -> list[Span]:
 
 
 TAGGERS: Kinds[type[Tagger]] = Kinds("objective.tagger", {}, base="adapt.corpus.entities:Tagger")
-"""The taggers: none is built in."""
+"""The kinds of taggers. There is no built-in one; a configuration names the user's class."""
 
 
 @lru_cache(maxsize=1)
 def _loaded(kind: type[Tagger]) -> Tagger:
-    """The tagger of this process: it may read a model when it is made."""
+    """Returns the tagger of this process. It is created only once, because it may load a model."""
     return kind()
 
 
 def tagged(texts: list[str], name: str) -> list[list[Span]]:
-    """The entities that a tagger finds in each text.
+    """Returns the entities that a tagger finds in each text.
 
     Args:
-        texts: clean texts.
-        name: of the tagger.
+        texts: cleaned texts.
+        name: name of the tagger, as `module:Class`.
 
     Raises:
         ConfigError: there is no such tagger.
-        DataError: the tagger fails, or gives what are no places in the text; names the text.
+        DataError: the tagger fails, or returns positions outside a text. The message quotes the text.
     """
     kind = TAGGERS.load(name)
     try:

@@ -1,9 +1,9 @@
-"""Which documents are measured, so that no text is both measured and trained on.
+"""Decides which documents are measured, so that no text is both measured and trained on.
 
-A document is known by its key, a 64-bit hash of its normalised text. Two rules keep measured and trained text apart,
-whatever file either comes from: the held-out share of a corpus are the documents with the smallest keys, and every
-corpus of a configuration leaves out the same share; and where text is measured as a whole (general text, the dev split
-of a task), what is trained on leaves out every document whose key is among the measured.
+Each document has a key, a 64-bit hash of its normalised text. Two rules keep measured and trained text separate, in
+whatever files they are. First, the held-out share of a corpus consists of the documents with the smallest keys, and
+every corpus of a configuration holds out the same share. Second, where a whole text is measured (general text, the dev
+split of a task), every document with the key of a measured document is left out of training.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,53 +22,56 @@ from adapt.support.errors import DataError
 from adapt.support.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
 
 MEASURED = Drop("measured")
-"""The document, or one like it, is measured, so it is not trained on."""
+"""Reason to drop a document from training: the same text, or a near copy of it, is measured."""
 TRAINED = Drop("trained on elsewhere")
-"""The document would be measured, but one like it is trained on in a corpus that comes before."""
+"""Reason to drop a document from measuring: the same text, or a near copy, is trained on in an earlier corpus."""
 
 
 def key_of(text: str) -> int:
-    """What a document is known by, whatever its case, spaces and Unicode form."""
+    """Returns the key of a document, which does not depend on case, spaces and Unicode form."""
     return int(keys_of_normalised([normalised(text).encode("utf-8", "replace")])[0])
 
 
 def keys_of(texts: Sequence[str]) -> np.ndarray:
-    """What each document is known by: uint64 [documents]."""
+    """Returns the key of each document: uint64 [documents]."""
     return keys_of_normalised(normalised_texts(texts))
 
 
 def keys_of_normalised(texts: Sequence[bytes]) -> np.ndarray:
-    """The same of texts that are normalised already, in UTF-8."""
+    """Returns the keys of texts that are normalised already, in UTF-8: uint64 [documents]."""
     return np.frombuffer(b"".join(blake2b(text, digest_size=8).digest() for text in texts), ">u8").astype(np.uint64)
 
 
 def in_share(keys: np.ndarray, fraction: float) -> np.ndarray:
-    """Which documents belong to the held-out share: a function of their texts, so that copies go with them."""
-    share: np.ndarray = keys < ceil(fraction * 2**64)  # as whole numbers, of which float64 cannot hold them all
+    """Returns which documents belong to the held-out share: bool [documents].
+
+    Only the text decides, so copies of a document are on the same side.
+    """
+    share: np.ndarray = keys < ceil(fraction * 2**64)  # compared as integers: float64 cannot represent all keys
     return share
 
 
 def is_heldout(text: str, fraction: float) -> bool:
-    """The same of one text."""
+    """Returns whether one text belongs to the held-out share."""
     return key_of(text) < fraction * 2**64
 
 
 class HeldShare(NamedTuple):
-    """A share of the documents to hold out, and how many documents it holds out."""
+    """A share of the documents to hold out, and the number of documents that it holds out."""
 
     share: float
     documents: int
 
 
 def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
-    """Returns the smallest share of two digits that holds out at least some number of documents.
+    """Returns the smallest share, rounded up to two digits, that holds out at least a number of documents.
 
     Args:
-        folders: prepared corpora, whose documents are known by their keys.
-        documents: how many are wanted.
+        folders: folders of prepared corpora.
+        documents: smallest number of documents to hold out.
 
     Returns:
-        None where nothing would be left to train on.
+        None if no document would remain to train on.
 
     Raises:
         DataError: a shard cannot be read.
@@ -78,14 +81,14 @@ def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
 
 
 def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
-    """Returns the smallest share of two digits that holds out at least some number of documents, of these keys.
+    """Returns the smallest share, rounded up to two digits, that holds out at least a number of the given documents.
 
     Args:
-        keys: of all documents, as of `keys_of`.
-        documents: how many are wanted.
+        keys: keys of all documents, as returned by `keys_of`.
+        documents: smallest number of documents to hold out.
 
     Returns:
-        None where nothing would be left to train on.
+        None if no document would remain to train on.
     """
     keys = np.sort(keys)
     if len(keys) <= documents:
@@ -99,14 +102,14 @@ def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measured documents of some prepared corpora: 8 bytes each, which processes of a machine share."""
+    """The keys of the measured documents of some prepared corpora, 8 bytes each, which processes of a machine share."""
 
     keys: np.ndarray
-    """Sorted, each once: uint64."""
+    """Keys of the documents, sorted and unique: uint64 [documents]."""
 
     @classmethod
     def of(cls, folders: Iterable[Path]) -> "Measured":
-        """The documents measured by folders of stage `prepare`.
+        """Reads the keys of the held-out documents in folders of stage `prepare`.
 
         Raises:
             DataError: a shard cannot be read.
@@ -115,15 +118,18 @@ class Measured:
         return cls(np.unique(np.concatenate([np.zeros(0, np.uint64), *by_shard])))
 
     def __call__(self, text: str) -> Drop | None:
-        """The reason to drop a document that is measured."""
+        """Returns the reason to drop a document if it is measured; otherwise None."""
         return self.many([text])[0]
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
-        """The same of many documents."""
+        """Returns, for each document, the reason to drop it if it is measured; otherwise None."""
         return [MEASURED if among else None for among in self._among(keys_of(texts))]
 
     def count_in(self, trained: Sequence[Path]) -> int:
-        """How many of them stand in the training text of some prepared corpora, whose keys are read shard by shard."""
+        """Counts the measured documents that are also in the training text of some prepared corpora.
+
+        Reads the keys shard by shard.
+        """
         by_shard = [np.zeros(0, np.uint64)]
         by_shard += [np.unique(keys[self._among(keys)]) for folder in trained for keys in _keys(folder, SHARD_GLOB)]
         return len(np.unique(np.concatenate(by_shard)))
@@ -137,7 +143,7 @@ class Measured:
 
 
 def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
-    """The keys of each shard, mapped into memory."""
+    """Yields the keys of each shard, mapped into memory."""
     for path in sorted(folder.glob(pattern)):
         try:
             with pa.memory_map(str(path)) as source:

@@ -1,8 +1,8 @@
-"""How well a tokenizer reads a corpus, measured on a sample of each chunk: unknown words, pieces per word.
+"""Measures how well a tokenizer covers a corpus, on a sample of each chunk: unknown words and pieces per word.
 
-A model learns nothing of a word that its tokenizer does not know, and little of one that it spells letter by letter or
-byte by byte. A corpus in another language than the model's trains without an error, so `prepare` measures this and says
-it. Tokenizers of bytes know every word, so pieces count beside unknown words.
+A model learns nothing about a word that its tokenizer does not know, and little about a word that is split into letters
+or bytes. Training on a corpus in another language than the model's raises no error, so stage `prepare` measures this
+and warns. Byte-level tokenizers know every word, so the number of pieces is measured as well as unknown words.
 """
 
 import re
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 DOCUMENTS, CHARACTERS = 50, 400
 """Sample of a chunk: at most this many documents from all over the chunk, and this many characters of each."""
 FEWEST_WORDS = 100
-"""With fewer words in the sample, nothing is said."""
+"""Smallest number of words in a sample for which a warning is given."""
 MOST_UNKNOWN = 0.02
-"""Limit of the share of words with a part that the tokenizer does not know."""
+"""Largest share of words with an unknown part without a warning."""
 MOST_PIECES = 2.5
-"""Limit of the pieces per word, where blanks stand between words. A tokenizer of the same language has 1.1 to 1.7."""
+"""Largest number of pieces per word without a warning, for scripts with blanks between words. Tokenizers of the text's
+language have 1.1 to 1.7."""
 FEWEST_BYTES = 2.0
-"""Limit of the bytes per piece of a word. A tokenizer of the same language has 3 to 5."""
+"""Smallest number of bytes per piece without a warning. Tokenizers of the text's language have 3 to 5."""
 SPELLS = 1000
-"""A tokenizer with fewer tokens spells all words by design."""
+"""Size of a vocabulary below which a tokenizer splits all words into letters or bytes by design [tokens]."""
 MARKS = (
     r"\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0971-\u0dff"
     r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
@@ -39,37 +40,37 @@ UNSPACED = re.compile(rf"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff{SIGNS}]")
 """Scripts that are written without blanks between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese, Japanese."""
 FIGURES = ("words", "unknown_words", "spaced_words", "spaced_pieces", "pieces", "bytes")
 COUNT = "sample_"
-"""What the names of the counts of a sample begin with, which stand among other counts of a chunk."""
+"""Prefix of the names of a sample's counts among the other counts of a chunk."""
 
 
 @dataclass(frozen=True)
 class Legibility:
-    """How a tokenizer breaks the words of a sample of a corpus. A word is a run of letters.
+    """How a tokenizer splits the words of a sample of a corpus. A word is a run of letters.
 
     Pieces are not counted for tokenizers of fewer than SPELLS tokens.
     """
 
     words: int
     unknown_words: int
-    """Words with a part that the tokenizer does not know."""
+    """Number of words with a part that the tokenizer does not know."""
     spaced_words: int
-    """Words of scripts with blanks between words."""
+    """Number of words in scripts with blanks between words."""
     spaced_pieces: int
-    """Tokens of these."""
+    """Number of tokens of the `spaced_words`."""
     pieces: int
-    """Tokens of all words."""
+    """Number of tokens of all words."""
     bytes: int
-    """Bytes of all words in UTF-8."""
+    """Number of bytes of all words in UTF-8."""
     unknown_share: float | None = None
-    """unknown_words / words; None where the sample has no word."""
+    """unknown_words / words; None if the sample has no words."""
     pieces_per_word: float | None = None
-    """spaced_pieces / spaced_words; None where there are none."""
+    """spaced_pieces / spaced_words; None if there are no such words."""
     bytes_per_piece: float | None = None
-    """bytes / pieces; None where there are none."""
+    """bytes / pieces; None if no pieces were counted."""
 
     @classmethod
     def of(cls, counts: Mapping[str, int]) -> "Legibility":
-        """Returns the figures of a sample from sums over chunks of what `count_sample` counts."""
+        """Computes the figures from the counts of `count_sample`, summed over chunks."""
         found = {name: counts.get(f"{COUNT}{name}", 0) for name in FIGURES}
         return cls(
             **found,
@@ -80,7 +81,7 @@ class Legibility:
 
     @classmethod
     def together(cls, parts: Iterable["Legibility | Mapping[str, Any] | None"]) -> "Legibility | None":
-        """Returns the figures of several sources as one; None where one of them was not measured."""
+        """Adds the figures of several sources; None if one of them was not measured."""
         known = [asdict(part) if isinstance(part, Legibility) else part for part in parts]
         if not known or None in known:
             return None
@@ -90,7 +91,7 @@ class Legibility:
         return cls.of(sums)
 
     def faults(self) -> list[str]:
-        """Returns what lies beyond the limits, each as a sentence with its fix."""
+        """Returns a sentence, with a fix, for each figure that is beyond its limit."""
         if self.words < FEWEST_WORDS:
             return []
         found = []
@@ -114,17 +115,20 @@ class Legibility:
 
 
 def read_legibility(metrics: Mapping[str, Any]) -> Legibility | None:
-    """Returns what a prepared text's record holds; None where an older version prepared it."""
+    """Reads the figures from the metrics of a prepared corpus; None if an older version prepared it."""
     found = metrics.get("legibility")
     return Legibility(**found) if found else None
 
 
 def count_sample(texts: Sequence[str], tokenizer: "TextTokenizer") -> Counter[str]:
-    """Returns counts of a sample of the texts of a chunk, named COUNT and one of FIGURES.
+    """Counts words and tokens in a sample of the texts of a chunk.
 
     Args:
-        texts: all of the chunk.
-        tokenizer: of the model.
+        texts: all texts of the chunk.
+        tokenizer: tokenizer of the model.
+
+    Returns:
+        The counts. Their names are COUNT followed by one of FIGURES.
     """
     step = max(1, len(texts) // DOCUMENTS)
     some = [text[:CHARACTERS] for text in texts[::step][:DOCUMENTS]]
@@ -144,7 +148,7 @@ def count_sample(texts: Sequence[str], tokenizer: "TextTokenizer") -> Counter[st
 
 
 def _words(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:
-    """Yields each word with its tokens: those whose last character lies in the word."""
+    """Yields each word with its tokens, which are those whose last character is in the word."""
     ends = [end - 1 for _, end in offsets]
     place = 0
     for match in WORD.finditer(text):

@@ -6,14 +6,14 @@ Thorup 2017, arXiv 1704.04370). With b bands of r positions each, two documents 
 
     P(s) = 1 - (1 - s^r)^b
 
-`bands_for` takes the most rows, so the fewest candidates, with P(threshold) >= 0.99. For a threshold of 0.8 and 256
-permutations that is b = 32, r = 8: P is .12 at s = .5, .42 at .6, .85 at .7, .997 at .8 and 1.0 at .9. Candidates are
-then held to the threshold by their estimated similarity, the share of positions that agree, whose standard deviation is
-sqrt(s (1 - s) / 256), .025 at .8.
+`bands_for` chooses the largest r with P(threshold) >= 0.99, which gives the fewest candidates. For a threshold of 0.8
+and 256 permutations this is b = 32, r = 8: P is .12 at s = .5, .42 at .6, .85 at .7, .997 at .8 and 1.0 at .9. A
+candidate pair counts as duplicates if its estimated similarity reaches the threshold. The estimate is the share of
+positions that agree; its standard deviation is sqrt(s (1 - s) / 256), which is .025 at s = .8.
 
-Each chunk of documents becomes two Arrow files: what is known of each document, and (bucket, document) pairs sorted by
-bucket. A partition is a range of buckets: a slice of every sorted file, found by binary search and mapped into memory.
-Only what a partition reads moves between machines.
+Each chunk of documents becomes two Arrow files: one has the digest, signature and excerpt of each document, the other
+has (bucket, document) pairs sorted by bucket. A partition is a range of buckets: a slice of every sorted file, found by
+binary search and mapped into memory. Only the slices that a partition reads are moved between machines.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,11 +33,11 @@ RECALL_AT_THRESHOLD = 0.99
 
 
 def signatures(texts: Sequence[str], n: int, permutations: int) -> np.ndarray:
-    """MinHash signatures of normalised texts.
+    """Computes the MinHash signatures of normalised texts.
 
     Args:
-        texts: as `adapt.corpus.shingles.normalised` gives them.
-        n: words of a shingle; a shorter text is one shingle.
+        texts: normalised by `adapt.corpus.shingles.normalised`.
+        n: length of a shingle [words]; a shorter text is one shingle.
         permutations: length of a signature.
 
     Returns:
@@ -53,12 +53,16 @@ def signatures(texts: Sequence[str], n: int, permutations: int) -> np.ndarray:
 
 
 def share_probability(similarity: float, bands: int, rows: int) -> float:
-    """Probability that two documents of some similarity have a band in common: 1 - (1 - s^r)^b."""
+    """Returns the probability that two documents of a similarity s have a band in common: 1 - (1 - s^r)^b."""
     return float(1 - (1 - similarity**rows) ** bands)
 
 
 def bands_for(threshold: float, permutations: int) -> tuple[int, int]:
-    """Bands and rows for a threshold; the rows of a single place where even those find too little."""
+    """Chooses the numbers of bands and of rows per band for a threshold.
+
+    Returns:
+        The most rows with a recall of RECALL_AT_THRESHOLD at the threshold; bands of one row if no number reaches it.
+    """
     for rows in range(permutations, 0, -1):
         if share_probability(threshold, permutations // rows, rows) >= RECALL_AT_THRESHOLD:
             return permutations // rows, rows
@@ -66,15 +70,15 @@ def bands_for(threshold: float, permutations: int) -> tuple[int, int]:
 
 
 def band_hashes(signed: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """A hash for each band of each signature.
+    """Hashes each band of each signature.
 
     Args:
-        signed: uint32 [documents, permutations].
+        signed: signatures, uint32 [documents, permutations].
         bands: number of bands.
-        rows: places of a band; those beyond bands x rows are not used.
+        rows: number of positions per band; positions beyond bands x rows are not used.
 
     Returns:
-        uint64 [documents, bands]. Equal places in different bands have different hashes.
+        uint64 [documents, bands]. Equal values in different bands have different hashes.
     """
     places = signed[:, : bands * rows].reshape(len(signed), bands, rows).astype(np.uint64)
     hashes = np.broadcast_to(np.arange(1, bands + 1, dtype=np.uint64), (len(signed), bands))
@@ -84,11 +88,11 @@ def band_hashes(signed: np.ndarray, bands: int, rows: int) -> np.ndarray:
 
 
 def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Share of places at which signatures agree.
+    """Estimates Jaccard similarities by the share of positions at which two signatures agree.
 
     Args:
-        first: uint32 [pairs, permutations].
-        second: the same.
+        first: signature of the first document of each pair, uint32 [pairs, permutations].
+        second: signature of the second document of each pair, uint32 [pairs, permutations].
 
     Returns:
         float64 [pairs].
@@ -98,24 +102,24 @@ def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 Key = Sequence[int] | np.ndarray
-"""Source, item and chunk."""
+"""Source, item and chunk, which identify a chunk of documents."""
 REACH = 16
-"""A document is compared with so many that follow it in its bucket, and with the bucket's first."""
+"""Number of following documents in its bucket that a document is compared with, besides the bucket's first one."""
 _PAIRS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
 class ChunkParts:
-    """The chunks of all sources in stream order. A document's number is its place in them all."""
+    """The chunks of all sources in stream order. Documents are numbered over all chunks, from 0."""
 
     folder: Path
     keys: np.ndarray
-    """Source, item and chunk of each: int64 [parts, 3], sorted."""
+    """Source, item and chunk of each chunk: int64 [parts, 3], sorted."""
     starts: np.ndarray
-    """Number of each one's first document, and at the end the number of documents: int64 [parts + 1]."""
+    """Number of each chunk's first document, and at the end the number of all documents: int64 [parts + 1]."""
 
     def bucket_slices(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-        """All (bucket, document) with low <= bucket <= high: uint64 and int64 [entries]."""
+        """Reads all (bucket, document) pairs with low <= bucket <= high: uint64 and int64 [entries]."""
         entries = []
         for key, start in zip(self.keys, self.starts[:-1], strict=True):
             table = _mapped(self.folder / bucket_file(key))
@@ -128,10 +132,10 @@ class ChunkParts:
         return buckets, np.concatenate([np.zeros(0, np.int64), *(documents for _, documents in entries)])
 
     def values(self, documents: np.ndarray, column: str) -> np.ndarray:
-        """What is known of some documents.
+        """Reads a column for some documents.
 
         Args:
-            documents: numbers in order, int64 [documents].
+            documents: ascending numbers of documents, int64 [documents].
             column: `digest` (uint64 [documents, 2]), `signature` (uint32 [documents, permutations]) or `heldout`
                 (uint8 [documents, 1]).
         """
@@ -144,24 +148,24 @@ class ChunkParts:
         return np.concatenate(rows)
 
     def sources(self, documents: np.ndarray) -> np.ndarray:
-        """The source of each document, int64."""
+        """Returns the index of the source of each document, int64 [documents]."""
         sources: np.ndarray = self.keys[np.searchsorted(self.starts, documents, "right") - 1, 0]
         return sources
 
     def excerpt(self, document: int) -> str:
-        """The beginning of a document."""
+        """Reads the beginning of a document's text."""
         part = int(np.searchsorted(self.starts, document, "right")) - 1
         excerpts = _mapped(self.folder / document_file(self.keys[part])).column("excerpt")
         return str(excerpts[document - int(self.starts[part])].as_py())
 
 
 def document_file(key: Key) -> str:
-    """Name of the file with what is known of a chunk's documents."""
+    """Returns the name of the file with the digests, signatures and excerpts of a chunk's documents."""
     return "documents-{:03d}-{:06d}-{:06d}.arrow".format(*key)
 
 
 def bucket_file(key: Key) -> str:
-    """Name of the file with a chunk's sorted buckets."""
+    """Returns the name of the file with the sorted buckets of a chunk."""
     return "buckets-{:03d}-{:06d}-{:06d}.arrow".format(*key)
 
 
@@ -177,13 +181,13 @@ def write_chunk(
     """Writes both files of a chunk.
 
     Args:
-        folder: where.
+        folder: folder to write into.
         key: source, item and chunk.
-        digests: uint64 [documents, 2].
-        signed: signatures, uint32 [documents, permutations], or without columns.
-        buckets: uint64 [documents, buckets of a document].
-        excerpts: beginnings of the documents.
-        heldout: which of them are held out, uint8 [documents].
+        digests: 128-bit digests of the documents, uint64 [documents, 2].
+        signed: signatures, uint32 [documents, permutations]; [documents, 0] if only equal texts are duplicates.
+        buckets: buckets of each document, uint64 [documents, buckets per document].
+        excerpts: beginnings of the documents' texts.
+        heldout: which of the documents are held out, uint8 [documents].
     """
     known = {"digest": _lists(digests), "excerpt": pa.array(excerpts, pa.string()), "heldout": _lists(heldout[:, None])}
     if signed.shape[1]:
@@ -196,23 +200,24 @@ def write_chunk(
 
 
 def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """Pairs of documents that share a bucket, the smaller number first: int64 [pairs, 2], each once.
+    """Returns pairs of documents that share a bucket, the smaller number first: int64 [pairs, 2], without repeats.
 
-    All pairs of a bucket of at most REACH + 1 documents. In a larger one, pairs of documents at most REACH apart, and
-    of each with the first: the number of pairs grows with the documents and not with their square.
+    For a bucket of at most REACH + 1 documents these are all pairs. In a larger one, they are the pairs of documents at
+    most REACH positions apart, and the pairs of each document with the first. So the number of pairs is linear in the
+    number of documents and not quadratic.
 
     Args:
-        buckets: uint64 [entries].
-        documents: int64 [entries].
+        buckets: bucket of each entry, uint64 [entries].
+        documents: document of each entry, int64 [entries].
     """
     order = np.lexsort((documents, buckets))
     buckets, documents = buckets[order], documents[order]
     pieces = [np.zeros((0, 2), np.int64)]
-    for apart in range(1, REACH + 1):
-        same = buckets[apart:] == buckets[:-apart]
+    for distance in range(1, REACH + 1):
+        same = buckets[distance:] == buckets[:-distance]
         if not same.any():
             break
-        pieces.append(np.stack([documents[:-apart][same], documents[apart:][same]], axis=1))
+        pieces.append(np.stack([documents[:-distance][same], documents[distance:][same]], axis=1))
     starts = np.flatnonzero(np.concatenate([[True], buckets[1:] != buckets[:-1]])) if len(buckets) else buckets[:0]
     first = np.repeat(starts, np.diff(np.append(starts, len(buckets))).astype(np.int64)).astype(np.int64)
     far = np.arange(len(buckets)) - first > REACH
@@ -222,12 +227,12 @@ def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
 
 
 def duplicates(parts: ChunkParts, pairs: np.ndarray, threshold: float | None) -> Iterator[np.ndarray]:
-    """The pairs that are duplicates, some at a time, int64 [pairs, 2].
+    """Yields the candidate pairs that are duplicates, in batches, int64 [pairs, 2].
 
     Args:
-        parts: all documents.
-        pairs: candidates.
-        threshold: least estimated Jaccard similarity; None wants equal normalised texts.
+        parts: the chunks of all documents.
+        pairs: candidate pairs, int64 [pairs, 2].
+        threshold: smallest estimated Jaccard similarity of duplicates; None if only equal normalised texts count.
     """
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         some = pairs[start : start + _PAIRS_AT_ONCE]
@@ -246,7 +251,7 @@ def _lists(values: np.ndarray) -> pa.Array:
 
 
 def _write(path: Path, table: pa.Table) -> None:
-    """Written aside, so that a task that died and runs again leaves no half of a file."""
+    """Writes a table to a temporary file and renames it, so that a task that dies leaves no partial file."""
     with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_batch(table.combine_chunks().to_batches()[0] if len(table) else _empty(table.schema))
 

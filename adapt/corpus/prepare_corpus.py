@@ -1,9 +1,10 @@
 """Stage `prepare`: turns the parts of a manifest into token shards, in the manifest's order, with Ray Data.
 
-Readers cut parts into chunks of some megabytes of text. Tokenizers turn each chunk into one shard, named by its
-position. Memory holds a few chunks, however large the corpus is, and any number of workers writes the same shards.
+Reading tasks cut parts into chunks of some megabytes of text. Tokenizing tasks turn each chunk into one shard, named by
+its position. Memory holds only a few chunks, however large the corpus is, and the shards do not depend on the number of
+workers.
 
-`gather` joins several prepared sources to one corpus to measure on.
+`gather` joins the held-out text of several prepared sources to one corpus to measure on.
 """
 
 import json
@@ -41,33 +42,35 @@ from adapt.terminal.console import log
 
 CHUNK_CHARACTERS = 4_000_000
 WAITING_BYTES = 256 * 2**20
-"""Text that readers may be ahead of tokenizers, so that memory does not grow with the corpus."""
+"""Limit of text that was read and not tokenized yet, so that memory does not grow with the corpus [bytes]."""
 WORTH_BYTES = 8_000_000
-"""From so much text on several tasks would find out what the tokenizer allows, so one does it for all."""
+"""Corpus size from which one task determines for all others where the tokenizer allows texts to be cut [bytes]. With
+less text, each task does this itself when it has seen enough."""
 MAX_UNKNOWN_FRACTION = 0.2
+"""Largest share of unknown tokens in a corpus. With more, the stage fails."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A check in Ray's object store, which tasks fetch without a copy of its arrays."""
+    """A check in Ray's object store. Tasks fetch it without a copy of its arrays."""
 
     reference: Any
 
     def fetch(self) -> Any:
-        """The index or the keys, with the check as `many`. To be called once an item: a call takes a while."""
+        """Returns the check, whose method is `many`. Call this once per item, because fetching takes time."""
         return ray.get(self.reference)
 
 
 def screen_of(
     corpus: CorpusConfig, folder: Path, duplicates: Path | None = None, measured: Sequence[Path] = ()
 ) -> Screen:
-    """The screen of a source; puts what evaluation sets and measured corpora hold into Ray's object store.
+    """Returns the screen of a source, with its evaluation sets and measured keys in Ray's object store.
 
     Args:
-        corpus: has the evaluation sets and says whether rejects are written.
-        folder: of the stage.
-        duplicates: what stage `dedup` has found in this source.
-        measured: prepared corpora whose measured text is left out.
+        corpus: names the evaluation sets and says whether dropped documents are written.
+        folder: folder of the stage.
+        duplicates: file of stage `dedup` with the duplicates of this source.
+        measured: folders of prepared corpora whose measured text is left out.
 
     Raises:
         DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
@@ -89,20 +92,21 @@ def prepare(
     duplicates: Path | None = None,
     measured: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Reads, cleans, tokenizes and writes a corpus into `folder`.
+    """Reads, cleans and tokenizes a corpus, and writes its shards into `folder`.
 
     Args:
-        manifest: the parts.
+        manifest: the parts of the corpus.
         corpus: how to read and clean them.
-        pretrained: has the tokenizer.
-        folder: emptied first.
+        pretrained: names the tokenizer.
+        folder: folder of the stage, emptied first.
         form: what the objective needs beyond tokens.
-        duplicates: what stage `dedup` has found in this source, to be left out.
-        measured: prepared corpora whose measured text is left out, by exact normalised text.
+        duplicates: file of stage `dedup` with the documents of this source to leave out.
+        measured: folders of prepared corpora whose measured text is left out, by exact normalised text.
 
     Returns:
-        Metrics: documents, held-out documents, tokens, what was dropped, changed or bad, by reason, how the tokenizer
-            breaks words (`legibility`), and how many texts of each file of an evaluation set were looked for.
+        Metrics: numbers of training and held-out documents and tokens; numbers of dropped, changed and bad records by
+            reason; how the tokenizer splits words (`legibility`); and the number of texts in each file of an
+            evaluation set.
 
     Raises:
         DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
@@ -111,10 +115,10 @@ def prepare(
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     screen = screen_of(corpus, folder, duplicates, measured)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
-    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # all wait for it: it begins first
+    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # started first, because all tasks wait for it
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     items = numbered_items(manifest, corpus)
-    # every chunk its own block, so that the chunks of one file are tokenized in parallel
+    # one block per chunk, so that the chunks of one file are tokenized in parallel
     with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
         encoded = (
             ray.data.from_items(items)
@@ -140,12 +144,12 @@ def prepare(
 
 @dataclass(frozen=True)
 class EncodeRow:
-    """The Ray Data task: a chunk of texts in, a row of what is known of its shards out."""
+    """The Ray Data task that tokenizes a chunk of texts. Its output row describes the shards that it wrote."""
 
     encode: Encode
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """`EncodedChunk`, as columns."""
+        """Tokenizes the chunk and returns its `EncodedChunk` as columns of one row."""
         columns = self.encode(table)._asdict()
         return {name: [value] for name, value in {**columns, "counts": json.dumps(columns["counts"])}.items()}
 
@@ -161,18 +165,18 @@ def _piece(chunk: EncodedChunk) -> Piece:
 
 
 def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
-    """Units of reading in stream order, numbered."""
+    """Returns the items of a manifest (units that one task reads) in stream order, with their numbers."""
     return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
 
 
 def batch_of(item: dict[str, Any]) -> dict[str, Any]:
-    """An item as readers take it, which is as Ray Data gives it to them."""
+    """Returns an item in the form in which Ray Data passes it to `Read`."""
     return {name: np.array([value]) for name, value in item.items()}
 
 
 @dataclass(frozen=True)
 class Read:
-    """Turns an item into chunks of clean text."""
+    """The Ray Data task that reads an item and cuts it into chunks of clean text."""
 
     corpus: CorpusConfig
     chunk_characters: int
@@ -180,7 +184,7 @@ class Read:
     screen: Screen = PASS
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """One table of one row for each chunk; the last carries the item's counts."""
+        """Yields a table of one row for each chunk. The last one has the counts of the item in column `tally`."""
         item, tally = int(batch["item"][0]), Tally()
         texts: list[str] = []
         characters = chunk = 0
@@ -219,7 +223,7 @@ def _summary(chunks: list[EncodedChunk], corpus: CorpusConfig, manifest: Manifes
         if chunk.tally:
             tally.add(Tally(**json.loads(chunk.tally)))
     if counts["refused"]:
-        log("prepare: this tokenizer's texts cannot be cut into pieces; they went to the library's own, slower call")
+        log("prepare: this tokenizer does not allow cutting texts, so whole texts were tokenized, which is slower")
     metrics: dict[str, Any] = {
         **{name: counts[name] for name in ("train_documents", "train_tokens", "heldout_documents", "heldout_tokens")},
         "characters": counts["characters"],
@@ -262,10 +266,10 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
 
 
 def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
-    """Links the held-out shards of some sources into `folder`, in their order, and sums what was counted.
+    """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their counts.
 
     Returns:
-        The sources' metrics that are numbers, summed, and how the tokenizer breaks the words of all sources.
+        The sums of the sources' metrics that are whole numbers, and how the tokenizer splits the words of all sources.
     """
     with storage_errors(folder):
         for number, source in enumerate(sources):

@@ -1,4 +1,4 @@
-"""Shows how far a corpus has been read: documents, share, MB/s and the time left, as training shows its steps."""
+"""Shows how far a corpus has been read: documents, share, MB/s and remaining time, like the progress of training."""
 
 import json
 import time
@@ -19,60 +19,62 @@ from adapt.terminal.console import duration
 from adapt.terminal.live import Display, display
 
 PERIOD_S = 5.0
-"""Between two plain lines."""
+"""Time between two lines where the output is not a terminal [s]."""
 SETTLED_S = 2.0
-"""After the first report, until its speed is told."""
+"""Time after the first report before a speed is shown [s]."""
 LEAST = ("speed", "share", "ETA")
-"""Parts of a report, the least telling first."""
+"""Parts of a report that are dropped where the line is too long, in this order."""
 R = TypeVar("R")
 
 
 class Piece(NamedTuple):
-    """What has been read of an item."""
+    """A part of an item that has been read."""
 
     item: int
     documents: int
     text_bytes: int
     is_last: bool
-    """Nothing is left of the item."""
+    """Whether the item ends with this piece."""
 
 
 def text_bytes(chunk: pa.Table) -> int:
-    """How much text a chunk holds, as UTF-8."""
+    """Returns the size of a chunk's texts in UTF-8 [bytes]."""
     return int(text_sizes(chunk).sum())
 
 
 def text_sizes(chunk: pa.Table) -> np.ndarray:
-    """Length of each text of a chunk, as UTF-8 [bytes], int64 [documents]."""
+    """Returns the size of each text of a chunk in UTF-8 [bytes], int64 [documents]."""
     sizes: np.ndarray = pc.binary_length(chunk.column("texts")[0].values).to_numpy(zero_copy_only=False)
     return sizes
 
 
 @dataclass
 class Pace:
-    """How far the items of a corpus have been read.
+    """Progress of reading the items of a corpus.
 
-    A piece does not say where in its item it ends. That is guessed from its text: an item has as much text for its size
-    as those before had; the first has as many bytes as the file, where that is neither compressed nor a table.
+    A piece does not say where in its item it ends. The position is estimated from the amount of text: an item is
+    expected to have as much text per unit of size as the finished items. Before the first item is finished, a byte of a
+    file is expected to be a byte of text, unless the file is compressed or a table.
     """
 
     sizes: Sequence[int]
-    """Size of each item: bytes of a file; else modules or shards."""
+    """Size of each item: bytes of files, modules of packages, or shards of datasets."""
     expected: float | None
-    """Bytes of text for one of size, before an item has ended; None where nothing is known."""
+    """Expected bytes of text per unit of size; None if it is not known yet."""
     documents: int = 0
     text_bytes: int = 0
     done: int = 0
-    """How much of the sum of the sizes has been read."""
+    """Size that has been read, in the unit of `sizes`."""
     _ended: int = 0
-    """Sizes of the items that have ended."""
+    """Sum of the sizes of finished items."""
     _ended_text: int = 0
+    """Bytes of text of finished items."""
     _begun: Counter[int] = field(default_factory=Counter)
-    """Bytes of text of the items that have begun and not ended."""
+    """Bytes of text read from each unfinished item."""
 
     @classmethod
     def of(cls, items: Sequence[Mapping[str, Any]], manifest: Manifest, corpus: CorpusConfig) -> "Pace":
-        """The progress over numbered items of a manifest (see `adapt.corpus.prepare_corpus.numbered_items`)."""
+        """Starts the progress of the items of a manifest (see `adapt.corpus.prepare_corpus.numbered_items`)."""
         slices = [json.loads(item["sources"]) for item in items]
         if corpus.source != "files":
             return cls([len(item) for item in slices], None)
@@ -84,11 +86,11 @@ class Pace:
 
     @property
     def total(self) -> int:
-        """Sum of the sizes; 0 as long as no share can be told."""
+        """Sum of the sizes of all items; 0 while the share read cannot be estimated."""
         return sum(self.sizes) if self.expected else 0
 
     def add(self, piece: Piece) -> None:
-        """Goes on by a piece."""
+        """Adds a piece that was read."""
         self.documents += piece.documents
         self.text_bytes += piece.text_bytes
         self._begun[piece.item] += piece.text_bytes
@@ -98,28 +100,28 @@ class Pace:
             if self._ended_text:
                 self.expected = self._ended_text / max(self._ended, 1)
         guessed = sum(self._read_of(item, text) for item, text in self._begun.items())
-        self.done = max(self.done, self._ended + guessed)  # never back, when a guess was too high
+        self.done = max(self.done, self._ended + guessed)  # never decreases, even if an estimate was too high
 
     def _read_of(self, item: int, text_bytes: int) -> int:
-        """A guess at how much of an item that has not ended was read: never all of it."""
+        """Estimates how much of an unfinished item was read, in the unit of `sizes`. It is never the whole item."""
         guess = int(text_bytes / self.expected) if self.expected else 0
         return min(guess, max(self.sizes[item] - 1, 0))
 
 
 class Line:
-    """The line of a stage that reads documents.
+    """The progress line of a stage that reads documents.
 
-    Speed and time left are told from the first report on, so the time that tasks take to start does not enter, and not
-    before `SETTLED_S`, since the first chunks of all cores come at once.
+    Speed and remaining time are measured from the first report on, to exclude the time in which tasks start. They are
+    shown from `SETTLED_S` later on, because the first chunks of all cores arrive at once.
     """
 
     def __init__(self, stage: str, shown: Display) -> None:
         self._stage, self._shown = stage, shown
         self._first: tuple[float, int, int] | None = None
-        """Time, bytes of text and what was done at the first report."""
+        """Time [s], bytes of text and `done` at the first report."""
 
     def update(self, documents: int, text_bytes: int, done: int, total: int) -> None:
-        """Shows how many documents were read, with how much text; and `done` of `total`, which is 0 if not known."""
+        """Shows the number of documents and the speed, and the share `done / total` unless `total` is 0 (unknown)."""
         parts = {"documents": f"{self._stage}: {documents:,} documents"}
         if total:
             parts["share"] = f"{100 * done // total}%"
@@ -136,13 +138,13 @@ class Line:
 
 @contextmanager
 def reading(stage: str) -> Iterator[Line]:
-    """The line of a stage that reads documents, until the block is left."""
+    """Shows the progress line of a stage that reads documents until the block is left."""
     with display(f"{stage}: starting to read", LEAST, PERIOD_S) as shown:
         yield Line(stage, shown)
 
 
 def watched(rows: Iterable[R], pace: Pace, stage: str, piece_of: Callable[[R], Piece]) -> list[R]:
-    """All rows in the order in which they come, shown as they come."""
+    """Collects all rows in the order in which they arrive, and shows the progress meanwhile."""
     seen = []
     with reading(stage) as line:
         for row in rows:

@@ -1,13 +1,14 @@
-"""Which row of which source is sample j of a run: a function of (seed, j), in constant time and memory.
+"""Maps sample j of a run to a row of a source: a function of (seed, j), in constant time and memory.
 
-Rows are permuted by (seed, epoch) without a table. Sources form groups. Within a group every row comes once an epoch,
-shuffled together or one source after another, and a group that runs out starts again. Groups share the run by a pattern
-of slots, 1,000 per period where groups are few, and each group has a fixed number of them; the slots of every period
-are permuted anew. So in each prefix of a run every group has its share to within one period, and the n-th sample of a
-group is found without those before it.
+Rows are permuted by (seed, epoch) without a table. Sources form groups. Within a group every row comes once per epoch,
+either shuffled over all its sources or one source after another, and a group that runs out starts again.
 
-Where the share of general text grows or falls along a run, the run is cut into phases of whole periods, each with its
-own numbers of slots. The number of samples of a group before a period is then still known at once.
+Groups share the run by slots: a period has 1,000 slots where groups are few, and each group has a fixed number of them.
+The slots of every period are permuted anew. So every prefix of a run contains each group's share to within one period,
+and the n-th sample of a group is computed without those before it.
+
+Where the share of general text grows or falls along a run, the run is cut into phases of whole periods. Each phase has
+its own numbers of slots, and the number of a group's samples before a period is still computed directly.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,34 +24,34 @@ from adapt.config import MixtureConfig
 from adapt.support.splitmix import GOLDEN, mix
 
 _PART = 1 << 20
-"""Places evaluated at once where many are counted."""
+"""Number of positions that are permuted at once when rows are counted."""
 
 
 class Places(NamedTuple):
-    """Where samples are found, int64 [samples] each."""
+    """The source, epoch and row of each of some samples, int64 [samples] each."""
 
     sources: np.ndarray
-    """Number of the source, in the order the sources are listed."""
+    """Index of the source, in the order in which the sources are listed."""
     epochs: np.ndarray
-    """Pass over the group of that source."""
+    """Number of earlier passes over the group of that source."""
     rows: np.ndarray
-    """Row within the source."""
+    """Index of the row within the source."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Sources that are passed through together."""
+    """Sources that share their epochs: every row of all of them comes once before any comes again."""
 
     sources: tuple[int, ...]
-    """Their numbers."""
+    """Indices of the sources."""
     rows: tuple[int, ...]
-    """Rows of each."""
+    """Number of rows of each source."""
     in_turn: bool = False
-    """One source after another, in this order, each shuffled; else all shuffled together."""
+    """Whether one source follows another, in this order, each shuffled. Otherwise all are shuffled together."""
 
     @cached_property
     def total(self) -> int:
-        """Rows of an epoch."""
+        """Number of rows per epoch."""
         return sum(self.rows)
 
     @cached_property
@@ -58,7 +59,10 @@ class Group:
         return np.array([0, *accumulate(self.rows)], np.int64)
 
     def locate(self, numbers: np.ndarray, seed: int) -> Places:
-        """The samples with these numbers within the group, which must have a row if there are any."""
+        """Returns the places of the samples with these numbers within the group.
+
+        The group must have at least one row if `numbers` is not empty.
+        """
         epochs, places = np.divmod(numbers, self.total)
         if not self.in_turn:
             places = _permuted(epochs, places, self.total, seed)
@@ -71,12 +75,13 @@ class Group:
         return Places(np.array(self.sources, np.int64)[owners], epochs, rows)
 
     def drawn(self, count: int, seed: int) -> np.ndarray:
-        """Rows of each of its sources among its first samples, int64 [sources of the group].
+        """Counts the rows of each source among the first `count` samples of the group, int64 [sources of the group].
 
-        Whole epochs are known; the places of a part of one are gone through, unless the sources come in turn.
+        Whole epochs need no search. The samples of an unfinished epoch are permuted and counted, unless the sources
+        come in turn.
         """
         if not count:
-            return np.zeros(len(self.rows), np.int64)  # also of a group without rows, which has no epoch
+            return np.zeros(len(self.rows), np.int64)  # also for a group without rows, which has no epochs
         epochs, rest = divmod(count, self.total)
         if self.in_turn or len(self.rows) == 1:
             part = np.clip(rest - self._starts[:-1], 0, self.rows)
@@ -91,7 +96,7 @@ class Group:
 
 
 def _permuted(epochs: np.ndarray, places: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """`permute` for places of several epochs."""
+    """Applies `permute` to positions of several epochs."""
     permuted = np.empty_like(places)
     for epoch in np.unique(epochs):
         here = epochs == epoch
@@ -100,25 +105,26 @@ def _permuted(epochs: np.ndarray, places: np.ndarray, size: int, seed: int) -> n
 
 
 MOST_PHASES = 1000
-"""Steps in which a share changes along a run, at most."""
+"""Largest number of phases of a run whose shares change."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots of each group, [phases, groups]; the last phase goes on for ever."""
+    """The number of slots per period of each group, in each phase of a run."""
 
     phases: tuple[tuple[int, ...], ...]
+    """Number of slots per period, [phases, groups]. The last phase has no end."""
     lasting: int = 1
-    """Periods of a phase."""
+    """Length of a phase [periods]."""
 
     @classmethod
     def of(cls, shares_at: Callable[[float], Sequence[float]], period: int, periods: int | None) -> "Slots":
-        """The slots by the shares of the groups.
+        """Computes the slots from the shares of the groups.
 
         Args:
-            shares_at: the shares at a place of the run, from 0 to 1; they sum to 1.
-            period: samples of a period.
-            periods: of the whole run; None where shares stay as they are in its middle.
+            shares_at: returns the groups' shares, which sum to 1, at a position in the run from 0 (start) to 1 (end).
+            period: length of a period [samples].
+            periods: length of the run [periods]; None for a run whose shares stay at the value of its middle.
         """
         count = min(periods, MOST_PHASES) if periods else 1
         places = [(phase + 0.5) / count for phase in range(count)]
@@ -127,7 +133,7 @@ class Slots:
 
     @cached_property
     def _sums(self) -> np.ndarray:
-        """Samples of each group before each phase, int64 [phases, groups]."""
+        """Number of samples of each group before each phase, int64 [phases, groups]."""
         table = np.array(self.phases, np.int64) * self.lasting
         sums: np.ndarray = np.cumsum(table, axis=0) - table
         return sums
@@ -136,37 +142,37 @@ class Slots:
         return min(period // self.lasting, len(self.phases) - 1)
 
     def at(self, period: int) -> np.ndarray:
-        """The slots of each group in a period, int64 [groups]."""
+        """Returns the number of slots of each group in a period, int64 [groups]."""
         return np.array(self.phases[self._phase(period)], np.int64)
 
     def before(self, period: int) -> np.ndarray:
-        """How many samples of each group come before a period, int64 [groups]."""
+        """Returns the number of samples of each group before a period, int64 [groups]."""
         phase = self._phase(period)
         before: np.ndarray = self._sums[phase] + (period - phase * self.lasting) * self.at(period)
         return before
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:
-    """Whole numbers in proportion to shares that sum to 1, and to `total`; at least one for each share above 0.
+    """Divides `total` into whole numbers in proportion to shares that sum to 1, with at least one per share above 0.
 
-    Hamilton's method: all are rounded down, and those with the largest remainders get one more.
+    Hamilton's method: all numbers are rounded down, and those with the largest remainders get one more.
     """
     counts = [max(share > 0, floor(share * total)) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - shares[i] * total, i))
     for rank in range(total - sum(counts)):
         counts[by_remainder[rank]] += 1
-    while sum(counts) > total:  # what the smallest were given, the largest give
+    while sum(counts) > total:  # the largest give what the smallest received to reach one
         counts[counts.index(max(counts))] -= 1
     return tuple(counts)
 
 
 DEFAULT = MixtureConfig()
 SLOTS = 1000
-"""Length of a period [samples], at least: shares are rounded to thousandths ..."""
+"""Shortest length of a period [samples]: shares are rounded to thousandths or finer."""
 SLOTS_PER_GROUP = 10
-"""... or finer, where many groups share them: what each has at least must not take much from the others."""
+"""Smallest number of slots per period and group, so that the one slot that each group gets costs the others little."""
 _LEAST = 1e-300
-"""Least value of a share that is asked for: a share rounded to 0 would silently be left out."""
+"""Smallest share of a source with a weight above 0, so that rounding to 0 does not silently leave it out."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 
 
@@ -176,14 +182,14 @@ class Mixture:
 
     groups: tuple[Group, ...]
     slots: tuple[int, ...]
-    """How many of the slots of a period each group has."""
+    """Number of slots of each group in a period."""
     seed: int
     beside: int = 0
-    """How many groups, the last ones, are text beside the domain's."""
+    """Number of groups, at the end of `groups`, that are not text of the domain."""
     changing: Slots | None = None
-    """The slots of each period, where the share of general text changes along the run; `slots` are then their mean."""
+    """Slots of each period where the share of general text changes along the run; `slots` is then their mean."""
     first_general: int | None = None
-    """From this of `numbers` on rows are of general text; None where there is none."""
+    """Smallest row number (see `numbers`) of general text; None without general text."""
 
     @classmethod
     def of(
@@ -197,18 +203,18 @@ class Mixture:
         recalled_fraction: float = 0.0,
         samples: int | None = None,
     ) -> "Mixture":
-        """The mixture of some sources.
+        """Builds the mixture of some sources.
 
         Args:
-            rows: of each source.
-            seed: the run's.
-            config: how they are mixed.
-            weights: the share of each source, if given; must then sum to more than 0.
-            replay: rows of the sources of general text. They come after all others.
-            recalled: rows of the texts of past domains. They come after those of the domain.
-            recalled_fraction: their share of the run.
-            samples: of the run, over which the share of general text goes from `replay_fraction` to `replay_last`; None
-                where it is not known, or that share stays.
+            rows: number of rows of each source of the domain.
+            seed: seed of the run.
+            config: how the sources are mixed.
+            weights: relative share of each source, with a sum above 0; None for shares by number of rows.
+            replay: number of rows of each source of general text. These sources come after all others.
+            recalled: number of rows of each text of past domains. These come after the domain's sources.
+            recalled_fraction: share of the run that texts of past domains have.
+            samples: length of the run [samples], over which the share of general text goes from `replay_fraction` to
+                `replay_last`; None if the length is not known or the share does not change.
         """
         everyone, tempered = tuple(range(len(rows))), config.temperature != 1 and any(rows)
         if config.order == "sequential" or not (weights or tempered):
@@ -236,12 +242,12 @@ class Mixture:
 
     @cached_property
     def period(self) -> int:
-        """Samples after which every group has had its slots once."""
+        """Length of a period [samples], in which every group has all its slots once."""
         return sum(self.slots)
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        """Rows of each source."""
+        """Number of rows of each source."""
         return tuple(rows for group in self.groups for rows in group.rows)
 
     @cached_property
@@ -249,7 +255,7 @@ class Mixture:
         return np.array([0, *accumulate(self.rows)][:-1], np.int64)
 
     def locate(self, samples: np.ndarray) -> Places:
-        """Where samples of the run are found, for samples int64 [samples]."""
+        """Returns the source, epoch and row of samples of the run, for samples int64 [samples]."""
         groups, numbers = self._slots_of(samples)
         places = Places(*(np.empty_like(samples) for _ in Places._fields))
         for number, group in enumerate(self.groups):
@@ -259,19 +265,22 @@ class Mixture:
         return places
 
     def numbers(self, places: Places) -> np.ndarray:
-        """The rows' numbers among those of all sources, int64: what random numbers are drawn by (see `noise`)."""
+        """Returns the numbers of rows, counted over all sources, int64 [samples].
+
+        They are part of the seed of random numbers that are drawn for a row, such as its masks.
+        """
         numbers: np.ndarray = self._offsets[places.sources] + places.rows
         return numbers
 
     def drawn(self, samples: int) -> list[int]:
-        """Rows of each source among the first samples of a run."""
+        """Counts the rows of each source among the first `samples` samples of a run."""
         counts = self._counts(samples)
         parts = [group.drawn(counts[n], self._seed_of(n)) for n, group in enumerate(self.groups)]
         return [int(rows) for part in parts for rows in part]
 
     @property
     def epoch(self) -> int:
-        """Samples in which the domain's sources are passed through once, on average over them."""
+        """Number of samples in which the domain's sources are passed through once, on average over the sources."""
         everyone = list(zip(self.groups, self.slots, strict=True))
         domain = [(group.total, slots) for group, slots in everyone[: len(everyone) - self.beside] if slots]
         rows, slots = sum(rows for rows, _ in domain), sum(slots for _, slots in domain)
@@ -279,12 +288,12 @@ class Mixture:
 
     @property
     def exhausted(self) -> int:
-        """Samples before the first that comes a second time."""
+        """Number of samples before the first row that comes a second time."""
         used = [number for number, slots in enumerate(self.slots) if slots]
         return min(self._sample_of(number, self.groups[number].total) for number in used)
 
     def _slots_of(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The group of each sample, and its number within the group."""
+        """Returns the group of each sample, and the number of the sample within its group."""
         periods, places = np.divmod(samples, self.period)
         groups, numbers = np.empty_like(samples), np.empty_like(samples)
         for period in np.unique(periods):
@@ -299,7 +308,7 @@ class Mixture:
         return self.changing or Slots((self.slots,))
 
     def _pattern(self, period: int) -> tuple[np.ndarray, np.ndarray]:
-        """The group at each slot of a period, and how many slots of that group come before, int64 [period] each."""
+        """Returns, for each slot of a period, its group and the number of that group's slots before, int64 [period]."""
         slots = self._periods.at(period)
         ends = np.cumsum(slots)
         places = np.arange(self.period)
@@ -309,40 +318,41 @@ class Mixture:
         return groups, ranks - (ends - slots)[groups]
 
     def _counts(self, samples: int) -> list[int]:
-        """How many of the first samples of a run each group has."""
+        """Counts the samples of each group among the first samples of a run."""
         period, rest = divmod(samples, self.period)
         part = np.bincount(self._pattern(period)[0][:rest], minlength=len(self.groups))
         return [int(number) for number in self._periods.before(period) + part]
 
     def _sample_of(self, group: int, number: int) -> int:
-        """The sample of the run that is a group's sample of that number."""
+        """Returns the number, within the run, of a group's n-th sample (`number`, from 0)."""
         period, rank = divmod(number, self.slots[group])
         pattern, ranks = self._pattern(period)
         return period * self.period + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
 
     def _seed_of(self, number: int) -> int:
-        """Groups (and, as -1, the pattern) are permuted independently, also where they are of one size."""
+        """Returns the seed of a group (-1 for the pattern of slots), so that groups of equal size differ in order."""
         return self.seed + number * _SEED_STRIDE
 
 
 def replay_shares(config: MixtureConfig) -> tuple[float, float]:
-    """The shares of general text at the beginning and at the end of a run."""
+    """Returns the shares of general text at the beginning and at the end of a run."""
     last = config.replay_last
     return config.replay_fraction, config.replay_fraction if last is None else last
 
 
 def share_changes(config: MixtureConfig) -> bool:
-    """Whether the share of general text changes along a run, so that a row of a step depends on the run's length."""
+    """Returns whether the share of general text changes along a run. Its order then depends on the run's length."""
     begins, ends = replay_shares(config)
     return begins != ends
 
 
 def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[float]:
-    """Shares in proportion to weights^(1 / temperature), above 0 where a weight is; more is more even.
+    """Returns shares in proportion to weights^(1 / temperature). Higher temperatures make the shares more even.
 
-    Devlin et al. 2019 (multilingual BERT's exponentially smoothed weighting); Arivazhagan et al., arXiv 1907.05019.
+    The share of a weight above 0 is above 0. Devlin et al. 2019 (multilingual BERT's exponentially smoothed weighting);
+    Arivazhagan et al., arXiv 1907.05019.
     """
-    most = max(weights)  # by which all are divided first: powers and sums of large numbers are infinite
+    most = max(weights)  # all weights are divided by it first, because powers of large numbers would overflow
     relative = [max((weight / most) ** (1 / temperature), _LEAST) if weight else 0.0 for weight in weights]
     total = sum(relative)
     return [weight / total for weight in relative]
@@ -352,23 +362,23 @@ _ROUNDS = 6
 
 
 def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
-    """A pseudo-random permutation of range(size), evaluated at some places.
+    """Evaluates a pseudo-random permutation of range(size) at some positions.
 
-    A Feistel network permutes the next power of four; results outside the range walk on along their cycle until they
-    are inside, which keeps it a permutation (Black and Rogaway 2002). No table is kept, so a corpus of any size costs
-    nothing and any place can be asked first.
+    A Feistel network permutes range(next power of four). A result outside range(size) is permuted again until it is
+    inside, which keeps the whole a permutation (Black and Rogaway 2002). No table is kept, so memory does not grow with
+    `size`, and positions can be evaluated in any order.
 
     Args:
-        places: int64 array of places in range(size).
+        places: int64 array of positions in range(size).
         size: number of rows.
-        seed: the run's seed.
-        epoch: each epoch has its own permutation.
+        seed: seed of the run.
+        epoch: number of the epoch; each epoch has its own permutation.
 
     Returns:
-        int64 array of rows, of the same shape.
+        int64 array of rows, with the shape of `places`.
 
     Raises:
-        ValueError: a place is asked for and there is no row, among which the walk would never end.
+        ValueError: `size` is 0 and `places` is not empty.
     """
     if places.size and size < 1:
         raise ValueError(f"a place among {size} rows")
@@ -390,10 +400,10 @@ def _feistel(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarra
 
 
 def samples(step: int, rank: int, world: int, global_batch_size: int) -> np.ndarray:
-    """The samples of a run that a rank trains on in a step, int64 [global_batch_size / world].
+    """Returns the samples of a run that a rank trains on in a step, int64 [global_batch_size / world].
 
-    Step s takes samples [s G, (s + 1) G), rank r of W the r-th of their W equal parts. What sample j is, is a function
-    of j alone (`adapt.corpus.sample_order`), so a step's global batch depends neither on W nor on any step before.
+    Step s takes samples [s G, (s + 1) G) for a global batch of G, and rank r of W takes the r-th of their W equal
+    parts. A sample depends only on its number, so a step's global batch depends neither on W nor on earlier steps.
     """
     share = global_batch_size // world
     return np.arange(share, dtype=np.int64) + step * global_batch_size + rank * share

@@ -1,12 +1,12 @@
-"""Decides which documents enter a corpus, and counts every document that leaves with its reason.
+"""Decides which documents enter a corpus, and counts every document that is left out by reason.
 
-A record passes the blocks of `corpus.cleaning`, the check for evaluation texts, the check for measured texts, and the
-list of duplicates. `Screen` holds these checks for a source and opens a `Sieve` for each item of it.
+A record must pass the blocks of `corpus.cleaning`, the check for evaluation texts, the check for measured texts, and
+the list of duplicates. `Screen` holds these checks for a source and creates a `Sieve` for each item of the source.
 
-`item_texts` gives each document an id, by which it is found again. An id is an int64: the number of the item times
-2^32, plus the number of the record in the item, both from 0. Items follow from the manifest alone
-(`adapt.corpus.files.sources.items_of`), and all records count. So ids rise along a corpus, and neither cleaning, nor
-held-out documents, nor the number of workers changes them.
+`item_texts` gives each document an id, by which it can be found again. An id is an int64: the number of the item times
+2^32, plus the number of the record in the item, both from 0. Items depend only on the manifest
+(`adapt.corpus.files.sources.items_of`), and all records count. So ids ascend along a corpus, and neither cleaning nor
+held-out documents nor the number of workers change them.
 """
 
 import gzip
@@ -35,37 +35,40 @@ from adapt.runner.files import file_aside
 from adapt.support.errors import DataError
 
 NAMED = 3
-"""Files that a message names."""
+"""Number of files that a message names."""
 
 
 @dataclass
 class Tally:
-    """Counts of what was kept and of what left, by reason, with the place of each reason's first case."""
+    """Counts of the kept records, and of the others by reason."""
 
     kept: int = 0
     bad: dict[str, int] = field(default_factory=dict)
+    """Number of unreadable records by reason."""
     dropped: dict[str, int] = field(default_factory=dict)
+    """Number of dropped documents by reason."""
     changed: dict[str, int] = field(default_factory=dict)
-    """What blocks changed in the documents that they let pass."""
+    """Number of changes that blocks made in the kept documents, by kind."""
     first_bad: dict[str, str] = field(default_factory=dict)
+    """File and number of the first unreadable record, by reason."""
 
     @property
     def seen(self) -> int:
-        """All records."""
+        """Number of all records."""
         return self.kept + sum(self.bad.values()) + sum(self.dropped.values())
 
     @property
     def unreadable(self) -> str:
-        """How many records could not be read, for which reason, and where the first of each reason is."""
+        """Number of unreadable records by reason, with the place of the first for each reason, as text."""
         return "; ".join(f"{count} {reason} (first: {self.first_bad[reason]})" for reason, count in self.bad.items())
 
     @property
     def left_out(self) -> str:
-        """How many records left, by reason."""
+        """Number of unreadable and dropped records by reason, as text."""
         return ", ".join(f"{count} {reason}" for reason, count in {**self.bad, **self.dropped}.items())
 
     def add(self, other: "Tally") -> None:
-        """Adds the counts of another part of the corpus that comes after this one."""
+        """Adds the counts of a later part of the corpus."""
         self.kept += other.kept
         for mine, theirs in (
             (self.bad, other.bad),
@@ -78,15 +81,15 @@ class Tally:
 
 
 def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
-    """Refuses text of which more than a share of the records cannot be read.
+    """Refuses a corpus with too many unreadable records.
 
     Args:
         tally: counts of all records that were read.
-        most: the share, `corpus.max_bad_fraction`.
-        records: what they are called.
+        most: largest allowed share of unreadable records, `corpus.max_bad_fraction`.
+        records: what the message calls the records.
 
     Raises:
-        DataError: there are more.
+        DataError: the share of unreadable records is larger.
     """
     bad = sum(tally.bad.values())
     known = fix_of(" ".join(tally.bad))
@@ -98,14 +101,14 @@ def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
 
 
 def check_some_left(tally: Tally, files: Sequence[str]) -> None:
-    """Refuses files of which no document is left to choose, or to compare with.
+    """Refuses files none of whose documents was kept.
 
     Args:
         tally: counts of all records that were read.
-        files: what was read.
+        files: names of the files that were read.
 
     Raises:
-        DataError: there is none; says for which reasons the records were left out.
+        DataError: no document was kept. The message says why the records were left out.
     """
     if tally.kept:
         return
@@ -118,42 +121,42 @@ def check_some_left(tally: Tally, files: Sequence[str]) -> None:
     )
 
 
-_SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
+_SURROGATES = range(0xD800, 0xE000)  # halves of UTF-16 pairs, which UTF-8 cannot encode
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
-_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # without a break in its place, the words around one would be one
+_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # replaced and not removed, which would join the words around them
 _ASCII_CONTROL = bytes(code for code in _CONTROL if code < 128)
 _ASCII_BREAKS = bytes.maketrans(b"\v\f", b"\n\n")
 _SOME_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 Check = Callable[[Sequence[str]], Sequence[Drop | None]]
-"""For each of some texts the reason why it must leave, if there is one."""
+"""Returns, for each of some texts, the reason to drop it, or None."""
 Reject = Callable[[str, str, int, str], None]
-"""Takes the reason why a document leaves, its file, its number there from 1 on, and its text."""
+"""Takes the reason why a document is dropped, its file, its number in the file from 1, and its text."""
 DUPLICATE = Drop("duplicate")
 BATCH_CHARACTERS = 500_000
 BATCH_RECORDS = 4096
-"""Texts that are cleaned together: about so many characters, or so many texts."""
+"""Size at which a batch of texts is cleaned: BATCH_CHARACTERS characters or BATCH_RECORDS texts, whichever is first."""
 _LAST = (DUPLICATE, MEASURED, TRAINED)
-"""Reasons why a document leaves that passes all that looks at it alone."""
+"""Reasons that depend on other documents. Documents dropped for them have an ordinal in stage `dedup`."""
 
 
 @dataclass(frozen=True)
 class Sieve:
-    """What the documents of an item must pass besides the blocks of `corpus.cleaning`."""
+    """The checks that the documents of an item must pass besides the blocks of `corpus.cleaning`."""
 
     contaminated: Check | None = None
-    """Says which texts an evaluation set knows: as they come, and again as the blocks have changed them."""
+    """Finds texts of evaluation sets. It is applied to the original texts, and again to texts that blocks changed."""
     measured: Check | None = None
-    """Says which texts are measured. It sees them as they would be trained on, after all blocks."""
+    """Finds texts that are measured. It is applied after all blocks, to the texts that would be trained on."""
     duplicates: Mapping[int, Drop] = field(default_factory=dict)
-    """What stage `dedup` leaves out, and why, by ordinal: the number among the item's documents that pass all blocks
-    and evaluation sets, from 0 on."""
+    """Reasons of stage `dedup` to drop documents, by ordinal: the number, from 0, among the documents of the item that
+    pass all blocks and evaluation sets."""
     reject: Reject | None = None
-    """Gets what is dropped."""
+    """Receives the dropped documents."""
 
 
 OPEN = Sieve()
-"""Lets everything pass."""
+"""A sieve that lets all documents pass."""
 
 
 def clean(
@@ -163,7 +166,7 @@ def clean(
     source: str,
     sieve: Sieve = OPEN,
 ) -> Iterator[str]:
-    """The texts worth training on. Arguments as of `clean_numbered`."""
+    """Yields the cleaned texts of records. Arguments are those of `clean_numbered`."""
     return (text for _, text in clean_numbered(records, corpus, tally, source, sieve))
 
 
@@ -174,16 +177,17 @@ def clean_numbered(
     source: str,
     sieve: Sieve = OPEN,
 ) -> Iterator[tuple[int, str]]:
-    """The same, each with the number of its record, from 1.
+    """Cleans records, and yields each text that passes with the number of its record, from 1.
 
-    Control characters go; everything else is up to the blocks of `corpus.cleaning`. Records are read some at a time.
+    Control characters are removed; everything else is up to the blocks of `corpus.cleaning`. Records are read in
+    batches.
 
     Args:
-        records: texts, or reasons why there is none.
-        corpus: has the blocks.
-        tally: the item's; counted into, also for what is dropped.
-        source: the file's name, for the messages.
-        sieve: what else they must pass.
+        records: texts, or reasons why a record has none.
+        corpus: names the blocks.
+        tally: counts of the item, to which kept, bad and dropped records are added.
+        source: name of the file, for messages.
+        sieve: further checks.
     """
     blocks = blocks_of(corpus.cleaning)
     passed = 0
@@ -210,7 +214,7 @@ def clean_numbered(
 
 
 def _batches(records: Iterable[str | Bad]) -> Iterator[list[str | Bad]]:
-    """The records, some at a time; few at first, for who wants no more than a few."""
+    """Yields the records in batches. The first batches are small, for callers that need only a few records."""
     batch: list[str | Bad] = []
     characters, most = 0, 1
     for record in records:
@@ -223,20 +227,20 @@ def _batches(records: Iterable[str | Bad]) -> Iterator[list[str | Bad]]:
 
 
 def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: Sieve) -> list[str | Drop]:
-    """What becomes of each text, duplicates aside: the text as it goes on, or why it leaves."""
+    """Returns the cleaned text or the reason to drop it, for each text; duplicates are not considered."""
     first = _checked(sieve.contaminated, texts)
     cleaned = [known or _passed(text, blocks, tally) for text, known in zip(texts, first, strict=True)]
 
-    def leave(check: Check | None, positions: list[int]) -> None:
+    def drop_matches(check: Check | None, positions: list[int]) -> None:
         reasons = _checked(check, [cleaned[position] for position in positions])
         for position, reason in zip(positions, reasons, strict=True):
             cleaned[position] = reason or cleaned[position]
 
-    if sieve.contaminated:  # an entity or a boilerplate line may have hidden it
+    if sieve.contaminated:  # an HTML entity or a boilerplate line may have hidden an evaluation text before
         changed = (position for position in _kept(cleaned) if cleaned[position] != texts[position])
-        leave(sieve.contaminated, list(changed))
+        drop_matches(sieve.contaminated, list(changed))
     if sieve.measured:
-        leave(sieve.measured, _kept(cleaned))
+        drop_matches(sieve.measured, _kept(cleaned))
     return cleaned
 
 
@@ -249,7 +253,7 @@ def _checked(check: Check | None, texts: list[str]) -> Sequence[Drop | None]:
 
 
 def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
-    """A text after all blocks, or the first one's reason to drop it."""
+    """Applies all blocks to a text, and returns the text or the reason of the first block that drops it."""
     changes: dict[str, int] = {}
     for block in blocks:
         if not text:
@@ -258,7 +262,7 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
         if isinstance(text, Drop):
             return text
     if changes:
-        text = _plain(text)  # what was mended or taken out may leave spaces at the ends
+        text = _plain(text)  # blocks may leave spaces at the ends
     if not text:
         return Drop("empty")
     for what, number in changes.items():
@@ -267,22 +271,25 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
 
 
 def _plain(record: str) -> str:
-    """A record without control characters and outer spaces, with its entities where they are then."""
+    """Removes control characters and outer spaces from a record, and moves its entities accordingly."""
     text = _without_control(record).strip()
     return Tagged.of(text, _moved(record, text)) if isinstance(record, Tagged) else text
 
 
 def _without_control(text: str) -> str:
-    """Most text has none, which is seen in a tenth of the time, and sooner in ASCII."""
+    """Removes control characters from a text.
+
+    Most texts have none; the search for them takes a tenth of the time of `translate`, and less for ASCII.
+    """
     if not text.isascii():
         return text.translate(_CONTROL | _BREAKS) if _SOME_CONTROL.search(text) else text
-    given = text.encode()
-    kept = given.translate(_ASCII_BREAKS, _ASCII_CONTROL)
-    return text if kept == given else kept.decode()
+    encoded = text.encode()
+    kept = encoded.translate(_ASCII_BREAKS, _ASCII_CONTROL)
+    return text if kept == encoded else kept.decode()
 
 
 def _moved(record: Tagged, text: str) -> list[Span]:
-    """Where the entities of a record are in its clean text."""
+    """Returns the positions of a record's entities in its text after control characters were removed."""
     kept = list(accumulate((ord(character) not in _CONTROL for character in record), initial=0))
     stripped = kept[-1] - len(record.translate(_CONTROL).lstrip())
     spans = (tuple(min(max(kept[offset] - stripped, 0), len(text)) for offset in span) for span in record.entities)
@@ -290,21 +297,21 @@ def _moved(record: Tagged, text: str) -> list[Span]:
 
 
 ITEM_IDS = 2**32
-"""Ids of an item."""
+"""Number of ids reserved for each item."""
 
 
 def id_at(item: int, record: int) -> int:
-    """The id of a record.
+    """Returns the id of a record.
 
     Args:
-        item: number of its item, from 0.
-        record: its number in the item, from 0.
+        item: number of the record's item, from 0.
+        record: number of the record in the item, from 0.
     """
     return item * ITEM_IDS + record
 
 
 def place_of(number: int) -> tuple[int, int]:
-    """The item of an id, and the number of its record there."""
+    """Returns the number of the item of an id, and the number of the record in the item, both from 0."""
     return divmod(number, ITEM_IDS)
 
 
@@ -316,19 +323,19 @@ def item_texts(
     sieve: Sieve = OPEN,
     entity_field: str | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """Id and text of each document of an item that passes, in order.
+    """Yields the id and the text of each document of an item that passes all checks, in order.
 
     Args:
-        item: its number.
-        sources: what it consists of, as JSON.
-        corpus: how it is read and cleaned.
-        tally: new; counted into.
-        sieve: what documents must pass besides.
-        entity_field: of the records, for texts with their entities.
+        item: number of the item.
+        sources: slices of the item, as JSON (see `adapt.corpus.files.sources.items_of`).
+        corpus: how the item is read and cleaned.
+        tally: a new tally, to which the item's records are added.
+        sieve: checks besides the blocks of `corpus.cleaning`.
+        entity_field: field of the records that holds entities; None for texts without entities.
 
     Raises:
         DataError: a file is broken, lacks the field, has changed since it was listed, or has too many records.
-        StorageError: the store failed, again and again.
+        StorageError: the store failed repeatedly.
     """
     for piece in slices_of(sources):
         before = tally.seen
@@ -341,14 +348,14 @@ def item_texts(
 
 
 REJECTS = "rejects"
-"""Folder of the dropped documents, one file for each item of reading."""
+"""Name of the folder with the dropped documents, one file per item."""
 
 
 class Held(Protocol):
     """Holds a check of texts, in this process or in Ray's object store."""
 
     def fetch(self) -> EvaluationIndex | Measured:
-        """Returns the check, whose method `many` gives the reason to drop for each of some texts."""
+        """Returns the check. Its method `many` returns, for each text, the reason to drop it or None."""
 
 
 @dataclass(frozen=True)
@@ -364,37 +371,37 @@ class Local:
 
 @dataclass(frozen=True)
 class Screen:
-    """The same for all items of a source."""
+    """The checks that the documents of a source must pass besides the blocks of `corpus.cleaning`."""
 
     contaminated: Held | None = None
-    """Says which texts an evaluation set knows."""
+    """Finds texts of evaluation sets."""
     duplicates: Path | None = None
     """The file of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted."""
     measured: Held | None = None
-    """Says which texts are measured."""
+    """Finds texts that are measured."""
     rejects: Path | None = None
-    """Folder for what is dropped, as jsonl.gz with `reason`, `source`, `record` and `text`."""
+    """Folder for dropped documents, written as jsonl.gz with `reason`, `source`, `record` and `text`."""
     evaluation_texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """How many texts of each file of each evaluation set are looked for, for the record."""
+    """Number of texts in each file of each evaluation set, for the stage's metrics."""
 
     @contextmanager
     def of(self, item: int) -> Iterator[Sieve]:
-        """What the documents of an item must pass."""
+        """Yields the sieve for the documents of an item."""
         with _rejects(self.rejects, item) as reject:
             yield Sieve(_fetched(self.contaminated), _fetched(self.measured), _ordinals(self.duplicates, item), reject)
 
 
 PASS = Screen()
-"""Lets everything pass."""
+"""A screen that lets all documents pass."""
 
 
 def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplicates: Path | None = None) -> Screen:
-    """Returns the screen of a source that this process reads itself, without Ray. It writes no rejects.
+    """Returns the screen of a source that this process reads itself, without Ray. Dropped documents are not written.
 
     Args:
         corpus: names the evaluation sets (`corpus.decontaminate`), which are read here.
-        measured: keys of documents that are measured, and so left out.
-        duplicates: what stage `dedup` has found in this source.
+        measured: keys of measured documents, which are left out.
+        duplicates: file of stage `dedup` with the duplicates of this source.
 
     Raises:
         DataError: an evaluation set cannot be read, or is empty.
@@ -422,7 +429,10 @@ def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:
 
 @contextmanager
 def _rejects(folder: Path | None, item: int) -> Iterator[Reject | None]:
-    """Written aside, so that a task that is tried again writes the same file again."""
+    """Opens the file of dropped documents of an item.
+
+    It is a temporary file that is renamed at the end, so that a repeated task writes the same file again.
+    """
     if folder is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""Training batches as they reach a rank: read from the shards by Ray Data, in an order that never depends on how."""
+"""Reads the training batches of a rank from token shards, with Ray Data or in one process, in the same order."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,41 +16,43 @@ from adapt.ray.runtime import data_settings
 from adapt.support.schema import SHARD_GLOB
 
 BLOCK_BYTES = 2_000_000
-"""What a reading task hands over at once."""
+"""Size of the blocks that a reading task passes on [bytes]."""
 PREFETCHED_STEPS = 8
+"""Number of batches that are fetched ahead of training."""
 SEGMENTS = 64
-"""Pieces of a run; each is read by one task."""
+"""Number of segments of a run, each of which is read by one task."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Which batches a rank is to get."""
+    """Defines the batches that a rank trains on."""
 
     folders: tuple[str, ...]
     """Folders of the prepared sources."""
     mixture: Mixture
-    """The mixture of their rows."""
+    """Mixture of the sources' rows."""
     sequence_length: int
     global_batch_size: int
     first_step: int
     last_step: int
-    """Exclusive."""
+    """Step after the last one (exclusive)."""
     rank: int
     world: int
+    """Number of ranks."""
     marks: tuple[str, ...] = ()
-    """Columns beyond the tokens that the objective asks for."""
+    """Mark columns that the objective needs beyond the tokens."""
 
     @classmethod
     def of(cls, folder: str, sequence_length: int, global_batch_size: int, seed: int, first: int, last: int) -> "Feed":
-        """All of the steps [first, last) on one corpus, for one rank."""
+        """Returns a feed of the steps [first, last) over one corpus, for a single rank."""
         mixture = Mixture.of([_stream(folder).rows(sequence_length)], seed)
         return cls((folder,), mixture, sequence_length, global_batch_size, first, last, rank=0, world=1)
 
     def step(self, step: int) -> dict[str, np.ndarray]:
-        """The rank's share of one step's global batch.
+        """Reads the rank's share of one step's global batch.
 
         Returns:
-            tokens, starts and marks [rows, sequence_length], lengths, epochs and row numbers over all sources [rows].
+            Tokens, starts and marks [rows, sequence_length]; lengths, epochs and row numbers over all sources [rows].
         """
         places = self.mixture.locate(samples(step, self.rank, self.world, self.global_batch_size))
         batch: dict[str, np.ndarray] = {}
@@ -63,7 +65,7 @@ class Feed:
         return {**batch, "epochs": places.epochs, "rows": self.mixture.numbers(places)}
 
     def read(self) -> Iterator[dict[str, np.ndarray]]:
-        """The batches, read in this process (for a machine without Ray)."""
+        """Yields the batches, read in this process (for a machine without Ray)."""
         for step in range(self.first_step, self.last_step):
             yield self.step(step)
 
@@ -75,36 +77,36 @@ def _stream(folder: str) -> TokenStream:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The Ray Data task: a segment of steps in, their rows out, step by step as they are asked for."""
+    """The Ray Data task that reads the rows of a segment of steps."""
 
     feed: Feed
 
     def __call__(self, batch: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-        """The rows of each step. Ray Data holds the task back when training has not taken what is there."""
+        """Yields the rows of each step. Ray Data pauses the task while training has not taken the earlier rows."""
         for step in range(int(batch["first"][0]), int(batch["stop"][0])):
             yield self.feed.step(step)
 
 
 @contextmanager
 def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
-    """The feed's batches, read ahead of training by Ray Data tasks anywhere on the cluster."""
+    """Yields an iterator over the feed's batches, which Ray Data tasks on the cluster read ahead of training."""
     if feed.first_step >= feed.last_step:
         yield iter(())
         return
     with data_settings(target_max_block_size=BLOCK_BYTES):
-        # items and not a range: reading a range takes a CPU, which the training workers may all hold. One task at a
-        # time, on no CPU, is ahead of any training; without that limit Ray starts processes by the dozen.
+        # from_items and not range, because reading a range takes a CPU and the training workers may hold all of them.
+        # One task at a time without a CPU is fast enough; without that limit Ray starts dozens of processes.
         segments = _segments(feed)
         dataset = ray.data.from_items(segments, override_num_blocks=len(segments)).map_batches(
             Fetch(feed), batch_size=1, batch_format="numpy", num_cpus=0, compute=ray.data.TaskPoolStrategy(size=1)
         )
         share = feed.global_batch_size // feed.world
         batches = iter(dataset.iter_batches(batch_size=share, batch_format="numpy", prefetch_batches=PREFETCHED_STEPS))
-        yield itertools.chain([next(batches)], batches)  # its start belongs to the job's, not to the first step
+        yield itertools.chain([next(batches)], batches)  # waits for the first batch here, not in the first step
 
 
 def _segments(feed: Feed) -> list[dict[str, int]]:
-    """The run in a few pieces, however long it is: what a task makes again when its node is lost."""
+    """Cuts the run into at most SEGMENTS segments, which are the units that are read again when a node is lost."""
     length = -(-(feed.last_step - feed.first_step) // SEGMENTS)
     firsts = range(feed.first_step, feed.last_step, length)
     return [{"first": first, "stop": min(first + length, feed.last_step)} for first in firsts]

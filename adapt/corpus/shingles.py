@@ -1,8 +1,8 @@
-"""Texts as runs of words, to compare them: normalised, split into words, hashed to 64 bits.
+"""Represents texts as runs of words, to compare them: normalised, split into words, hashed to 64 bits.
 
-`normalised_texts` normalises many texts at once, and its result equals `normalised` byte for byte, because documents
-are identified by it. Texts with rare characters (invisible ones, spaces beyond ASCII that NFKC keeps) go to
-`normalised`. `table_of_characters` classifies all characters of a text by one table.
+`normalised_texts` normalises many texts at once. Its result equals that of `normalised` byte for byte, because
+documents are identified by it. It passes texts with rare characters (invisible ones, and spaces beyond ASCII that NFKC
+keeps) to `normalised`. `table_of_characters` classifies all characters of Unicode.
 """
 
 import re
@@ -16,9 +16,9 @@ from xxhash import xxh3_64_intdigest
 from adapt.support.splitmix import GOLDEN, mix
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-"""Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese. Each letter is a word."""
+"""Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese. Each letter counts as a word."""
 IN_WORDS, ALONE = re.compile(rf"[^\W{_UNSPACED}]+"), re.compile(f"[{_UNSPACED}]")
-"""Characters that words are made of, and those that are words by themselves."""
+"""IN_WORDS matches characters that form words together, ALONE characters that are words by themselves."""
 _WORD = re.compile(f"{IN_WORDS.pattern}|{ALONE.pattern}")
 INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160"
@@ -26,14 +26,14 @@ INVISIBLE = re.compile(
     "\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]+"
 )
-"""Characters that change a text and not its looks: control characters that are no spaces, halves of characters, format
-characters (Unicode category Cf) and the others that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
+"""Characters that cannot be seen: control characters that are no spaces, surrogates, format characters (Unicode
+category Cf) and the other characters that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
 _IN_ASCII = {number: None for number in range(128) if INVISIBLE.match(chr(number))}
-"""The same for texts in ASCII alone, for which Python has a faster way."""
+"""The invisible characters of ASCII, for `str.translate`, which is faster for ASCII texts."""
 
 
 class _Known(dict[str, int]):
-    """Hashes of words seen lately: most words of a text are frequent, and looking up is faster than hashing."""
+    """Cache of hashes of words, because most words of a text are frequent and a look-up is faster than hashing."""
 
     most = 200_000
 
@@ -48,74 +48,74 @@ _KNOWN = _Known()
 
 
 def normalised(text: str) -> str:
-    """A text in Unicode form NFKC, in lower case, with single spaces, and without characters that nobody sees.
+    """Normalises a text: Unicode form NFKC, lower case, single spaces, and no invisible characters.
 
-    Those go first: one between a letter and its accent would keep the two from becoming one character.
+    Invisible characters are removed first, because one between a letter and its accent would prevent their composition.
     """
     seen = text.translate(_IN_ASCII) if text.isascii() else INVISIBLE.sub("", text)
     return " ".join(unicodedata.normalize("NFKC", seen).lower().split())
 
 
 def words(text: str) -> list[str]:
-    """The words of a normalised text, without punctuation."""
+    """Splits a normalised text into words, without punctuation."""
     return _WORD.findall(text)
 
 
 def hashed(words: Sequence[str]) -> np.ndarray:
-    """64-bit hashes of words, uint64 [words]."""
+    """Hashes words to 64 bits: uint64 [words]."""
     return np.fromiter(map(_KNOWN.__getitem__, words), np.uint64, len(words))
 
 
 def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
-    """Hashes of all runs of n words, uint64 [words - n + 1]; of a shorter text none.
+    """Hashes all runs of n words of a text: uint64 [words - n + 1], empty for a text of fewer words.
 
     Args:
-        hashes: of the words, uint64 [words].
-        n: length of the runs. Runs of different lengths have different hashes.
+        hashes: hashes of the words, uint64 [words].
+        n: length of the runs [words]. Runs of different lengths have different hashes.
     """
     number = max(0, len(hashes) - n + 1)
     run = np.full(number, n, np.uint64)
     for offset in range(n):
-        run = run * GOLDEN + hashes[offset : offset + number]  # wraps around, as arrays of uint64 do
+        run = run * GOLDEN + hashes[offset : offset + number]  # modulo 2^64
     return mix(run)
 
 
 def all_ngrams(hashes: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-    """Each length with what `ngrams` gives for it, one made from the other.
+    """Yields each length with the result of `ngrams` for it. Longer runs are computed from shorter ones.
 
     Args:
-        hashes: of the words, uint64 [words].
-        lengths: of the runs, ascending.
+        hashes: hashes of the words, uint64 [words].
+        lengths: lengths of the runs [words], ascending.
     """
     run = np.zeros(len(hashes), np.uint64)
     for n in range(1, max(lengths, default=0) + 1):
         run = run[: max(0, len(hashes) - n + 1)] * GOLDEN + hashes[n - 1 :]
         if n in lengths:
-            start = n * pow(int(GOLDEN), n, 2**64) % 2**64  # what `ngrams` begins with, after n steps
+            start = n * pow(int(GOLDEN), n, 2**64) % 2**64  # the start value n of `ngrams`, after n steps
             yield n, mix(run + np.uint64(start))
 
 
 def shingles(text: str, n: int) -> np.ndarray:
-    """The runs of n words of a normalised text; of a shorter text its one run, and of one without words itself.
+    """Hashes the runs of n words of a normalised text.
 
     Returns:
-        uint64 [at least 1].
+        uint64 [runs], at least one: a text of fewer words is one run, and a text without words is hashed as a whole.
     """
     own_words = words(text) or [text]
     return ngrams(hashed(own_words), min(n, len(own_words)))
 
 
 _BETWEEN = b"\0"
-"""Stands between texts: a control character, which no normalised text holds."""
+"""Separator of joined texts: a control character, which no normalised text contains."""
 _SPACES = re.compile("[\x85\u1680\u2028\u2029]+")
-"""White space that the form NFKC leaves, beyond ASCII."""
+"""White space beyond ASCII that NFKC does not change."""
 _ASCII = [chr(number) for number in range(128)]
 _LOWER = bytes(ord(" " if letter.isspace() else letter.lower()) for letter in _ASCII) + bytes(range(128, 256))
 _GONE = bytes(ord(letter) for letter in _ASCII if letter != "\0" and INVISIBLE.match(letter))
 
 
 def normalised_texts(texts: Sequence[str]) -> list[bytes]:
-    """Each text as `normalised` has it, in UTF-8."""
+    """Normalises texts, with the same results as `normalised`, encoded in UTF-8."""
     prepared = _prepared(texts)
     data = "\0".join(text for text in prepared if text is not None).encode().translate(_LOWER, _GONE)
     while b"  " in data:
@@ -128,9 +128,10 @@ def normalised_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def _prepared(texts: Sequence[str]) -> list[str | None]:
-    """Texts of which nothing is left to do but to take the control characters and capitals of ASCII and spaces away.
+    """Brings texts into a form that only needs changes of ASCII characters: control characters, capitals and spaces.
 
-    None stands for those that need more.
+    Returns:
+        The texts; None in place of texts with rare characters, which need `normalised`.
     """
     prepared = [text if text.isascii() and "\0" not in text else None for text in texts]
     wide = [number for number, text in enumerate(texts) if not text.isascii()]
@@ -141,7 +142,7 @@ def _prepared(texts: Sequence[str]) -> list[str | None]:
 
 
 def _have_rare(texts: Sequence[str]) -> np.ndarray:
-    """Which texts hold characters that nobody sees, or spaces of the rare kind: bool [texts]."""
+    """Returns which texts contain invisible characters or rare spaces: bool [texts]."""
     places = np.flatnonzero(_rare().take(characters_of("".join(texts))))
     rare = np.zeros(len(texts), bool)
     rare[np.searchsorted(np.cumsum([len(text) for text in texts]), places, "right")] = True
@@ -150,22 +151,22 @@ def _have_rare(texts: Sequence[str]) -> np.ndarray:
 
 @cache
 def _rare() -> np.ndarray:
-    """Not 0 for those characters, by their number."""
+    """Returns a table, by code point, that is not 0 for invisible characters and rare spaces."""
     return table_of_characters({1: INVISIBLE, 2: _SPACES})
 
 
 CHARACTERS = 0x110000
-"""How many there are."""
+"""Number of Unicode code points."""
 
 
 def table_of_characters(kinds: Mapping[int, re.Pattern[str]]) -> np.ndarray:
-    """The kind of each character, by its number: that of the last of some patterns that match it, else 0.
+    """Classifies all Unicode characters by patterns.
 
     Args:
-        kinds: patterns of runs of characters.
+        kinds: a pattern of runs of characters for each kind.
 
     Returns:
-        uint8 [CHARACTERS].
+        The kind of each code point, uint8 [CHARACTERS]: that of the last pattern that matches it, or 0.
     """
     everything = np.arange(CHARACTERS, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
     table = np.zeros(CHARACTERS, np.uint8)
@@ -176,5 +177,5 @@ def table_of_characters(kinds: Mapping[int, re.Pattern[str]]) -> np.ndarray:
 
 
 def characters_of(text: str) -> np.ndarray:
-    """The numbers of a text's characters, halves of characters too: uint32 [characters]."""
+    """Returns the code points of a text's characters, surrogates included: uint32 [characters]."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)

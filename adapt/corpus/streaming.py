@@ -1,14 +1,14 @@
-"""Streaming: a corpus is read, cleaned and tokenized while training goes on, in one pass, without token shards on disk.
+"""Streaming: reads, cleans and tokenizes a corpus during training, in one pass, without token shards on disk.
 
-Items of reading (file ranges) come in an order drawn from the seed. Their tokenized training text is one stream, which
-`adapt.corpus.token_windows` cuts into shuffled batches. All of it is a function of the corpus and the seed. A resumed
-run needs to know where items begin in the stream: one number per item, kept in a file as items are read for the first
-time. It starts with the item of its first window and reads nothing before that again. One actor (`Server`) reads the
-corpus for all ranks, and each rank asks for its share of every batch.
+Items (file ranges) are read in an order drawn from the seed. Their tokenized training text is one stream, which
+`adapt.corpus.token_windows` cuts into shuffled batches. The stream is a function of the corpus and the seed. A resumed
+run needs to know where items begin in the stream: one number per item, written to a file when an item is read for the
+first time. The run starts with the item of its first window and reads no earlier item again. One actor (`Server`)
+reads the corpus for all ranks, and each rank requests its share of every batch.
 
-Only a held-out sample is tokenized beforehand (`sample_heldout`): documents that the held-out hash picks, which
-training leaves out wherever they are. It takes them from items in a fixed random order, from each the first ones up to
-an equal share plus what earlier items lacked, until it has enough.
+Only a held-out sample is tokenized beforehand (`sample_heldout`). It consists of documents in the held-out share, which
+training leaves out everywhere. The sample takes items in a fixed random order, and from each item its first held-out
+documents: up to an equal share per item, plus the number that earlier items lacked, until it has enough.
 """
 
 import bisect
@@ -49,10 +49,10 @@ from adapt.terminal.console import log
 
 @dataclass
 class ItemIndex:
-    """How many tokens each item has, as far as they were read, in the order of reading.
+    """Number of tokens of each item that was read, in the order of reading.
 
-    A property of the corpus and not of a run's state: whoever reads an item finds the same. So it may be ahead of the
-    checkpoint that a run resumes from, or behind (then more is read again).
+    The numbers depend on the corpus and not on the state of a run. So the index may be ahead of the checkpoint that a
+    run resumes from, or behind it (then more items are read again).
     """
 
     file: Path
@@ -60,10 +60,10 @@ class ItemIndex:
 
     @classmethod
     def open(cls, file: Path) -> "ItemIndex":
-        """What is known, up to the first line that does not go on from the one before.
+        """Reads an index file up to its first invalid line.
 
-        That and all after it count as not written and leave the file, since a line that was cut short when its writer
-        died would join the next one.
+        That line and all lines after it are removed from the file, because a line that was cut short when its writer
+        died would otherwise be joined with the next one.
         """
         if not file.exists():
             return cls(file)
@@ -74,18 +74,23 @@ class ItemIndex:
         return cls(file, tokens)
 
     def begin(self, position: int) -> int:
-        """Where an item begins in the stream [tokens]."""
+        """Returns where the item at a position in the order of reading begins in the stream [tokens]."""
         return sum(self.tokens[:position])
 
     def item_at(self, token: int, items: int) -> int:
-        """The item that holds a token of the stream, or the first unknown one before it."""
+        """Returns the position of the item that contains a token of the stream, or of the first item not read yet.
+
+        Args:
+            token: position in the stream [tokens].
+            items: number of all items.
+        """
         return min(bisect.bisect_right(list(accumulate(self.tokens)), token), items)
 
     def add(self, position: int, tokens: int) -> None:
-        """Notes an item that was read to its end.
+        """Records the number of tokens of an item that was read to its end.
 
         Raises:
-            DataError: it had another length before.
+            DataError: the item had another number of tokens when it was first read.
         """
         if position < len(self.tokens):
             if self.tokens[position] != tokens:
@@ -101,12 +106,12 @@ class ItemIndex:
 
 
 def _line(position: int, tokens: int) -> str:
-    """The line of an item, with a checksum, since a changed digit would shift all rows of a resumed run."""
+    """Returns the line of an item, with a checksum, because a changed digit would shift all rows of a resumed run."""
     return f"{position} {tokens} {zlib.crc32(f'{position} {tokens}'.encode()):08x}\n"
 
 
 def _tokens(text: str) -> Iterator[int]:
-    """The tokens of items 0, 1, ... as far as their lines are whole."""
+    """Yields the numbers of tokens of items 0, 1, ... up to the first invalid line."""
     for position, line in enumerate(text.splitlines(keepends=True)):
         match = re.fullmatch(r"(\d+) (\d+)( [0-9a-f]{8})?\n", line, re.ASCII)
         if not match or int(match[1]) != position:
@@ -117,13 +122,13 @@ def _tokens(text: str) -> Iterator[int]:
 
 
 CHUNK_CHARACTERS = 1_000_000
-"""Size of a chunk. It is smaller than when a corpus is prepared: training waits for the first chunk."""
+"""Size of a chunk [characters]. It is smaller than in stage `prepare`, because training waits for the first chunk."""
 READ_AHEAD_BYTES = 256 * 2**20
-"""Tokens and texts that may wait in the cluster's object store, after which reading waits for training."""
+"""Size of tokens and texts in the cluster's object store at which reading waits for training [bytes]."""
 INDEX_FILE = "items.txt"
-"""In the training run's folder: how many tokens each item had."""
+"""Name of the file, in the training run's folder, with the number of tokens of each item."""
 ENOUGH_RECORDS = 1000
-"""After this many records, the share of unreadable ones is held to its limit."""
+"""Number of records after which the share of unreadable records is checked against its limit."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +136,11 @@ class Online:
     """A corpus to be streamed.
 
     Args:
-        items: as `Read` takes them, in the manifest's order.
+        items: the items that `Read` takes, in the manifest's order.
         read: reads an item.
-        encode: tokenizes what was read.
-        cut: makes batches of it.
-        index: file that keeps how many tokens each item had.
+        encode: tokenizes the chunks of an item.
+        cut: cuts the tokens into batches.
+        index: file with the number of tokens of each item.
     """
 
     items: tuple[dict[str, Any], ...]
@@ -156,17 +161,17 @@ class Online:
         duplicates: Path | None = None,
         measured: Sequence[Path] = (),
     ) -> "Online":
-        """The stream of the parts of a manifest.
+        """Returns the stream over the parts of a manifest.
 
         Args:
-            manifest: the parts.
+            manifest: the parts of the corpus.
             corpus: how to read and clean them.
-            pretrained: has the tokenizer.
+            pretrained: names the tokenizer.
             form: what the objective needs beyond tokens.
-            cut: makes batches.
-            folder: of the stage.
-            duplicates: what stage `dedup` has found, to be left out.
-            measured: prepared corpora whose measured text is left out.
+            cut: cuts the tokens into batches.
+            folder: folder of the stage.
+            duplicates: file of stage `dedup` with the documents to leave out.
+            measured: folders of prepared corpora whose measured text is left out.
         """
         items = tuple(numbered_items(manifest, corpus))
         read = Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen_of(corpus, folder, duplicates, measured))
@@ -175,15 +180,15 @@ class Online:
 
     @property
     def order(self) -> list[int]:
-        """The items' numbers in the order of reading."""
+        """Indices of the items in the order of reading."""
         return permute(np.arange(len(self.items)), len(self.items), self.cut.seed, 0).tolist()  # type: ignore[no-any-return]
 
     def batches(self, step: int, parallel: bool = True) -> Iterator[Columns]:
-        """The global batches from a step on; fewer than asked for where the corpus ends.
+        """Returns the global batches from a step on, up to the end of the corpus.
 
         Args:
-            step: the first one.
-            parallel: read by Ray Data tasks, ahead of training; else in this process.
+            step: step of the first batch.
+            parallel: whether Ray Data tasks read ahead of training. Otherwise this process reads.
 
         Raises:
             DataError: a file is broken or has changed since its item was first read, or too many records are bad.
@@ -205,7 +210,8 @@ class Online:
     def _chunks(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
         if not items:
             return
-        tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)  # on no CPU: training may hold them all
+        # tasks request no CPU, because training may hold all of them
+        tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)
         encode = replace(
             self.encode, shared=share_tokenizer(self.encode.pretrained, bool(self.encode.form.marks), False)
         )
@@ -219,7 +225,7 @@ class Online:
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
     def _pieces(self, chunks: Iterable[pa.Table], position: int, index: ItemIndex) -> Iterator[Columns]:
-        """The stream from the beginning of an item on. Each item's length is kept once it is over."""
+        """Yields the stream from the beginning of an item on, and records each item's length at its end."""
         tally, tokens = Tally(), 0
         for chunk in chunks:
             columns = columns_of(chunk)
@@ -236,12 +242,12 @@ class Online:
 
 @dataclass(frozen=True)
 class Tokenize:
-    """The Ray Data task: a chunk of texts in, the tokens of its training documents out."""
+    """The Ray Data task that tokenizes the training documents of a chunk of texts."""
 
     encode: Encode
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """One row: tokens, starts and marks of all documents together."""
+        """Returns one row with the tokens, starts and marks of all training documents, one after another."""
         row = table.to_pylist()[0]
         documents, keys, _ = self.encode.tokens(row)
         documents = documents.where(~self.encode.heldout(keys))
@@ -253,50 +259,51 @@ class Tokenize:
 
 
 def columns_of(chunk: pa.Table) -> Columns:
-    """The arrays of a tokenized chunk."""
+    """Returns the arrays of a tokenized chunk by name."""
     names = [name for name in chunk.column_names if name != "tally"]
     return {name: chunk.column(name)[0].values.to_numpy(zero_copy_only=False) for name in names}
 
 
 DOCUMENTS = 2000
-"""Held-out documents that are looked for."""
+"""Number of held-out documents in the sample."""
 PLACES = 64
-"""Items that they are taken from, at least, where there are so many."""
+"""Number of items over which the sample is spread, if the corpus has this many."""
 ORDER_SEED = 0
-"""Seed of the sample. It is not the run's, so that runs with other seeds are measured on the same text."""
+"""Seed of the sample. It differs from the run's seed, so that runs with other seeds are measured on the same text."""
 
 
 def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
-    """Writes the sample into `folder`, as the held-out shards of a prepared corpus.
+    """Writes the held-out sample of a streamed corpus into `folder`, as the held-out shards of a prepared corpus.
 
     Returns:
-        heldout_documents and heldout_tokens, how the tokenizer breaks words, and how many texts of each file of
-            an evaluation set were looked for.
+        `heldout_documents` and `heldout_tokens`, how the tokenizer splits words (`legibility`), and the number of texts
+            in each file of an evaluation set.
 
     Raises:
-        DataError: a file is broken, or the whole corpus holds no text.
+        DataError: a file is broken, or the whole corpus contains no text.
     """
     for leftover in folder.glob(HELDOUT_GLOB):
         leftover.unlink()
-    encode = Encode(online.encode.pretrained, folder, 1.0, online.encode.form)  # all that is picked is held out
+    encode = Encode(online.encode.pretrained, folder, 1.0, online.encode.form)  # all picked documents are held out
     fraction, items = online.encode.heldout_fraction, online.items
     places = min(len(items), PLACES)
     counts, seen, read, total = Counter[str](), 0, 0, DOCUMENTS * len(items)
     sample, chunks = Counter[str](), 0
     with reading("prepare") as line:
         for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
-            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # what one place lacks, the next may give
+            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # later items make up for earlier ones
             left = share - counts["heldout_documents"]
             for chunk in online.read(batch_of(items[number])):
                 seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
-                if chunks < PLACES:  # of all text that is read, which may have nothing held out
+                if chunks < PLACES:  # sampled from all text, because none of it may be held out
                     sample.update(encode.sample(chunk.to_pylist()[0]["texts"]))
                     chunks += 1
                 picked = _picked(chunk, position, fraction, left)
                 if documents := len(picked.column("texts")[0]):
                     counts.update(encode(picked).counts)
                 left -= documents
-                done = max(counts["heldout_documents"] * len(items), position * DOCUMENTS)  # whichever ends first
+                # the sample ends when it has enough documents or when all items are read
+                done = max(counts["heldout_documents"] * len(items), position * DOCUMENTS)
                 line.update(seen, read, min(done, total - 1), total)
                 if not left:
                     break
@@ -316,7 +323,7 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
 
 
 def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Table:
-    """The chunk with its first held-out documents only, as of the item at a position."""
+    """Returns a chunk reduced to its first held-out documents (at most `most`), with `position` as its item."""
     row = chunk.to_pylist()[0]
     pairs = list(zip(row["texts"], json.loads(row["entities"]), strict=True))
     chosen = [pairs[number] for number in np.flatnonzero(in_share(keys_of(row["texts"]), fraction))[:most]]
@@ -327,11 +334,14 @@ def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Ta
 
 
 AHEAD = 4
-"""Batches that a rank asks for before it needs them, so that they travel while it trains."""
+"""Number of batches that a rank requests in advance, so that they are transferred while it trains."""
 
 
 class Server:
-    """Holds each batch until all ranks have their share of it. They are at most AHEAD steps apart, and so is memory."""
+    """Actor that reads a streamed corpus and holds each batch until all ranks have fetched their share of it.
+
+    Ranks are at most AHEAD steps apart, which bounds the number of batches in memory.
+    """
 
     def __init__(self, online: Online, first_step: int, world: int, parallel: bool = True) -> None:
         self._batches = online.batches(first_step, parallel)
@@ -341,7 +351,7 @@ class Server:
         self._error: Exception | None = None
 
     def share(self, step: int, rank: int) -> Columns | None:
-        """A rank's part of a step's batch; None after the end of the corpus. An error is raised to all ranks."""
+        """Returns a rank's part of a step's batch; None after the end of the corpus. All ranks receive an error."""
         while self._next <= step:
             self._held[self._next] = self._make(), self._world
             self._next += 1
@@ -354,7 +364,7 @@ class Server:
         return take_places(batch, slice(rank * rows, (rank + 1) * rows))
 
     def _make(self) -> Columns | None:
-        if self._error:  # what has failed looks exhausted from then on
+        if self._error:  # a failed generator would look exhausted at the next call
             raise self._error
         try:
             return next(self._batches, None)
@@ -364,31 +374,33 @@ class Server:
 
 
 def serve(online: Online, first_step: int, world: int) -> Any:
-    """Starts the actor, which lives as long as the process that starts it."""
+    """Starts the `Server` actor, which lives as long as the process that starts it."""
     return ray.remote(num_cpus=0)(Server).remote(online, first_step, world)
 
 
 @contextmanager
 def served(server: Any, rank: int, first_step: int, last_step: int) -> Iterator[Iterator[Columns]]:
-    """A rank's shares of the steps [first_step, last_step), or up to the end of the corpus.
+    """Yields an iterator over a rank's parts of the batches of steps [first_step, last_step).
+
+    The iterator ends early if the corpus ends.
 
     Raises:
-        DataError: where the server met one; all ranks get it.
+        DataError: the server could not read the corpus. All ranks receive the error.
     """
     shares = _shares(server, rank, first_step, last_step)
-    first = next(shares, None)  # waiting for it belongs to the job's start, not to the first step
+    first = next(shares, None)  # waiting for it counts as start-up time, not as time of the first step
     yield iter(()) if first is None else chain([first], shares)
 
 
 def _shares(server: Any, rank: int, first_step: int, last_step: int) -> Iterator[Columns]:
-    asked: deque[Any] = deque()
+    requests: deque[Any] = deque()
     steps = iter(range(first_step, last_step))
     while True:
-        asked += [server.share.remote(step, rank) for step in islice(steps, AHEAD - len(asked))]
-        if not asked:
+        requests += [server.share.remote(step, rank) for step in islice(steps, AHEAD - len(requests))]
+        if not requests:
             return
         with user_errors():
-            share = ray.get(asked.popleft())
+            share = ray.get(requests.popleft())
         if share is None:
             return
         yield share

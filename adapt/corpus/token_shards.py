@@ -1,10 +1,9 @@
-"""Token shards: Arrow files of tokenized documents, read back as one long stream cut into rows.
+"""Token shards: Arrow files of tokenized documents, read back as one long stream that is cut into rows.
 
-A shard's list column is, in memory, one flat array of token ids and one of document offsets. All shards of a corpus
-together, in order, are therefore one token stream; training row i is its i-th piece of `sequence_length` tokens. So
-nothing is padded but the last row, no token is lost, rows can be read in any order in constant time, and the same
-shards serve every sequence length. What tokenization knows of each token (where words start) lies beside the tokens, a
-bit each.
+In memory, a shard's list column is one flat array of token ids and one of document offsets. So all shards of a corpus,
+in order, are one token stream, and training row i is its i-th piece of `sequence_length` tokens. Only the last row is
+padded, no token is lost, rows can be read in any order in constant time, and the same shards serve every sequence
+length. Marks, such as the starts of words, are stored as further columns of one bit per token.
 """
 
 import bisect
@@ -34,19 +33,19 @@ def write_shard(
     keys: Sequence[int] | None = None,
     sizes: Sequence[int] | None = None,
 ) -> None:
-    """Writes tokenized documents aside and renames the file into place.
+    """Writes tokenized documents to a temporary file and renames it to the shard's path.
 
     Args:
-        path: of the shard.
+        path: path of the shard.
         documents: token ids of each document.
-        vocabulary_size: decides their type.
-        marks: further columns by name; of each document as many truth values as it has tokens.
-        keys: what each document is known by.
+        vocabulary_size: size of the vocabulary, which decides the integer type of the ids.
+        marks: further columns by name, with one boolean per token of each document.
+        keys: key of each document (see `adapt.corpus.heldout`).
         sizes: length of each document's text [bytes].
     """
-    given = {TOKENS: documents, **(marks or {})}
+    columns = {TOKENS: documents, **(marks or {})}
     bounds = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    flat = {name: np.concatenate([np.zeros(0, bool), *values]) for name, values in given.items()}
+    flat = {name: np.concatenate([np.zeros(0, bool), *values]) for name, values in columns.items()}
     write_flat_shard(path, Ragged(bounds, flat), vocabulary_size, keys, sizes)
 
 
@@ -57,7 +56,7 @@ def write_flat_shard(
     keys: Sequence[int] | np.ndarray | None = None,
     sizes: Sequence[int] | np.ndarray | None = None,
 ) -> None:
-    """The same of documents whose tokens and marks lie one after another already, as columns under their names."""
+    """Writes a shard of documents whose tokens and marks are flat arrays already; see `write_shard`."""
     schema = token_schema(vocabulary_size, tuple(name for name in documents.columns if name != TOKENS))
     offsets = pa.array(documents.bounds, pa.int32())
     columns = [
@@ -79,14 +78,17 @@ class TokenStream:
 
     @classmethod
     def open(cls, folder: Path, pattern: str) -> "TokenStream":
-        """The shards of a prepared corpus, of which none may lack, since all rows after it would be others.
+        """Opens the shards of a prepared corpus and checks their number of tokens.
+
+        A missing shard would shift all rows after it.
 
         Args:
-            folder: of the stage.
-            pattern: see `adapt.support.schema`.
+            folder: folder of the stage.
+            pattern: glob of the shards (see `adapt.support.schema`).
 
         Raises:
-            DataError: a shard cannot be read, or they have not the tokens together that the stage's record says.
+            DataError: a shard cannot be read, or the shards together have another number of tokens than the stage's
+                record says.
         """
         stream, record = cls(tuple(sorted(folder.glob(pattern)))), load_record(folder)
         written = record.metrics.get(TOKENS_IN[pattern]) if record else None
@@ -104,25 +106,25 @@ class TokenStream:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where each shard ends in the stream [tokens]."""
+        """Position in the stream at which each shard ends [tokens]."""
         return list(itertools.accumulate(int(shard.offsets[-1]) for shard in self._shards))
 
     @property
     def tokens(self) -> int:
-        """Length of the stream."""
+        """Length of the stream [tokens]."""
         return self._ends[-1] if self._ends else 0
 
     @property
     def documents(self) -> int:
-        """Number of documents."""
+        """Number of documents in the stream."""
         return sum(len(shard.offsets) - 1 for shard in self._shards)
 
     def slice(self, start: int, stop: int, column: str = TOKENS) -> np.ndarray:
-        """Positions [start, stop) of the stream: their tokens, whether documents start there, or their marks."""
+        """Reads positions [start, stop) of a column: tokens, starts of documents, or marks."""
         return np.concatenate([shard.slice(begin, end, column) for shard, begin, end in self._pieces(start, stop)])
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple["_Shard", int, int]]:
-        """The shards that hold [start, stop), with the positions in each."""
+        """Yields the shards that contain [start, stop) of the stream, with the range in each."""
         shard = bisect.bisect_right(self._ends, start)
         while start < stop:
             begin, end = self._ends[shard - 1] if shard else 0, min(stop, self._ends[shard])
@@ -132,16 +134,16 @@ class TokenStream:
             shard += 1
 
     def rows(self, sequence_length: int) -> int:
-        """Number of rows: the stream's length over the sequence length, rounded up."""
+        """Returns the number of rows: the length of the stream divided by the sequence length, rounded up."""
         return -(-self.tokens // sequence_length)
 
     def take(self, rows: Iterable[int], sequence_length: int, marks: Iterable[str] = ()) -> dict[str, np.ndarray]:
-        """Training rows by number.
+        """Reads training rows by number.
 
         Returns:
-            `tokens` [rows, sequence_length] (the stream's last row is filled up with 0), `lengths` [rows], `starts`
-            bool [rows, sequence_length], True where a document starts and at the row's first position, and the marks
-            asked for, bool [rows, sequence_length]. Filling is marked False.
+            `tokens` [rows, sequence_length] (the stream's last row is padded with 0); `lengths` [rows]; `starts`, bool
+            [rows, sequence_length], True where a document starts and at the row's first position; and the requested
+            marks, bool [rows, sequence_length]. Padding is marked False.
         """
         length = sequence_length
         ranges = [(row * length, min((row + 1) * length, self.tokens)) for row in rows]
@@ -157,17 +159,17 @@ class TokenStream:
         return filled
 
     def document(self, number: int, column: str = TOKENS) -> np.ndarray:
-        """One document: its tokens or marks."""
+        """Reads the tokens or marks of one document."""
         shard, place = self._place(number)
         return shard.slice(int(shard.offsets[place]), int(shard.offsets[place + 1]), column)
 
     def text_size(self, number: int) -> int | None:
-        """Length of a document's text [bytes]; None if its shard does not say."""
+        """Returns the length of a document's text [bytes]; None if its shard has no such column."""
         shard, place = self._place(number)
         return shard.batch.column(BYTES)[place].as_py() if BYTES in shard.batch.schema.names else None
 
     def _place(self, number: int) -> tuple["_Shard", int]:
-        """The shard of a document, and its number there."""
+        """Returns the shard that contains a document, and the document's number in that shard."""
         for shard in self._shards:
             if number < len(shard.offsets) - 1:
                 return shard, number
@@ -177,18 +179,18 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class _Shard:
-    """A memory-mapped file."""
+    """A memory-mapped shard."""
 
     batch: pa.RecordBatch
     offsets: np.ndarray
-    """Where each document starts, and the end of the last."""
+    """Offset in `tokens` at which each document starts, and the end of the last one."""
     tokens: np.ndarray
 
     @classmethod
     def open(cls, path: Path) -> "_Shard":
         try:
             with pa.memory_map(str(path)) as source:
-                batch = pa.ipc.open_file(source).get_batch(0)  # shards have one batch, which is not copied
+                batch = pa.ipc.open_file(source).get_batch(0)  # a shard has a single batch, which is not copied
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{path} cannot be read: {error}", f"delete {path.parent} to prepare the corpus again"

@@ -1,8 +1,8 @@
-"""Batches from a stream of tokens of unknown length: functions of the stream alone, without Ray and without clocks.
+"""Cuts a stream of tokens of unknown length into shuffled batches, as a function of the stream and a seed.
 
-The stream is cut into windows of some million tokens, a window into rows, and each window's rows are permuted by
-(seed, window). Batches are what comes out, one after another. So a batch is found from any position at or before its
-window, and nothing of what lies before has to be known but how many tokens it was.
+The stream is cut into windows of some million tokens, and each window into rows, which are permuted by (seed, window).
+The permuted rows, window after window, are the batches. So a batch can be computed by reading from the beginning of its
+window, and only the number of tokens before that window must be known.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,15 +14,15 @@ from adapt.corpus.sample_order import permute
 from adapt.support.schema import STARTS, TOKENS
 
 WINDOW_TOKENS = 2**22
-"""Rows are shuffled within so many tokens, about 16 MB of English: held in memory, and read again on resume."""
+"""Size of a window [tokens], about 16 MB of English text. A window is held in memory, and read again after a resume."""
 
 Columns = dict[str, np.ndarray]
-"""Arrays of one length by name."""
+"""Arrays of equal length by name."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a stream becomes batches."""
+    """Settings by which a stream is cut into batches."""
 
     sequence_length: int
     global_batch_size: int
@@ -31,28 +31,29 @@ class Cut:
 
     @property
     def window_rows(self) -> int:
-        """Rows of a window; the last one may have fewer."""
+        """Number of rows of a window; the last window may have fewer."""
         return max(1, self.window_tokens // self.sequence_length)
 
     def window_of(self, step: int) -> int:
-        """The window that a step's batch begins in."""
+        """Returns the index of the window in which a step's batch begins."""
         return step * self.global_batch_size // self.window_rows
 
     def start_of(self, step: int) -> int:
-        """Where in the stream that window begins [tokens]."""
+        """Returns where the window of a step's batch begins in the stream [tokens]."""
         return self.window_of(step) * self.window_rows * self.sequence_length
 
     def batches(self, pieces: Iterable[Columns], step: int) -> Iterator[Columns]:
-        """The global batches from a step on.
+        """Yields the global batches from a step on.
 
-        The last batch of the stream is filled up with rows of the last window, as of a second epoch: no text is lost.
+        The last batch of the stream is filled up with rows of the last window (marked as epoch 1), so no text is lost.
 
         Args:
             pieces: the stream from `start_of(step)` on: tokens, starts and marks [tokens of the piece].
-            step: the first batch.
+            step: step of the first batch.
 
         Yields:
-            tokens, starts and marks [global_batch_size, sequence_length], lengths, epochs and row numbers.
+            Tokens, starts and marks [global_batch_size, sequence_length]; lengths, epochs and row numbers
+                [global_batch_size].
         """
         first = self.window_of(step)
         skipped = step * self.global_batch_size - first * self.window_rows
@@ -69,7 +70,7 @@ class Cut:
             yield self._filled(batch, last) if columns_length(batch) < self.global_batch_size else batch
 
     def _window(self, flat: Columns, number: int) -> Columns:
-        """The rows of a window, shuffled. The last row of the stream may be short."""
+        """Returns the rows of a window, shuffled. The last row of the stream may be short."""
         length, tokens = self.sequence_length, columns_length(flat)
         rows = -(-tokens // length)
         columns: Columns = {
@@ -93,7 +94,7 @@ class Cut:
 
 
 def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
-    """The same in pieces of one size; the last may be smaller."""
+    """Yields the stream in pieces of `wanted` entries; the last one may be shorter."""
     held: list[Columns] = []
     count = 0
     for piece in pieces:
@@ -110,24 +111,24 @@ def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
 
 
 def dropped(pieces: Iterable[Columns], count: int) -> Iterator[Columns]:
-    """The same without the first `count`."""
+    """Yields the stream without its first `count` entries."""
     for piece in pieces:
         yield _slice(piece, count, None)
         count = max(0, count - columns_length(piece))
 
 
 def columns_length(columns: Columns) -> int:
-    """Length of the columns."""
+    """Returns the number of entries of each column."""
     return len(columns[TOKENS])
 
 
 def take_places(columns: Columns, places: np.ndarray | slice) -> Columns:
-    """Some places of each column."""
+    """Returns the entries of each column at some positions."""
     return {name: values[places] for name, values in columns.items()}
 
 
 def joined_columns(pieces: list[Columns]) -> Columns:
-    """One piece after another."""
+    """Concatenates pieces, column by column."""
     return pieces[0] if len(pieces) == 1 else {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}
 
 

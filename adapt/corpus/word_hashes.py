@@ -1,11 +1,11 @@
-"""Hashes of the words of many texts, computed on all words at once instead of in a loop.
+"""Hashes the words of many texts, on all words at once instead of in a loop.
 
-A table says what each character becomes in form NFKC and lower case. Characters that depend on their neighbours are
+A table maps each character to its form in NFKC and lower case. Characters whose form depends on their neighbours are
 marked CLOSER, and texts that contain them are normalised one by one.
 
 In the resulting bytes, everything outside words is 0. The bytes of a word (UTF-8), eight at a time and padded with
 zeros, are the numbers x_0 to x_n, little-endian. The hash of the word is mix(h_n), where h_0 = x_0 and
-h_k = mix(h_(k-1)) + x_k. The hash of a word of more than LONGEST bytes is mix of its XXH3.
+h_k = mix(h_(k-1)) + x_k. The hash of a word of more than LONGEST bytes is mix(XXH3 of the word).
 """
 
 from collections.abc import Sequence
@@ -19,27 +19,29 @@ from adapt.corpus.shingles import ALONE, CHARACTERS, IN_WORDS, INVISIBLE, charac
 from adapt.support.splitmix import mix
 
 GONE = 1
-"""Stands for what leaves no trace; the character that has this number is one of them."""
+"""Table entry of invisible characters, which are removed. The character with this code point is invisible itself."""
 APART, CLOSER = 1 << 29, 1 << 30
-"""APART is added to characters that are words by themselves. CLOSER stands for those of which it depends on others what
-they become, and for those that become more bytes (UTF-8) than they were."""
+"""Flags of table entries. APART marks characters that are words by themselves. CLOSER marks characters whose form
+depends on their neighbours, and characters whose form has more bytes in UTF-8 than the character."""
 _INSIDE, _BY_ITSELF, _UNSEEN = 1, 2, 3
 _CHANGING = (range(0x3400), range(0xA000, 0xAC00), range(0xF900, 0x20000), range(0x2F800, 0x2FA20))
-"""Outside of these nothing has another form, and no character joins the one before it."""
+"""Code points that normalisation may change. Outside of them, no character changes or joins the one before it."""
 _BEYOND = 0x30000
-"""Forms are below it."""
+"""Upper bound of the code points that occur in normalised forms."""
 _JOINING = range(0x1160, 0x1200)
-"""Vowels and ends of Korean syllables; the others that join what is before them are marks (Unicode category M)."""
+"""Vowels and final consonants of Korean syllables, which join the character before them. All other joining characters
+are marks (Unicode category M)."""
 _SIGMA = "\u03a3"
-"""Its lower case depends on what follows."""
+"""Greek capital sigma, whose lower case depends on the next character."""
 
 
 @cache
 def folded_characters() -> np.ndarray:
-    """What each character of any text becomes: a character, APART with it, 0 for what is in no word, GONE or CLOSER.
+    """Returns the table for texts that are not normalised yet.
 
     Returns:
-        uint32 [CHARACTERS], by the characters' numbers.
+        uint32 [CHARACTERS], indexed by code point: the normalised character (plus APART if it is a word by itself), 0
+            for characters outside words, GONE or CLOSER.
     """
     folded = settled_characters().copy()
     known = folded[:_BEYOND].tolist()
@@ -50,7 +52,7 @@ def folded_characters() -> np.ndarray:
 
 @cache
 def settled_characters() -> np.ndarray:
-    """The same in texts that have been brought into form NFKC and lower case, in which none is CLOSER."""
+    """Returns the table for texts that are in form NFKC and lower case already, where no character is CLOSER."""
     kinds = table_of_characters({_INSIDE: IN_WORDS, _BY_ITSELF: ALONE, _UNSEEN: INVISIBLE})
     settled = np.zeros(CHARACTERS, np.uint32)
     places = np.flatnonzero(kinds)
@@ -59,35 +61,39 @@ def settled_characters() -> np.ndarray:
 
 
 def _folded(number: int, settled: list[int]) -> int:
-    """What one becomes, by what the characters of its form become."""
+    """Returns the table entry of one character, from the entries of the characters of its normalised form."""
     form = normalize("NFKC", chr(number))
     if settled[number] == GONE:
         return GONE
     if form == _SIGMA or category(form[0])[0] == "M" or ord(form[0]) in _JOINING:
         return CLOSER
     lower = form.lower()
-    first, *others = [settled[ord(each)] for each in lower]
+    first, *others = [settled[ord(character)] for character in lower]
     if not (first or any(others)):
         return 0
     return CLOSER if others or first == GONE or len(lower.encode()) > len(chr(number).encode()) else first
 
 
 EIGHT = 8
-"""Bytes that are one number."""
+"""Number of bytes that are hashed as one integer."""
 LONGEST = 32
+"""Length of the longest word that is hashed in steps of EIGHT bytes [bytes]."""
 _KEPT = np.array([(1 << 8 * count) - 1 for count in range(EIGHT + 1)], np.uint64)
-"""What leaves so many bytes of a number."""
+"""Masks: entry i keeps the i lowest bytes of an integer."""
 _GONE, _END_OF_TEXT = bytes([GONE]), b"\2"
-"""Bytes that no word has: the second's character becomes GONE too."""
+"""Two bytes that occur in no word. Both are invisible control characters, so normalisation removes them from texts."""
 _ASCII, _FIRST_BYTE = 0x80, 0xC0
-"""From the first on, bytes are no characters of ASCII; from the second on, they are the first of a character."""
+"""Bytes from _ASCII on are not ASCII. Bytes from _FIRST_BYTE on begin a character of several bytes."""
 
 
 def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The words of texts in any form: those that `words(normalised(text))` of `adapt.corpus.shingles` has.
+    """Hashes the words of texts: the same words that `words(normalised(text))` of `adapt.corpus.shingles` returns.
+
+    Args:
+        texts: need not be normalised.
 
     Returns:
-        Their hashes, uint64 [words], and the number of the text of each, int64 [words].
+        The hashes of the words of all texts, uint64 [words], and the index of each word's text, int64 [words].
     """
     plain = [_without_gone(text) for text in _plain(texts)]
     joined = b"".join((b"\0", b"\0".join(plain), bytes(1 + 2 * EIGHT)))
@@ -98,34 +104,34 @@ def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _plain(texts: Sequence[str]) -> list[bytes]:
-    """The words of each text as bytes, with zeros between them; bytes that are GONE are still there."""
-    places = _bytes()
-    plain = [text.encode().translate(places) if text.isascii() else b"" for text in texts]
-    further = [number for number, text in enumerate(texts) if not text.isascii()]
-    for number, found in zip(further, _beyond_ascii([texts[number] for number in further]), strict=True):
-        plain[number] = found
+    """Returns the normalised words of each text as bytes, with zeros between words. GONE bytes are not removed yet."""
+    table = _bytes()
+    plain = [text.encode().translate(table) if text.isascii() else b"" for text in texts]
+    others = [number for number, text in enumerate(texts) if not text.isascii()]
+    for number, content in zip(others, _beyond_ascii([texts[number] for number in others]), strict=True):
+        plain[number] = content
     return plain
 
 
 def _beyond_ascii(texts: Sequence[str]) -> list[bytes]:
-    """The same for texts with any characters."""
+    """Does the work of `_plain` for texts with characters beyond ASCII."""
     plain, closer = _looked_up(texts, folded_characters())
     seen = [INVISIBLE.sub("", texts[number]) if _GONE in plain[number] else texts[number] for number in closer]
     formed = [normalize("NFKC", text).lower() for text in seen]
-    for number, found in zip(closer, _looked_up(formed, settled_characters())[0], strict=True):
-        plain[number] = found
+    for number, content in zip(closer, _looked_up(formed, settled_characters())[0], strict=True):
+        plain[number] = content
     return plain
 
 
 def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], list[int]]:
-    """What the characters of texts become, each by itself.
+    """Replaces each character of some texts by its entry in a table.
 
     Args:
-        texts: any.
-        table: see `folded_characters`.
+        texts: need not be normalised.
+        table: as `folded_characters` returns it.
 
     Returns:
-        The words of each as bytes, and the numbers of the texts with characters that need a closer look.
+        The words of each text as bytes, and the indices of the texts that contain a CLOSER character.
     """
     if not texts:
         return [], []
@@ -145,14 +151,14 @@ def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], li
 
 
 def _write(data: np.ndarray, places: np.ndarray, sizes: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
-    """Puts characters in the place of others that have at least as many bytes; what is left of these is GONE.
+    """Overwrites characters by others that have no more bytes, and fills the remaining bytes with GONE.
 
     Args:
-        data: bytes.
-        places: where they begin.
-        sizes: bytes of each.
-        old: the characters that are there.
-        new: the others; 0 fills the whole place.
+        data: UTF-8 bytes, changed in place.
+        places: offset of each character in `data`.
+        sizes: number of bytes of each character in `data`.
+        old: the characters in `data`.
+        new: the characters to write; for 0, all bytes of the old character become 0.
     """
     changed = np.flatnonzero(new != old)
     different, which = np.unique(new[changed], return_inverse=True)
@@ -168,23 +174,22 @@ def _without_gone(data: bytes) -> bytes:
 
 
 def _bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where words begin and end in bytes of which the first and the last are 0."""
+    """Returns the offsets at which words begin and end. The first and the last byte of `data` must be 0."""
     is_inside = data != 0
     edges = np.flatnonzero(is_inside[1:] != is_inside[:-1]) + 1
     return edges[::2], edges[1::2]
 
 
 def _hashes(joined: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The hashes of words, uint64 [words].
+    """Returns the hashes of words, uint64 [words].
 
     Args:
-        joined: with EIGHT bytes more than the last word has.
-        starts: of the words.
-        ends: of the words.
+        joined: the bytes of all words, with at least EIGHT more bytes after the last word.
+        starts: offset at which each word begins.
+        ends: offset at which each word ends.
     """
-    numbers = np.ndarray(
-        (len(joined) - EIGHT + 1,), "<u8", joined, 0, (1,)
-    )  # that of the eight bytes from each place on
+    # entry i is the integer of the eight bytes from offset i on
+    numbers = np.ndarray((len(joined) - EIGHT + 1,), "<u8", joined, 0, (1,))
     lengths = ends - starts
     values = numbers[starts] & _KEPT[np.minimum(lengths, EIGHT)]
     longer = np.flatnonzero(lengths > EIGHT)
@@ -199,5 +204,5 @@ def _hashes(joined: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 @cache
 def _bytes() -> bytes:
-    """What becomes of each byte: those of ASCII are characters, the others stay."""
+    """Returns a translation table of bytes: ASCII characters become their entries, other bytes stay unchanged."""
     return bytes(folded_characters()[:_ASCII].tolist()) + bytes(range(_ASCII, 256))

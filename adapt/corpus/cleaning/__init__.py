@@ -3,5 +3,5 @@
 - `block`: the base class of blocks, and edits that keep entities.
 - `filters`: blocks that drop documents.
 - `formatters`: blocks that change documents.
-- `catalogue`: the list of blocks, and their options from a configuration.
+- `catalogue`: creates blocks from a configuration and checks their options.
 """

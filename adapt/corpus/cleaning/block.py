@@ -1,4 +1,4 @@
-"""What a cleaning block is."""
+"""The base class of cleaning blocks, and edits of texts that keep entities at their positions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,32 +8,32 @@ from adapt.corpus.entities import Span, Tagged
 
 
 class Drop(str):
-    """The reason why a document leaves the corpus."""
+    """The reason why a document is dropped from the corpus."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A rule that a document passes, is changed by, or is dropped for. Its fields are its options in the configuration.
+    """A cleaning rule that keeps, changes or drops a document. Its fields are its options in the configuration.
 
-    `block(text, changes)` gives the text, changed or not, or a `Drop`. What it changes it counts into `changes`. A
-    block depends on nothing but the text and its options.
+    `block(text, changes)` returns the text, changed or not, or a `Drop`. It counts its changes in `changes`. The result
+    must depend only on the text and the block's options.
     """
 
     name: ClassVar[str]
-    """In the configuration."""
+    """Name of the block in the configuration."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Packages whose rules decide what the block does; see `adapt.runner.key`."""
+    """Packages that decide what the block does. Their versions enter stage keys (see `adapt.runner.key`)."""
     keeps_entities: ClassVar[bool] = True
-    """Whether entities that come with the text can be moved along with what the block changes."""
+    """Whether the block moves the entities of a text along with its changes."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text as it goes on, or why it does not."""
+        """Returns the text, changed or not, or the reason to drop it."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A stretch [start, end) of a text, in characters, and what takes its place."""
+    """A range [start, end) of a text, in characters, and its replacement."""
 
     start: int
     end: int
@@ -41,11 +41,11 @@ class Edit:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """A text after some edits. Entities move with it; those that an edit touches are no more.
+    """Applies edits to a text. Its entities are moved accordingly; entities that an edit touches are removed.
 
     Args:
-        text: may be `Tagged`.
-        edits: from left to right, none overlapping another.
+        text: a text, which may be `Tagged` with entities.
+        edits: edits from left to right, without overlaps.
     """
     pieces: list[str] = []
     moved: list[Span] = []
@@ -64,6 +64,6 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
 
 
 def count_change(changes: dict[str, int], what: str, number: int = 1) -> None:
-    """Adds to a count of changes, if there are any."""
+    """Adds `number` to the count of a kind of change, unless it is 0."""
     if number:
         changes[what] = changes.get(what, 0) + number

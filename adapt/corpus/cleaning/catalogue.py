@@ -1,4 +1,4 @@
-"""From `corpus.cleaning` to blocks: every name and option is checked, and what is not known gets the nearest named."""
+"""Creates blocks from `corpus.cleaning`. Errors about unknown names and options suggest the nearest known one."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,15 @@ BLOCKS: Kinds[type[Block]] = Kinds(
     },
     base="adapt.corpus.cleaning.block:Block",
 )
-"""The cleaning blocks, by the names that `corpus.cleaning` calls them by. The fields of a block are its options."""
+"""The cleaning blocks by their names in `corpus.cleaning`. The fields of a block are its options."""
 
 
 def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
-    """The blocks of a configuration, in its order.
+    """Returns the blocks of a configuration, in its order.
 
     Args:
-        cleaning: of each block its name, or {name: {option: value}}. A user's own is called `package.module:Class`.
+        cleaning: for each block its name, or {name: {option: value}}. A user's own block is named
+            `package.module:Class`.
 
     Raises:
         ConfigError: there is no such block or option, or a value is of the wrong type or out of its range.
@@ -41,7 +42,7 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
 
 
 def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
-    """The blocks with all their options, however they were written, and their packages, for the stage's key."""
+    """Returns the blocks with all their options and packages, for stage keys, however the options were written."""
     names = [_name_and_options(entry)[0] for entry in cleaning]
     return [
         {block.name: {**asdict(block), **deciding(*block.packages), **BLOCKS.source(name)}}
@@ -50,10 +51,10 @@ def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
-    """Refuses blocks that cannot say where their changes leave the corpus's entities.
+    """Refuses blocks that cannot move the entities of texts, for corpora with an entity field.
 
     Raises:
-        ConfigError: names the block.
+        ConfigError: `cleaning` has such a block. The message names it.
     """
     for block in blocks_of(cleaning):
         if entity_field and not block.keeps_entities:

@@ -22,20 +22,23 @@ from adapt.support.errors import ConfigError
 
 @dataclass(frozen=True)
 class Length(Block):
-    """Bounds in characters and in words (what spaces divide). Gopher keeps 50 to 100,000 words (arXiv 2112.11446)."""
+    """Drops documents that are too short or too long, in characters or in words (separated by white space).
+
+    Gopher keeps documents of 50 to 100,000 words (arXiv 2112.11446).
+    """
 
     name: ClassVar[str] = "length"
     min_characters: NonNegativeInt = 0
-    """Fewest characters."""
+    """Smallest number of characters of a document."""
     max_characters: PositiveInt | None = None
-    """Most characters."""
+    """Largest number of characters of a document; null for no limit."""
     min_words: NonNegativeInt = 0
-    """Fewest words."""
+    """Smallest number of words of a document."""
     max_words: PositiveInt | None = None
-    """Most words."""
+    """Largest number of words of a document; null for no limit."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text, where its length is within the bounds."""
+        """Returns the text if its length is within the bounds."""
         words = len(text.split()) if self.min_words or self.max_words else 0
         if len(text) < self.min_characters or words < self.min_words:
             return Drop("too short")
@@ -45,36 +48,36 @@ class Length(Block):
 
 
 _ASCII_LETTERS = bytes(code < 128 and chr(code).isalpha() for code in range(256))
-"""1 for the bytes that are letters."""
+"""Translation table of bytes: 1 for ASCII letters, 0 for all others."""
 
 
 @dataclass(frozen=True)
 class Letters(Block):
-    """A least share of letters among the characters that are no spaces, in any script."""
+    """Drops documents with a small share of letters, of any script, among the characters that are not white space."""
 
     name: ClassVar[str] = "letters"
     min_fraction: Fraction = 0.5
-    """The share."""
+    """Smallest share of letters among the characters that are not white space."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text, where it has as many letters."""
+        """Returns the text if its share of letters is large enough."""
         if letters_in_ascii(text) >= self.min_fraction * len(text):  # enough, whatever the other characters are
             return text
 
         letters, visible = count_letters(text)
-        wanted = self.min_fraction * visible
-        if letters < wanted and letters + _marks(text) < wanted:
+        needed = self.min_fraction * visible
+        if letters < needed and letters + _marks(text) < needed:
             return Drop("too few letters")
         return text
 
 
 def letters_in_ascii(text: str) -> int:
-    """How many of ASCII's letters a text has: no more than it has letters, and soon counted."""
+    """Counts the ASCII letters of a text, a fast lower bound of its number of letters."""
     return text.encode("utf-8", "replace").translate(_ASCII_LETTERS).count(1)
 
 
 def _marks(text: str) -> int:
-    """Vowel signs and the like, which are no letters to Unicode but half of the text in Burmese."""
+    """Counts vowel signs and other marks. Unicode does not class them as letters, but they are half of Burmese text."""
     return sum(unicodedata.category(character)[0] == "M" for character in text)
 
 
@@ -82,7 +85,7 @@ _LETTER = 2
 
 
 def count_letters(text: str) -> tuple[int, int]:
-    """Letters, and characters that are no spaces."""
+    """Returns the number of letters of a text, and its number of characters that are not white space."""
     kinds = _kinds().take(characters_of(text))
     return int(np.count_nonzero(kinds == _LETTER)), int(np.count_nonzero(kinds))
 
@@ -100,29 +103,29 @@ _STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"}
 
 @dataclass(frozen=True)
 class Symbols(Block):
-    """The quality rules of Gopher with their thresholds (Rae et al. 2021, arXiv 2112.11446, appendix A.1.1).
+    """Drops documents by Gopher's quality rules and thresholds (Rae et al. 2021, arXiv 2112.11446, appendix A.1.1).
 
-    Words are what spaces divide, so in scripts without spaces the bounds on the length of words do not fit.
+    Words are separated by white space, so the bounds on the length of words do not fit scripts without spaces.
     """
 
     name: ClassVar[str] = "symbols"
     min_mean_word: NonNegativeFloat = 3.0
-    """Least mean length of a word [characters]."""
+    """Smallest mean length of a document's words [characters]."""
     max_mean_word: NonNegativeFloat = 10.0
-    """Largest mean length of a word [characters]."""
+    """Largest mean length of a document's words [characters]."""
     max_symbols: NonNegativeFloat = 0.1
-    """Most hash signs and ellipses, each, for a word."""
+    """Largest number of hash signs per word, and of ellipses per word."""
     max_bullets: Fraction = 0.9
     """Largest share of lines that start with a bullet."""
     max_ellipses: Fraction = 0.3
     """Largest share of lines that end with an ellipsis."""
     min_alphabetic: Fraction = 0.8
-    """Least share of words with a letter."""
+    """Smallest share of words that contain a letter."""
     min_stop_words: NonNegativeInt = 0
-    """Least number of different words among the, be, to, of, and, that, have, with. Gopher has 2; for English only."""
+    """Smallest number of different words among the, be, to, of, and, that, have, with. Gopher uses 2. For English."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text, where no rule speaks against it."""
+        """Returns the text if it violates no rule."""
         words = text.split()
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if not words:
@@ -146,22 +149,23 @@ class Symbols(Block):
 
 @dataclass(frozen=True)
 class Language(Block):
-    """Keeps the documents that a byte n-gram classifier takes for one of some languages (Lui and Baldwin 2012).
+    """Keeps documents in some languages, recognised by a byte n-gram classifier (Lui and Baldwin 2012).
 
-    The classifier, py3langid, carries its model of 140 languages in its package and draws no random numbers.
+    The classifier, py3langid, contains its model of 140 languages and draws no random numbers.
     """
 
     name: ClassVar[str] = "language"
     packages: ClassVar[tuple[str, ...]] = ("py3langid",)
     keep: list[str] = field(default_factory=lambda: ["en"])
-    """ISO 639 codes."""
+    """ISO 639 codes of the languages to keep."""
     min_score: Fraction = 0.65
-    """Documents whose language is less likely than this are dropped too. Below some 30 characters it often is."""
+    """Smallest probability of the recognised language. Documents below it are dropped, which is frequent for texts of
+    fewer than 30 characters."""
     max_characters: PositiveInt = 4000
-    """The classifier looks at so much of the beginning [characters]."""
+    """Length of a document's beginning that the classifier reads [characters]."""
 
     def __post_init__(self) -> None:
-        """Unknown codes are refused."""
+        """Refuses unknown language codes."""
         known = _classifier().labels
         if unknown := [code for code in self.keep if code not in known]:
             raise ConfigError(
@@ -170,7 +174,7 @@ class Language(Block):
             )
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text, where its language is one of those."""
+        """Returns the text if its language is in `keep`."""
         code, score = _classifier().classify(text[: self.max_characters])
         if score < self.min_score:
             return Drop("language unclear")
@@ -186,10 +190,10 @@ def _classifier() -> Any:
 
 @dataclass(frozen=True)
 class Repetition(Block):
-    """The repetition rules of Gopher with their thresholds (Rae et al. 2021, arXiv 2112.11446, table A1).
+    """Drops repetitive documents by Gopher's rules and thresholds (Rae et al. 2021, arXiv 2112.11446, table A1).
 
-    A line, paragraph or run of words is a duplicate from its second occurrence on. Characters of words only are
-    counted, each once however many runs it lies in. A run that occurs once is no repetition, whatever its share.
+    A line, paragraph or run of words is a duplicate from its second occurrence on. For runs, only characters of words
+    are counted, and each only once if it is in several runs. A run that occurs once is no repetition, however long.
     """
 
     name: ClassVar[str] = "repetition"
@@ -202,10 +206,10 @@ class Repetition(Block):
     max_paragraph_characters: Fraction = 0.2
     """Largest share of characters in duplicate paragraphs."""
     ngrams: bool = True
-    """Whether runs of 2 to 10 words are looked at too; their limits are fixed."""
+    """Whether repeated runs of 2 to 10 words are checked too. Their limits are fixed."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text, where no share is over its limit."""
+        """Returns the text if no share is above its limit."""
         for parts, kind, most, most_characters in (
             (text.splitlines(), "lines", self.max_lines, self.max_line_characters),
             (text.split("\n\n"), "paragraphs", self.max_paragraphs, self.max_paragraph_characters),
@@ -219,7 +223,7 @@ class Repetition(Block):
 
 
 def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
-    """The shares of parts, and of their characters, that are duplicates; blank parts do not count."""
+    """Returns the share of parts that are duplicates, and their share of the characters. Blank parts do not count."""
     stripped = [part.strip() for part in parts if part.strip()]
     number, characters = len(stripped), sum(map(len, stripped))
     if not number:
@@ -229,13 +233,13 @@ def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
 
 
 TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Largest share of characters in the most frequent run of so many words."""
+"""Largest share of a text's characters in its most frequent run of words, by length of the run [words]."""
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Largest share of characters in runs of so many words that stood in the text before."""
+"""Largest share of a text's characters in runs that occurred before in the text, by length of the runs [words]."""
 
 
 def repeats_words(words: Sequence[str]) -> bool:
-    """Whether a run of words takes up more of a text than it may."""
+    """Returns whether repeated runs of words exceed a limit of TOP_NGRAMS or DUPLICATE_NGRAMS."""
     hashes = hashed(words)
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     return any(top_share(hashes, lengths, n) > most for n, most in TOP_NGRAMS.items()) or any(
@@ -244,12 +248,12 @@ def repeats_words(words: Sequence[str]) -> bool:
 
 
 def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Share of characters in the run of n words that has most of them: its occurrences times its length.
+    """Returns the largest share of a text's characters that the occurrences of one run of n words have.
 
     Args:
-        hashes: of the words, uint64 [words].
-        lengths: of the words, int64 [words].
-        n: length of the runs.
+        hashes: hashes of the words, uint64 [words].
+        lengths: lengths of the words [characters], int64 [words].
+        n: length of the runs [words].
     """
     _, first, counts = np.unique(ngrams(hashes, n), return_index=True, return_counts=True)
     repeated = counts > 1
@@ -261,12 +265,12 @@ def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
 
 
 def duplicate_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Share of characters in runs of n words that occurred before.
+    """Returns the share of a text's characters in runs of n words that occurred before in the text.
 
     Args:
-        hashes: of the words, uint64 [words].
-        lengths: of the words, int64 [words].
-        n: length of the runs.
+        hashes: hashes of the words, uint64 [words].
+        lengths: lengths of the words [characters], int64 [words].
+        n: length of the runs [words].
     """
     runs = ngrams(hashes, n)
     if not len(runs):
@@ -274,5 +278,5 @@ def duplicate_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
     _, first = np.unique(runs, return_index=True)
     again = np.ones(len(runs), bool)
     again[first] = False
-    covered = np.convolve(again, np.ones(n, np.int64)) > 0  # word i lies in the runs that start at i - n + 1 to i
+    covered = np.convolve(again, np.ones(n, np.int64)) > 0  # word i is in the runs that start at i - n + 1 to i
     return float(lengths[covered].sum() / lengths.sum())

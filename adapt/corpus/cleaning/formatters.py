@@ -18,20 +18,19 @@ from adapt.corpus.cleaning.block import Block, Drop, Edit, count_change, edited
 
 @dataclass(frozen=True)
 class FixUnicode(Block):
-    """Undoes wrong decodings ("Ã©" for "é"), HTML entities, ligatures and the like with ftfy (Speer 2019).
+    """Repairs wrongly decoded characters ("Ã©" for "é"), HTML entities, ligatures and the like with ftfy (Speer 2019).
 
-    Straight quotes take the place of curly ones only where `uncurl_quotes` is set, and HTML entities are decoded where
-    the text holds no tag, as ftfy does by default.
+    HTML entities are decoded only in texts without HTML tags, which is ftfy's default.
     """
 
     name: ClassVar[str] = "fix_unicode"
     packages: ClassVar[tuple[str, ...]] = ("ftfy",)
     keeps_entities: ClassVar[bool] = False
     uncurl_quotes: bool = False
-    """Make curly quotes straight."""
+    """Whether curly quotes are replaced by straight ones."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text as it was meant."""
+        """Returns the repaired text."""
         import ftfy
 
         fixed = ftfy.fix_text(text, uncurl_quotes=self.uncurl_quotes)
@@ -57,19 +56,19 @@ _NOTICE = re.compile(
 
 @dataclass(frozen=True)
 class Boilerplate(Block):
-    """Removes short lines that are notices of English web pages (cookies, copyright, sharing, …) or repeat themselves.
+    """Removes short lines that are notices of English web pages (cookies, copyright, sharing, …), and repeated ones.
 
-    Longer lines stay whatever they say, for they are text about such things.
+    Longer lines are never removed, because they may be text about cookies, copyright and the like.
     """
 
     name: ClassVar[str] = "boilerplate"
     max_words: PositiveInt = 20
-    """A line may be boilerplate only up to this length [words]."""
+    """Longest line that can be removed [words]."""
     max_repeats: PositiveInt = 2
-    """At most this many equal short lines stay, the first ones."""
+    """Number of equal short lines that are kept per document; further ones are removed."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text without those lines."""
+        """Returns the text without these lines."""
         seen: dict[str, int] = {}
         edits = []
         for start, line in _lines(text):
@@ -87,7 +86,7 @@ class Boilerplate(Block):
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with the place where they start; their ends are part of them."""
+    """Yields the position of each line in the text, and the line with its line end."""
     start = 0
     for line in text.splitlines(keepends=True):
         yield start, line
@@ -96,23 +95,25 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Pii(Block):
-    """Masks e-mail addresses, phone numbers and identity numbers; ids with check digits only where these are right.
+    """Masks e-mail addresses, phone numbers, identity numbers and IP addresses by placeholders.
 
-    A rule on the form of a number, so a safeguard and no guarantee: names and postal addresses stay.
+    Numbers are recognised by their form, and numbers with check digits only if these are right. This is a safeguard
+    and no guarantee: names and postal addresses are not masked.
     """
 
     name: ClassVar[str] = "pii"
     emails: bool = True
-    """As <EMAIL>."""
+    """Whether e-mail addresses are masked as <EMAIL>."""
     phones: bool = True
-    """As <PHONE>: +, country code and 7 to 14 digits, or ten digits as in North America, divided."""
+    """Whether phone numbers are masked as <PHONE>: a plus sign with 8 to 15 digits, or a North American number of ten
+    digits with separators."""
     ids: bool = True
-    """US social security numbers as <SSN>, bank accounts as <IBAN>, credit cards as <CARD>."""
+    """Whether US social security numbers are masked as <SSN>, bank accounts as <IBAN> and payment cards as <CARD>."""
     addresses: bool = True
-    """IPv4 and IPv6 addresses of the public network as <IP>."""
+    """Whether public IPv4 and IPv6 addresses are masked as <IP>."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """The text with placeholders."""
+        """Returns the text with placeholders."""
         edits: list[Edit] = []
         masked = bytearray(len(text))
         for kind, edit in _found(text, self):
@@ -124,7 +125,7 @@ class Pii(Block):
 
 
 def _found(text: str, options: Pii) -> Iterator[tuple[str, Edit]]:
-    """What is to be masked, the surest kinds first."""
+    """Yields the kind of each match and the edit that masks it, in the order of `_kinds`."""
     for kind, option, pattern, holds in _kinds():
         if getattr(options, option):
             for match in pattern.finditer(text):
@@ -133,20 +134,20 @@ def _found(text: str, options: Pii) -> Iterator[tuple[str, Edit]]:
 
 
 def is_iban(value: str) -> bool:
-    """Whether the check digits of an International Bank Account Number are right (ISO 13616: it is 1 modulo 97)."""
+    """Returns whether the check digits of an International Bank Account Number are right (ISO 13616: 1 modulo 97)."""
     compact = re.sub(r"\s", "", value)
     return 15 <= len(compact) <= 34 and int("".join(str(int(c, 36)) for c in compact[4:] + compact[:4])) % 97 == 1
 
 
 def is_card(value: str) -> bool:
-    """Whether a number of 13 to 19 digits passes the check of payment cards (Luhn, ISO/IEC 7812-1)."""
+    """Returns whether a number has 13 to 19 digits and the check digit of payment cards (Luhn, ISO/IEC 7812-1)."""
     digits = [int(c) for c in value if c.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and (sum(digits[::-2]) + sum(doubled)) % 10 == 0
 
 
 def is_public_address(value: str) -> bool:
-    """Whether it is an IP address that says where somebody is; private and reserved ones do not."""
+    """Returns whether a string is an IP address of the public network, not a private or reserved one."""
     try:
         return ipaddress.ip_address(value).is_global
     except ValueError:
@@ -157,9 +158,12 @@ def _always(_: str) -> bool:
     return True
 
 
-@cache  # compiled when they are first used, which a job with nothing to do never comes to
+@cache  # compiled at the first use, so that jobs without this block do not spend time on it
 def _kinds() -> list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]]:
-    """What is looked for: its kind, the option that asks for it, how it looks, and what else must hold."""
+    """Returns the kinds of data to mask, the most certain first.
+
+    Each has a name, the option that enables it, its pattern, and a further condition on matches.
+    """
     return [
         (
             "email",

@@ -1,12 +1,12 @@
-"""From files, wherever they are, to texts.
+"""Reads texts from files on this machine or in remote stores, and from datasets.
 
-- `filesystem`: paths, URLs, folders and patterns; retries.
-- `formats`: the format of a file, by name and by first bytes.
-- `storage`: opens files, decompressed, and notices when they change.
-- `lines`: lines, paragraphs and JSON objects.
-- `delimited`: csv and tsv.
-- `records`: the records of a file in any format, and its fields.
-- `hub`: repositories of the `datasets` library.
-- `manifest`: the parts of a corpus with their digests.
-- `sources`: the sources of a corpus, and the items that tasks read of them.
+- `filesystem`: resolves paths, URLs, folders and patterns, and retries store errors.
+- `formats`: recognises the format of a file by its name and its first bytes.
+- `storage`: opens and decompresses files, and detects changes of them.
+- `lines`: reads lines, paragraphs and JSON objects.
+- `delimited`: reads csv and tsv files.
+- `records`: reads the records of a file in any format, and checks its fields.
+- `hub`: reads datasets with the `datasets` library.
+- `manifest`: lists the parts of a corpus with their digests.
+- `sources`: the sources of a corpus, and the items that tasks read.
 """

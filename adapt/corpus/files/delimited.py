@@ -1,9 +1,9 @@
-"""Csv and tsv files with a header row, read a row at a time in bounded memory; what their quotes mean is decided first.
+"""Reads csv and tsv files with a header row in bounded memory, after deciding whether their quotes enclose cells.
 
 A quote that begins a cell and is closed some lines below, or never, turns the rows between into one cell. So a cell may
-span lines only where the file follows one rule throughout: a cell that contains a quote is enclosed in quotes, the
-quotes inside are doubled, and the closing quote ends the cell. Files that break this rule, and files whose cells over
-several lines could as well be rows, are refused.
+span lines only if the whole file follows one rule: a cell that contains a quote is enclosed in quotes, the quotes
+inside are doubled, and the closing quote ends the cell. Files that break this rule, and files whose cells over several
+lines could also be rows, are refused.
 """
 
 import csv
@@ -17,45 +17,46 @@ from adapt.support.errors import DataError
 
 UNCLOSED = "a quote is never closed"
 _INSIDE = re.compile(rb'(?:[^"]++|"")*+')
-"""The content of an enclosed cell, up to its closing quote."""
+"""Content of an enclosed cell, up to its closing quote."""
 _MARK = b"\xef\xbb\xbf"
-"""The byte order mark of UTF-8."""
+"""Byte order mark of UTF-8."""
 _LONGEST_CELL = 2**31 - 1
-"""For the csv library, whose limit is not to apply: `raw_rows` has a limit of its own [characters]."""
+"""Limit of the csv library [characters]. It is set so high that only the limit of `raw_rows` applies."""
 
 
 @dataclass(slots=True)
 class RawRow:
-    """A row with quotes as it is in the file: one line, or several where an enclosed cell contains line ends."""
+    """A row with quotes as it is in the file: one line, or several if an enclosed cell contains line ends."""
 
     line: int
-    """Number of its first line, from 1."""
+    """Number of the row's first line in the file, from 1."""
     lines: list[bytes] = field(default_factory=list)
-    """Empty where the row is too long."""
+    """Lines of the row; empty if the row is too long."""
     height: int = 0
-    """Number of its lines."""
+    """Number of lines of the row."""
     cells: int = 0
+    """Number of cells of the row."""
     enclosed: int = 0
     """Number of cells in quotes."""
     size: int = 0
-    """Bytes."""
+    """Size of the row [bytes]."""
     is_open: bool = False
-    """Its last cell is not closed yet."""
+    """Whether the row's last cell is not closed yet."""
     is_too_long: bool = False
     is_bare: bool = False
-    """A cell that is not enclosed contains a quote."""
+    """Whether a cell that is not enclosed in quotes contains a quote."""
     is_doubled: bool = False
-    """An enclosed cell contains a doubled quote, or is empty: a pair of quotes that is not a part of a text."""
+    """Whether an enclosed cell contains a doubled quote or is empty, which shows that quotes are not letters here."""
     fault: str = ""
-    """Why its quotes cannot be read as enclosing cells."""
+    """Reason why the row's quotes cannot enclose cells; empty if they can."""
 
     def add(self, line: bytes | Bad, mark: bytes, limit: int) -> None:
-        """Takes in the next line of the row.
+        """Adds the next line of the row.
 
         Args:
-            line: the line with its end.
+            line: the line with its line end.
             mark: the byte between cells.
-            limit: of a row [bytes].
+            limit: largest size of a row [bytes].
         """
         self.height += 1
         if isinstance(line, Bad):
@@ -103,16 +104,16 @@ class RawRow:
 def raw_rows(
     lines: Iterable[bytes | Bad], mark: bytes, limit: int, are_checked: bool = False
 ) -> Iterator[bytes | RawRow]:
-    """The rows of a file whose quotes enclose cells, without blank lines. A row ends with the line that closes it.
+    """Yields the rows of a file whose quotes enclose cells, without blank lines.
 
-    A row without quotes is given as its line, without the line's end: most are such, and need no more.
+    A row without quotes is yielded as its line, without the line end, because most rows need no further analysis.
 
     Args:
-        lines: of the file, from its beginning.
+        lines: lines of the file, from its beginning.
         mark: the byte between cells.
-        limit: of a row [bytes]; the lines of longer ones are not kept.
-        are_checked: the quotes of the file are known to be consistent, so a line with an even number of them is a row
-            of its own, and is given as its line, too.
+        limit: largest size of a row [bytes]; the lines of longer rows are not kept.
+        are_checked: whether the quotes of the file are known to be consistent. Then a line with an even number of
+            quotes is a whole row, and is yielded as its line too.
     """
     row: RawRow | None = None
     for number, line in enumerate(lines, start=1):
@@ -136,10 +137,10 @@ def raw_rows(
 
 
 def enclosed_cells(lines: list[str], mark: bytes) -> list[str]:
-    """The cells of a row whose quotes enclose cells.
+    """Parses the cells of a row whose quotes enclose cells.
 
     Raises:
-        csv.Error: a quote or a carriage return is where none may be.
+        csv.Error: a quote or a carriage return is at a position where none is allowed.
     """
     if csv.field_size_limit() < _LONGEST_CELL:
         csv.field_size_limit(_LONGEST_CELL)
@@ -147,20 +148,20 @@ def enclosed_cells(lines: list[str], mark: bytes) -> list[str]:
 
 
 _LONGEST_NAME = 30
-"""Longer parts of a header with other marks are text, not names of columns [characters]."""
+"""Longest name of a column [characters] for which a header with another delimiter is recognised."""
 _OTHER_MARKS = {b";": "semicolons", b"\t": "tabs", b",": "commas", b"|": "vertical bars"}
 
 
 def header_of(lines: Iterable[bytes | Bad], kind: str, path: str) -> list[str]:
-    """The names of the columns; none where there is no line.
+    """Reads the names of the columns from the header; empty if the file has no line.
 
     Args:
-        lines: of the file, from its beginning.
+        lines: lines of the file, from its beginning.
         kind: `csv` or `tsv`.
-        path: of the file, for messages.
+        path: path of the file, for messages.
 
     Raises:
-        DataError: two columns have one name, or the file has other marks between its values.
+        DataError: two columns have the same name, or the file has another delimiter between its values.
     """
     mark = DELIMITERS[kind]
     row = next(raw_rows(lines, mark.encode(), MIB), None)
@@ -200,18 +201,18 @@ def _fix_of_mark(other: bytes, kind: str) -> str:
 
 
 def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: bool) -> Iterator[Mapping[str, str] | Bad]:
-    """The records below the header; for one that cannot be read, the reason.
+    """Yields the records below the header, and a `Bad` reason for each unreadable record.
 
     Args:
-        lines: of the file, from its beginning.
+        lines: lines of the file, from its beginning.
         kind: `csv` or `tsv`.
-        limit: of a row [bytes].
+        limit: largest size of a row [bytes].
         are_enclosing: whether quotes enclose cells (see `adapt.corpus.files.delimited.are_enclosing`) or are letters.
     """
     mark = DELIMITERS[kind]
-    found = raw_rows(lines, mark.encode(), limit, are_checked=True) if are_enclosing else _line_rows(lines, limit)
+    raw = raw_rows(lines, mark.encode(), limit, are_checked=True) if are_enclosing else _line_rows(lines, limit)
     header: list[str] | None = None
-    for row in found:
+    for row in raw:
         cells = _cells(row, mark, are_enclosing)
         if header is None:
             header = [] if isinstance(cells, Bad) else cells
@@ -224,7 +225,7 @@ def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: boo
 
 
 def _line_rows(lines: Iterable[bytes | Bad], limit: int) -> Iterator[bytes | RawRow]:
-    """The rows of a file whose quotes are letters: its lines."""
+    """Yields the rows of a file whose quotes are letters: each line is a row."""
     for number, line in enumerate(lines, start=1):
         if isinstance(line, Bad) or len(line) > limit:
             yield RawRow(number, is_too_long=True)
@@ -233,7 +234,7 @@ def _line_rows(lines: Iterable[bytes | Bad], limit: int) -> Iterator[bytes | Raw
 
 
 def _cells(row: bytes | RawRow, mark: str, are_enclosing: bool = True) -> list[str] | Bad:
-    """The cells of a row, or the reason why it cannot be read."""
+    """Parses the cells of a row, or returns the reason why it cannot be read."""
     try:
         if isinstance(row, bytes) and (not are_enclosing or b'"' not in row):
             return row.decode().split(mark)
@@ -262,27 +263,27 @@ _FIX = (
     " .jsonl"
 )
 _SAMPLED_ROWS = 10_000
-"""Rows from which the values of columns are learned."""
+"""Number of rows from which the values of columns are collected."""
 _MOST_VALUES = 50
-"""A column with more different values has no fixed set of them."""
+"""Largest number of different values of a column that is taken for a column of labels."""
 _MOST_CANDIDATES, _MOST_LINES, _LONGEST = 100, 20, 64
-"""How many cells over several lines are examined, how many lines of each, and the longest value looked at [bytes]."""
+"""Number of cells over several lines that are examined, number of lines of each, and longest compared value [bytes]."""
 _FEW = 0.01
-"""Part of the cells over several lines that may look like rows in a file that is otherwise consistent."""
+"""Share of the cells over several lines that may look like rows by chance. With more, the file is refused."""
 
 
 def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: str, by_default: bool) -> bool:
-    """Whether quotes enclose cells. Reads the whole file.
+    """Reads a whole file, and returns whether its quotes enclose cells. Otherwise they are letters.
 
     Args:
-        lines: of the file, from its beginning.
+        lines: lines of the file, from its beginning.
         mark: the byte between cells.
-        limit: of a row [bytes].
-        path: of the file, for messages.
-        by_default: whether quotes enclose cells where the file does not show what they are (csv), or are letters (tsv).
+        limit: largest size of a row [bytes].
+        path: path of the file, for messages.
+        by_default: the result if the file does not show it: True for csv, False for tsv.
 
     Raises:
-        DataError: a cell over several lines may be rows whose quotes are letters; names the lines.
+        DataError: a cell over several lines may be several rows whose quotes are letters. The message names the line.
     """
     survey = _Survey(mark)
     for row in raw_rows(lines, mark, limit):
@@ -315,36 +316,39 @@ def _extent(row: RawRow) -> str:
 
 
 def _value(cell: bytes) -> bytes:
-    """A cell as it is compared: without quotes around it, and not longer than needed to tell a label from a text."""
+    """Returns a cell for comparisons: without enclosing quotes, and cut to the length that labels can have."""
     is_enclosed = len(cell) > 1 and cell[:1] == cell[-1:] == b'"'
     return (cell[1:-1] if is_enclosed else cell)[: _LONGEST + 1]
 
 
 class _Survey:
-    """What the rows of a file show about its quotes, if they are taken to enclose cells."""
+    """Collects evidence on whether a file's quotes enclose cells, from rows that are read as if they did."""
 
     def __init__(self, mark: bytes) -> None:
         self.inconsistent = ""
-        """The first place where quotes do not enclose a cell, and why."""
+        """Line and reason of the first row whose quotes do not enclose cells."""
         self.first_tall: RawRow | None = None
-        """The first row of several lines."""
+        """First row of several lines."""
         self.shows_enclosing = False
-        """Something in the file is only right if quotes enclose cells."""
+        """Whether a row is only valid if quotes enclose cells."""
         self._mark = mark
         self._columns = 0
         self._tall = 0
+        """Number of rows of several lines."""
         self._rows = 0
+        """Number of rows whose values were collected."""
         self._are_all_enclosed = True
-        """All cells below the header are in quotes, or numbers."""
+        """Whether all cells below the header, except numbers, are in quotes."""
         self._values: list[set[bytes] | None] = []
-        """Values of each column; None where there are too many."""
+        """Different values of each column; None if there are too many."""
         self._are_numbers: list[bool] = []
+        """Whether all values of each column are numbers."""
         self._like_rows: list[tuple[RawRow, list[list[bytes]]]] = []
-        """Rows of which most lines have the right number of cells by themselves, with these cells."""
+        """Rows of several lines most of which would be valid rows by themselves, with the cells of these lines."""
         self._count_like_rows = 0
 
     def add(self, row: bytes | RawRow) -> None:
-        """Looks at the next row."""
+        """Examines the next row."""
         is_header = not self._columns
         if is_header:
             self._columns = row.count(self._mark) + 1 if isinstance(row, bytes) else row.cells
@@ -362,7 +366,7 @@ class _Survey:
             self._compare(row, is_header)
 
     def _compare(self, row: RawRow, is_header: bool) -> None:
-        """Looks at a row with quotes."""
+        """Examines a row with quotes."""
         reason = row.fault or ("a cell without quotes around it has one inside" if row.is_bare else "")
         if not reason and row.cells != self._columns:
             reason = f"{row.cells} columns in place of {self._columns}"
@@ -390,7 +394,7 @@ class _Survey:
             self._like_rows.append((RawRow(row.line, height=row.height), kept))
 
     def _parsed(self, row: RawRow) -> list[bytes]:
-        """The cells of a row, read as if quotes enclosed them; none where the csv library cannot read it."""
+        """Parses the cells of a row as if quotes enclosed them; empty if the csv library cannot read the row."""
         try:
             cells = enclosed_cells([line.decode("utf-8", "surrogateescape") for line in row.lines], self._mark)
         except csv.Error:
@@ -398,11 +402,11 @@ class _Survey:
         return [cell.encode("utf-8", "surrogateescape") for cell in cells]
 
     def _learn(self, cells: list[bytes], enclosed: int) -> None:
-        """Learns the values of columns from a row, and whether all its cells but numbers are in quotes.
+        """Collects the values of columns from a row, and checks whether all its cells except numbers are in quotes.
 
         Args:
-            cells: of the row.
-            enclosed: how many of them are in quotes.
+            cells: cells of the row.
+            enclosed: number of cells in quotes.
         """
         if len(cells) != self._columns:
             return
@@ -418,7 +422,7 @@ class _Survey:
             self._are_numbers[number] = self._are_numbers[number] and bool(_NUMBER.fullmatch(cell))
 
     def doubtful(self) -> RawRow | None:
-        """The first cell over several lines that may be rows, where there are too many of them to be chance."""
+        """Returns the first cell over several lines that may be rows; None if there are few enough to be chance."""
         if not self._like_rows:
             return None
         known = {
@@ -429,12 +433,12 @@ class _Survey:
         if not known:
             is_chance = self._are_all_enclosed or 2 * self._count_like_rows <= self._tall
             return None if is_chance else self._like_rows[0][0]
-        found = [row for row, lines in self._like_rows if self._fit(lines, known)]
-        in_all = len(found) / len(self._like_rows) * self._count_like_rows
-        return found[0] if in_all > _FEW * self._tall else None
+        fitting = [row for row, lines in self._like_rows if self._fit(lines, known)]
+        estimate = len(fitting) / len(self._like_rows) * self._count_like_rows
+        return fitting[0] if estimate > _FEW * self._tall else None
 
     def _fit(self, lines: list[list[bytes]], known: dict[int, set[bytes] | None]) -> bool:
-        """Whether most of some lines have values that their columns have elsewhere."""
+        """Returns whether most of these lines have values that also occur in other rows of their columns."""
 
         def fits(cells: list[bytes]) -> bool:
             return all(

@@ -1,7 +1,7 @@
-"""Local paths and the URLs of stores that fsspec knows: resolves files, folders and patterns, and retries store errors.
+"""Resolves local paths and URLs of fsspec's stores into lists of files, and retries store errors.
 
 Hidden files and folders are left out. Links are followed, and each real folder and file is listed once. Errors that may
-pass are retried after ever longer pauses; others are raised at once.
+be temporary are retried after increasing pauses; others are raised at once.
 """
 
 import fnmatch
@@ -20,7 +20,7 @@ from adapt.support.errors import AdaptError, ConfigError, DataError, StorageErro
 from adapt.terminal.console import log
 
 _NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
-"""What `datasets` saves beside its Arrow files."""
+"""Names of the metadata files that the `datasets` library saves next to its Arrow files."""
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "install the extra: pip install 'dontstop[s3]'")),
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "install the extra: pip install 'dontstop[gs]'")),
@@ -28,20 +28,20 @@ _PACKAGES = {
 
 
 def is_url(location: str) -> bool:
-    """Whether a location is a URL and no path of this machine."""
+    """Returns whether a location is a URL and not a local path."""
     return "://" in location
 
 
 def name_of(location: str) -> PurePosixPath:
-    """The path of a location, without the query of a URL; its suffixes tell the format."""
+    """Returns the path of a location, without the query of a URL. Its suffixes show the format."""
     return PurePosixPath(urlsplit(location).path if location.startswith(("http://", "https://")) else location)
 
 
 def filesystem(location: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, with the environment's credentials, and the path in it.
+    """Returns the fsspec file system of a URL, with credentials from the environment, and the path in it.
 
     Raises:
-        ConfigError: no such store is known, or its package is not installed.
+        ConfigError: the store is not known, or its package is not installed.
     """
     import fsspec
 
@@ -59,15 +59,16 @@ def filesystem(location: str) -> tuple[Any, str]:
 
 
 def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Files that a path, folder or glob stands for, sorted by path; absolute, or URLs.
+    """Lists the files that a path, folder or glob pattern names, as absolute paths or URLs, sorted by path.
 
     Args:
-        pattern: a path or URL.
-        suffixes: of the files to take from a folder.
+        pattern: a path, folder or pattern, local or as URL.
+        suffixes: suffixes of the files to take from a folder.
 
     Raises:
-        DataError: there is no such file, or the folder holds none with these suffixes.
-        ConfigError, StorageError: the store is not known or cannot be listed.
+        DataError: there is no such file, or the folder contains none with these suffixes.
+        ConfigError: the store is not known.
+        StorageError: the store cannot be listed.
     """
     if pattern.startswith("file://"):
         pattern = urlsplit(pattern).path
@@ -91,7 +92,7 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def _fix_of(pattern: str) -> str:
-    """What to do about a pattern that matches nothing."""
+    """Returns advice for a pattern that matches no file."""
     several = [part for part in pattern.replace(",", " ").split() if part]
     if len(several) > 1 and all(is_url(part) or os.path.lexists(os.path.expanduser(part)) for part in several):
         return f"write several paths as a list: '[{', '.join(several)}]'"
@@ -101,7 +102,7 @@ def _fix_of(pattern: str) -> str:
 
 
 def _local(pattern: str) -> tuple[list[str], bool]:
-    path = Path(os.path.abspath(Path(pattern).expanduser()))  # without `..`, so that a file has one name
+    path = Path(os.path.abspath(Path(pattern).expanduser()))  # without `..`, so that each file has a single name
     if path.is_dir():
         return files_of(path), True
     return [str(path)] if path.is_file() else matching(path), False
@@ -110,7 +111,7 @@ def _local(pattern: str) -> tuple[list[str], bool]:
 def _remote(pattern: str) -> tuple[list[str], bool]:
     pattern = pattern.rstrip("/")
     files, path = filesystem(pattern)
-    before = pattern.removesuffix(path)  # whatever fsspec leaves out: the protocol, the host and who logs in there
+    before = pattern.removesuffix(path)  # the part that fsspec leaves out: the protocol, the host and the user
 
     def listed() -> tuple[list[str], bool]:
         try:
@@ -133,12 +134,12 @@ def _remote(pattern: str) -> tuple[list[str], bool]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether a file in a folder is hidden, or a folder on the way to it."""
+    """Returns whether a file or one of the folders in its path is hidden (begins with a dot)."""
     return any(part.startswith(".") for part in name.split("/"))
 
 
 def _escaped(files: Any, pattern: str) -> str:
-    """A pattern of a store with its folders as they are written, as far as they exist."""
+    """Escapes the folders of a store's pattern that exist literally, so that they are not read as patterns."""
     parts = pattern.split("/")
     for count in range(len(parts) - 1, 0, -1):
         folder = "/".join(parts[:count])
@@ -149,15 +150,15 @@ def _escaped(files: Any, pattern: str) -> str:
 
 @cache
 def _say(message: str) -> None:
-    """Logs once what several stages find."""
+    """Logs a message once per process, even if several stages produce it."""
     log(message)
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of a folder and of the folders in it, sorted by path.
+    """Lists the files of a folder and of the folders in it, sorted by path.
 
-    A file that several links lead to comes once, by its own name if that is among them. A link to nowhere is listed,
-    so that reading it fails by name.
+    A file with several names (links) is listed once, by its own name if that is in the folder. A broken link is listed
+    too, so that reading it raises an error that names it.
 
     Raises:
         DataError: a folder cannot be listed.
@@ -172,7 +173,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def matching(pattern: Path) -> list[str]:
-    """The paths that a pattern matches, sorted. A part of it that exists as it is written is no pattern.
+    """Lists the paths that a pattern matches, sorted. A part of the pattern that exists literally matches only itself.
 
     Raises:
         DataError: a folder cannot be listed.
@@ -197,22 +198,22 @@ def _matching(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """A folder and those inside. Each real one comes once, so a link to a folder above is no endless loop."""
+    """Yields a folder and all folders in it. Each real folder comes once, so that links to parents do not loop."""
     seen: set[str] = set()
     waiting, linked = deque([folder]), deque[Path]()
     while waiting or linked:
-        at = (waiting or linked).popleft()  # links come last, so that a folder goes by its own name
-        place = os.path.realpath(at)
-        if place not in seen:
-            seen.add(place)
-            yield at
-            for entry in _entries(at):
+        current = (waiting or linked).popleft()  # links come last, so that a folder is listed by its own name
+        real = os.path.realpath(current)
+        if real not in seen:
+            seen.add(real)
+            yield current
+            for entry in _entries(current):
                 if entry.is_dir():
                     (linked if entry.is_symlink() else waiting).append(entry)
 
 
 def _entries(folder: Path, hidden: bool = False) -> list[Path]:
-    """What is in a folder, sorted; either what is hidden or what is not."""
+    """Lists the entries of a folder, sorted: either only the hidden ones or only the others."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -234,15 +235,15 @@ T = TypeVar("T")
 
 
 def retried(action: Callable[[], T], where: str) -> T:
-    """What the action gives, at the first attempt that succeeds.
+    """Runs an action until it succeeds, with pauses of WAITS_S between attempts, and returns its result.
 
     Args:
-        action: talks to storage; may be repeated.
-        where: the place, for the messages.
+        action: an access to storage that may be repeated.
+        where: path, URL or dataset, for messages.
 
     Raises:
-        StorageError: the last attempt failed, or the store cannot do this at all; names the place.
-        FileNotFoundError, PermissionError: at once.
+        StorageError: the last attempt failed, or the store does not support the action. The message names `where`.
+        FileNotFoundError, PermissionError: the action raised it; it is not repeated.
     """
     for pause in (*WAITS_S, None):
         try:
@@ -258,26 +259,29 @@ def retried(action: Callable[[], T], where: str) -> T:
 
 
 def is_missing(error: OSError) -> bool:
-    """Whether the store has answered that there is no such file. On the web, fsspec says so of all that goes wrong."""
+    """Returns whether the store has no such file.
+
+    For web servers, fsspec raises FileNotFoundError on other errors too.
+    """
     return isinstance(error, FileNotFoundError) and (error.__cause__ is None or _status(error.__cause__) == 404)
 
 
 def unreadable(location: str, error: OSError) -> DataError:
-    """The message for a file that is not there or not for us."""
+    """Returns the error for a file that does not exist or may not be read."""
     if is_missing(error) and not os.path.lexists(location):
         return DataError(f"{location} does not exist", "check corpus.paths")
     return DataError(f"cannot read {location}: {_words(error)}", "check the path and its permissions")
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether "not found" stands for a server that could not be reached, or had troubles of its own."""
+    """Returns whether "not found" may be temporary because the server is unreachable or failing."""
     cause = error.__cause__ if isinstance(error, FileNotFoundError) else None
     unreachable = isinstance(cause, OSError) and not isinstance(cause, _FINAL)
     return unreachable or _status(cause) >= 500
 
 
 def _status(cause: BaseException | None) -> int:
-    """The status of an answer over HTTP."""
+    """Returns the status of an HTTP response from the error about it; 0 if there is none."""
     return int(getattr(cause, "status", None) or getattr(getattr(cause, "response", None), "status_code", 0) or 0)
 
 

@@ -1,4 +1,4 @@
-"""The formats of corpus files, recognised by name, and checks that the first bytes of a file agree with its name."""
+"""Recognises the formats of corpus files by name, and checks that the first bytes of a file agree with its name."""
 
 import codecs
 import json
@@ -22,9 +22,9 @@ _FORMATS: dict[str, Format] = {
     ".arrow": "arrow",
 }
 TABLES = ("parquet", "arrow")
-"""Formats that have columns with types, and a compression of their own."""
+"""Formats with typed columns and built-in compression."""
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-"""Formats of values with a mark between them."""
+"""Formats of delimited values, with their delimiters."""
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bz2"}
 SUFFIXES = tuple(
     suffix + compression
@@ -36,7 +36,7 @@ KNOWN = (
     "a name must end in .jsonl, .json, .ndjson, .csv or .tsv, or for plain text .txt (also compressed: .jsonl.gz,"
     " .jsonl.zst, .jsonl.xz, .jsonl.bz2), or in .parquet or .arrow"
 )
-"""For messages: how names of files may end."""
+"""Allowed endings of file names, for messages."""
 _FOREIGN = {
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it and name the files in it"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as .csv (UTF-8)"),
@@ -51,15 +51,15 @@ _FOREIGN = {
     **dict.fromkeys((".feather", ".ipc"), "give it a name that ends in .arrow"),
     **dict.fromkeys((".z", ".lz4", ".br", ".lzma"), "compress it with gzip, zstd, xz or bzip2"),
 }
-"""What to do with files of other formats."""
+"""Advice for files of other formats, by suffix."""
 
 
 class Bad(str):
-    """The reason why a record holds no text."""
+    """The reason why a record has no usable text."""
 
 
 def format_of(path: str | Path) -> tuple[Format, str | None]:
-    """Format and compression by the file's name.
+    """Returns the format and the compression that a file's name says.
 
     Raises:
         DataError: the name ends in no known suffix.
@@ -75,18 +75,19 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
 
 
 def is_divisible(path: str | Path) -> bool:
-    """Whether ranges of the file can be read on their own: lines that are not compressed, and tables.
+    """Returns whether ranges of a file can be read separately: uncompressed lines, and tables.
 
-    A newline in a csv file may lie inside of a value, so only who reads all before it knows where a record begins.
+    Csv files are not divisible, because a newline may be inside a value, so the start of a record is only known after
+    reading everything before it.
     """
     kind, compression = format_of(path)
     return compression is None and kind not in DELIMITERS
 
 
 HEAD_BYTES = 1 << 16
-"""How much of a file's beginning is looked at."""
+"""Size of a file's beginning that is checked [bytes]."""
 NOT_UTF8 = "invalid UTF-8"
-"""Why a record cannot be read whose bytes are not UTF-8."""
+"""Reason for a record whose bytes are not UTF-8."""
 _ENCODING_FIX = "iconv -f {name} -t UTF-8 OLD > NEW"
 _FIXES = {
     NOT_UTF8: "if the text is Latin-1 (Windows-1252), convert it: " + _ENCODING_FIX.format(name="WINDOWS-1252"),
@@ -99,7 +100,7 @@ _FIXES = {
     "text is not a string": "name the field that holds the text as a string (text_field)",
     "no text": "name the field that holds the text (text_field)",
 }
-"""What to do about records that cannot be read, by a part of the reason; the first that fits holds."""
+"""Advice for unreadable records, by a part of the reason. The first entry that occurs in the reason applies."""
 _BOMS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -112,7 +113,7 @@ COMPRESSED = {
     "xz": (b"\xfd7zXZ\0", ".xz"),
     "bz2": (b"BZh", ".bz2"),
 }
-"""What compressed files begin with, and how their names end."""
+"""First bytes of compressed files and the suffix of their names, by compression."""
 _BINARY = (
     (b"%PDF-", "a PDF document", "take its text out, for example with pdftotext, and save that as .txt or .jsonl"),
     (b"{\\rtf", "an RTF document", "save it as plain text (.txt)"),
@@ -135,20 +136,20 @@ _ARRAY = re.compile(rb"\s*\[\s*(?:[{\]\n]|$)")
 _SPREAD = re.compile(rb'\s*\{\s*\n\s*"')
 _OLD_TO_NEW = "OLD.json > NEW.jsonl"
 _FIRST_LINES = 3
-"""How many lines show whether a file holds JSON."""
+"""Number of lines that are parsed to decide whether a file contains JSON."""
 
 
 def check_contents(head: bytes, path: str | Path, kind: str, compression: str | None) -> None:
-    """Refuses a file that is something else than its name says.
+    """Refuses a file whose content is of another format than its name says.
 
     Args:
-        head: its first bytes, decompressed; some tens of KiB where it is as long.
-        path: of the file, for messages.
-        kind: the format that its name says.
-        compression: the compression that its name says.
+        head: first bytes of the file, decompressed: some tens of KiB, or the whole file if it is shorter.
+        path: path of the file, for messages.
+        kind: format that the file's name says.
+        compression: compression that the file's name says.
 
     Raises:
-        DataError: says what the file is, and what to do.
+        DataError: the content is of another format. The message says which, and what to do.
     """
     head = head[:HEAD_BYTES]
     refuse_substitutes(head, path)
@@ -182,21 +183,21 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
 
 
 def fix_of(reasons: str) -> str:
-    """What to do about records that cannot be read, beyond mending them; empty where nothing better is known.
+    """Returns advice for repairing unreadable records; empty if there is none for these reasons.
 
     Args:
-        reasons: text that contains the reasons why they cannot be read.
+        reasons: text that contains the reasons why records cannot be read.
     """
     return next((fix for reason, fix in _FIXES.items() if reason in reasons), "")
 
 
 def no_readable(path: str | Path, count: int, first: str) -> DataError:
-    """The error for a file of which no record can be read: it is not what its name says.
+    """Returns the error for a file none of whose records can be read.
 
     Args:
-        path: of the file.
-        count: number of its records.
-        first: why the first of them cannot be read.
+        path: path of the file.
+        count: number of records of the file.
+        first: reason why the first record cannot be read.
     """
     return DataError(
         f"{path} has no readable record; of {count}, the first is unreadable: {first}",
@@ -219,14 +220,14 @@ def _refuse_archive(head: bytes, path: str | Path) -> None:
 
 
 def refuse_substitutes(head: bytes, path: str | Path) -> None:
-    """Refuses what tools and servers leave in place of a file: Git LFS pointers and error pages.
+    """Refuses files that tools and servers return instead of the requested one: Git LFS pointers and error pages.
 
     Args:
-        head: the file's first bytes.
-        path: of the file, for messages.
+        head: first bytes of the file.
+        path: path of the file, for messages.
 
     Raises:
-        DataError: the file is one of these.
+        DataError: the file is a Git LFS pointer or a web page.
     """
     if head.startswith(_POINTER):
         raise DataError(
@@ -272,7 +273,7 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def _looks_latin(text: bytes) -> bool:
-    """Whether most bytes are ASCII, as where single letters of an alphabet have accents."""
+    """Returns whether most bytes are ASCII, as in Latin-1 text, where only accented letters are not."""
     return sum(byte > 127 for byte in text) < 0.3 * len(text)
 
 
@@ -297,12 +298,12 @@ def _refuse_whole_json(head: bytes, path: str | Path) -> None:
 
 
 def _name_twice(line: bytes) -> str | None:
-    """A name that comes twice in the object of a line."""
+    """Returns a name that occurs twice in the JSON object of a line, or None."""
     twice: list[str] = []
 
     def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(name for name, _ in pairs)
-        twice[:] = [name for name, count in counts.items() if count > 1]  # of the outermost in the end
+        twice[:] = [name for name, count in counts.items() if count > 1]  # the outermost object is the last
         return dict(pairs)
 
     with suppress(ValueError, RecursionError):
@@ -312,7 +313,7 @@ def _name_twice(line: bytes) -> str | None:
 
 
 def _are_all(head: bytes, kind: type) -> bool:
-    """Whether the first lines are JSON values of a kind."""
+    """Returns whether the first lines are JSON values of a Python type."""
     try:
         return all(isinstance(json.loads(line), kind) for line in _first_lines(head))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Repositories that the `datasets` library knows, streamed shard by shard at one commit."""
+"""Reads datasets with the `datasets` library, streamed shard by shard at one commit of their repository."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +16,18 @@ from adapt.corpus.files.storage import broken_files, opened
 from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
 
 _SETTINGS = ("Bad split", "BuilderConfig", "Config name is missing")
-"""How the library's messages begin that are about the configuration or the split."""
+"""Beginnings of the library's messages about a wrong configuration or split."""
 _NETWORK = {"httpx", "httpcore", "aiohttp"}
-"""Packages whose errors are those of the network."""
+"""Packages whose errors are network errors."""
 _SCRIPT = "Dataset scripts are no longer supported"
 _SAVED = "saved using `save_to_disk`"
 
 
 def commit_of(corpus: CorpusConfig) -> str:
-    """The commit that a repository's revision stands for now.
+    """Returns the current commit of a dataset repository's revision.
 
     Raises:
-        DataError: there is no such repository or revision, or no permission.
+        DataError: there is no such repository or revision, or no permission to read it.
         StorageError: the Hub does not answer.
     """
     from huggingface_hub import HfApi
@@ -57,7 +57,7 @@ def commit_of(corpus: CorpusConfig) -> str:
 
 
 def _refuse_files(repository: str) -> None:
-    """Refuses paths that are no folder: the Hub would be asked for them in vain."""
+    """Refuses paths and URLs that cannot be the name of a repository on the Hub or a folder of a dataset."""
     path = Path(repository).expanduser()
     if path.suffix == ".py" and path.is_file():
         raise _script(repository, path.name)
@@ -71,15 +71,16 @@ def _refuse_files(repository: str) -> None:
 
 
 def dataset_shards(corpus: CorpusConfig, commit: str) -> int:
-    """How many shards the split has, each of which can be read on its own."""
+    """Returns the number of shards of the split, each of which can be read separately."""
     return int(_opened(corpus, commit).num_shards)
 
 
 def read_shard(corpus: CorpusConfig, commit: str, reading: Reading) -> Iterator[str | Bad]:
-    """The texts of shard `reading.start`, in order; for a record without text, the reason.
+    """Yields the texts of shard `reading.start`, in order, and a `Bad` reason for each record without text.
 
     Raises:
-        ConfigError, DataError: as `check_dataset`; or what it holds cannot be read.
+        ConfigError: there is no such configuration or split.
+        DataError: the dataset cannot be opened or read.
         StorageError: the Hub does not answer.
     """
     records = _opened(corpus, commit)
@@ -92,19 +93,25 @@ def read_shard(corpus: CorpusConfig, commit: str, reading: Reading) -> Iterator[
 
 
 def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_FIX) -> None:
-    """Looks at the columns of a split.
+    """Checks that a split has a field.
+
+    Args:
+        corpus: names the dataset, its configuration and its split.
+        commit: commit of the dataset.
+        name: name of the field.
+        fix: advice for the message if there is no such field.
 
     Raises:
         ConfigError: there is no such configuration or split.
-        DataError: it cannot be opened, or lacks the field; names those it has.
+        DataError: the dataset cannot be opened, or lacks the field. The message lists its fields.
         StorageError: the Hub does not answer.
     """
     records = _opened(corpus, commit)
     with _in_words(corpus):
         columns = records.column_names or list(next(iter(records), {}))
     if columns and name not in columns:
-        there = ", ".join(map(repr, columns))
-        raise DataError(f"the dataset {corpus.dataset} has no field {name!r}; it has {there}", fix)
+        fields = ", ".join(map(repr, columns))
+        raise DataError(f"the dataset {corpus.dataset} has no field {name!r}; it has {fields}", fix)
 
 
 def _opened(corpus: CorpusConfig, commit: str) -> Any:
@@ -120,7 +127,7 @@ def _load(repository: str, configuration: str | None, split: str, commit: str) -
     def load() -> Any:
         try:
             return datasets.load_dataset(place, configuration, split=split, streaming=True, **at)
-        except Exception as error:  # it passes on whatever the formats and stores raise that it reads from
+        except Exception as error:  # the library passes on the errors of all formats and stores
             if _is_outage(error):
                 raise
             raise _unopened(repository, error) from error
@@ -129,13 +136,13 @@ def _load(repository: str, configuration: str | None, split: str, commit: str) -
 
 
 def _place(repository: str, commit: str) -> tuple[str, dict[str, str]]:
-    """The name of a dataset for the library, and its revision if it is not a folder of this machine."""
+    """Returns the path of a dataset for the library, and its revision unless it is a folder of this machine."""
     folder = Path(repository).expanduser()
     return (str(folder), {}) if folder.is_dir() else (repository, {"revision": commit})
 
 
 def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: int) -> None:
-    """Checks the quotes of a csv or tsv file, of which the library lets rows vanish into a cell.
+    """Checks the quotes of the csv or tsv files of a split, because the library may silently read rows into one cell.
 
     Raises:
         DataError: rows may be lost in a cell.
@@ -151,7 +158,7 @@ def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: i
 
 @lru_cache(maxsize=4)
 def _separated_files(repository: str, configuration: str | None, split: str, commit: str) -> tuple[list[str], str]:
-    """The csv and tsv files of a split whose quotes are to enclose cells, and the mark between cells; else none."""
+    """Returns the csv and tsv files of a split that the library reads with enclosing quotes, and their delimiter."""
     import datasets
 
     place, at = _place(repository, commit)
@@ -164,7 +171,7 @@ def _separated_files(repository: str, configuration: str | None, split: str, com
 
 @contextmanager
 def _in_words(corpus: CorpusConfig) -> Iterator[None]:
-    """Turns what the library raises while it reads into errors that name the dataset."""
+    """Turns the errors of the library while it reads into errors that name the dataset."""
     try:
         yield
     except AdaptError:
@@ -179,7 +186,7 @@ def _in_words(corpus: CorpusConfig) -> Iterator[None]:
 
 
 def _unopened(repository: str, error: Exception) -> AdaptError:
-    """The error for a dataset that the library does not open."""
+    """Returns the error for a dataset that the library cannot open."""
     said = _words(error)
     if said.startswith(_SCRIPT):
         return _script(repository, said.rpartition(" ")[2])
@@ -200,7 +207,7 @@ def _script(repository: str, name: str) -> DataError:
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Whether the network or the Hub failed, so that trying again may help."""
+    """Returns whether the network or the Hub failed, so that trying again may help."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):

@@ -1,7 +1,7 @@
-"""Lines, paragraphs and JSON objects of a file or of a range of it, in bounded memory.
+"""Reads lines, paragraphs and JSON objects of a file or of a range of it, in bounded memory.
 
-The ranges [0, a), [a, b), [b, end) of a file give each of its lines once: a line belongs to the range it begins in, and
-a paragraph to the range in which the blank line before it begins.
+The ranges [0, a), [a, b), [b, end) of a file together contain each of its lines once: a line belongs to the range in
+which it begins, and a paragraph to the range in which the blank line before it begins.
 """
 
 import json
@@ -16,21 +16,21 @@ TOO_LONG = Bad("longer than corpus.max_record_mib")
 
 
 class Lines:
-    """The lines of a stream with their newlines; `TOO_LONG` in place of those over the limit, which are passed over.
+    """Iterates over the lines of a stream with their newlines. Lines longer than the limit are skipped as `TOO_LONG`.
 
     Args:
-        stream: at its beginning; seekable if `start` is not 0.
-        start: bytes; the first line is the first that begins there or later.
-        limit: of a line [bytes].
+        stream: the stream, positioned at its beginning; seekable if `start` is not 0.
+        start: offset at or after which the first line begins [bytes].
+        limit: largest size of a line [bytes].
     """
 
     def __init__(self, stream: BufferedReader, start: int, limit: int) -> None:
         self.position = 0
-        """Where the next line begins [bytes]."""
+        """Offset at which the next line begins [bytes]."""
         self._stream = stream
         self._limit = limit
         if start:
-            stream.seek(start - 1)  # where a line ends just before the start, the next belongs here
+            stream.seek(start - 1)  # one byte before, so that a line that begins exactly at `start` is included
             self.position = start - 1
             self._pass_over()
 
@@ -49,7 +49,7 @@ class Lines:
         return line
 
     def _pass_over(self) -> None:
-        """Goes to the end of the line, a piece at a time."""
+        """Skips to the end of the line, reading 1 MiB at a time."""
         while piece := self._stream.readline(1 << 20):
             self.position += len(piece)
             if piece.endswith(b"\n"):
@@ -57,16 +57,17 @@ class Lines:
 
 
 def lines(stream: BufferedReader, start: int, stop: int | None, limit: int) -> Iterator[bytes | Bad]:
-    """The lines that begin in [start, stop) bytes; stop None is the end."""
+    """Yields the lines that begin in the range [start, stop) of a stream [bytes]; `stop` None is the end."""
     reader = Lines(stream, start, limit)
     while (stop is None or reader.position < stop) and (line := next(reader, None)) is not None:
         yield line
 
 
 def paragraphs(stream: BufferedReader, start: int, stop: int | None, limit: int) -> Iterator[bytes | Bad]:
-    """The paragraphs, blank lines between them, that follow a blank line that begins in [start, stop) bytes.
+    """Yields the paragraphs (separated by blank lines) that belong to the range [start, stop) of a stream [bytes].
 
-    The file's first belongs to the range from 0. A paragraph over the limit [bytes] is `TOO_LONG`.
+    A paragraph belongs to the range in which the blank line before it begins, and the first paragraph of a file to the
+    range that starts at 0. A paragraph longer than the limit [bytes] is yielded as `TOO_LONG`.
     """
     reader = Lines(stream, start, limit)
     paragraph: bytearray | Bad = bytearray()
@@ -99,11 +100,11 @@ def _whole(paragraph: bytearray | Bad) -> bytes | Bad:
 NOT_AN_OBJECT = Bad("not a JSON object")
 _DECODER = json.JSONDecoder()
 _ENDS = ("\n", "\r\n", "")
-"""What follows the value of a line, mostly."""
+"""Text that may follow the JSON value of a line for the fast way of parsing."""
 
 
 def object_of(line: bytes | Bad) -> Mapping[str, Any] | Bad:
-    """The JSON object of a line, or the reason why it has none."""
+    """Parses the JSON object of a line, or returns the reason why the line has none."""
     if isinstance(line, Bad):
         return line
     try:
@@ -116,7 +117,7 @@ def object_of(line: bytes | Bad) -> Mapping[str, Any] | Bad:
 
 
 def _reason(line: bytes) -> str:
-    """Why a line is not JSON."""
+    """Returns the reason why a line is not valid JSON."""
     if line.rstrip().endswith(b"},"):
         with suppress(ValueError, RecursionError):
             json.loads(line.rstrip()[:-1])
@@ -127,7 +128,7 @@ def _reason(line: bytes) -> str:
 
 
 def _parsed(line: bytes) -> Any:
-    """What `json.loads` makes of a line, in half the time where the line is as most are."""
+    """Parses a line like `json.loads`, in half the time for usual lines (UTF-8, no blanks around the value)."""
     try:
         text = line.decode()
         value, end = _DECODER.raw_decode(text)

@@ -1,4 +1,4 @@
-"""What a corpus consists of: an ordered list of its parts with their content digests."""
+"""Lists the parts of a corpus, in order, with digests of their content."""
 
 import hashlib
 import importlib.metadata
@@ -20,9 +20,9 @@ from adapt.support.errors import ConfigError, DataError, nearest
 from adapt.support.redact import redacted
 
 _READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
-"""The version of rules by which a format is read, where these have changed: it enters the keys of such files alone."""
+"""Version of the reading rules of formats whose rules have changed. It enters the keys of files of these formats."""
 LISTERS = 16
-"""Files of a remote store that are asked about at once."""
+"""Number of files of a remote store whose metadata is requested in parallel."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Part:
     """A file, a dataset, or an installed package whose docstrings are read."""
 
     path: str
-    """Absolute path or URL of the file; id of the dataset; or the package's RECORD, which lists its files."""
+    """Absolute path or URL of the file, name of the dataset, or the package's RECORD file, which lists its files."""
     size: int
-    """Bytes; 0 for a dataset, whose size is not known."""
+    """Size of the file [bytes]; 0 for a dataset, whose size is not known."""
     digest: str
-    """Digest of the content: SHA-256, or what the remote store gives as digest or version."""
+    """Digest of the content: SHA-256, or the digest or version that the remote store gives."""
     stamp: str = ""
-    """For a file, what storage said of it (see `adapt.corpus.files.storage.state`); for a dataset, the commit."""
+    """Stamp of the file (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
     format: str = ""
-    """For a file, the format that its name says: `jsonl`, `text gzip`; and how it is read, where that has changed."""
+    """Format that the file's name says, such as `jsonl` or `text gzip`, with the version of reading rules if any."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Identity of the content: formats and the order enter, other than that no names and places do."""
+        """Digest of the parts' contents, formats and order. Names and locations do not enter."""
         lines = (f"{part.digest} {part.format}" for part in self.parts)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def to_json(self) -> str:
-        """For `manifest.json`. URLs are without passwords and signatures."""
+        """Returns the text of `manifest.json`, with passwords and signatures removed from URLs."""
         parts = [redacted(asdict(part)) for part in self.parts]
         return json.dumps({"digest": self.digest, "parts": parts}, indent=1)
 
 
 def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
-    """Lists and digests the parts of a corpus of one source.
+    """Lists the parts of a corpus of one source, with their digests.
 
     Raises:
         ConfigError: source and paths contradict each other, or a store is not known.
@@ -86,30 +86,31 @@ def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
 
 
 def check_listed(manifest: Manifest) -> None:
-    """To be called when files that were listed have been read.
+    """Checks that no file has changed since it was listed. Call this after reading them.
 
     Raises:
-        DataError: one is another by now, so what was read is not what the digest says.
+        DataError: a file has changed, so its content may differ from its digest.
     """
     for part in manifest.parts:
         check_unchanged(part.path, part.stamp)
 
 
 def expand_paths(paths: str | list[str]) -> list[str]:
-    """Files named by paths, folders, globs and URLs of the same, sorted by path within each, each once, absolute.
+    """Lists the files that paths, folders, patterns and URLs name, as absolute paths or URLs, without repeats.
 
-    A file of this machine with several names, by links, comes once, by its first name.
+    The files of each entry are sorted by path. A local file with several names (links) is listed once, by its first
+    name.
 
     Raises:
-        ConfigError: no path is given, or a store is not known.
+        ConfigError: there is no path, or a store is not known.
         DataError: a path matches nothing, or a file's format is not known.
         StorageError: a store cannot be listed.
     """
-    given = [paths] if isinstance(paths, str) else paths
-    if not given:
+    patterns = [paths] if isinstance(paths, str) else paths
+    if not patterns:
         raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
     files: dict[str, str] = {}
-    for file in (file for pattern in given for file in matches(pattern, SUFFIXES)):
+    for file in (file for pattern in patterns for file in matches(pattern, SUFFIXES)):
         if not is_url(file) and os.path.isdir(file):
             raise DataError(
                 f"cannot read {file}: a pattern matches it, and it is a folder",
@@ -144,26 +145,26 @@ def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
 
 
 def package_records(names: Sequence[str]) -> list[Path]:
-    """The RECORD files of installed packages, sorted. Each lists the files of a package with their digests.
+    """Returns the RECORD files of installed packages, sorted. Each lists the files of a package with their digests.
 
     Args:
-        names: of the packages, in any spelling that pip takes; empty for all packages but this one.
+        names: names of the packages, in any spelling that pip accepts; empty for all packages except this one.
 
     Raises:
-        ConfigError: a package is not installed; names the nearest that is.
+        ConfigError: a package is not installed. The message suggests the installed one with the nearest name.
     """
-    found: dict[str, list[Path]] = {}
+    installed: dict[str, list[Path]] = {}
     for distribution in importlib.metadata.distributions():
         for file in distribution.files or []:
             if file.name == "RECORD" and file.parent.name.endswith(".dist-info") and distribution.name != "dontstop":
-                found.setdefault(_spelled(distribution.name), []).append(Path(str(file.locate())))
+                installed.setdefault(_canonical(distribution.name), []).append(Path(str(file.locate())))
     for name in names:
-        if _spelled(name) not in found:
-            raise ConfigError(f"corpus.packages: package {name} is not installed", nearest(_spelled(name), found))
-    chosen = {_spelled(name) for name in names} or found.keys()
-    return sorted({path for name in chosen for path in found[name]})
+        if _canonical(name) not in installed:
+            raise ConfigError(f"corpus.packages: package {name} is not installed", nearest(_canonical(name), installed))
+    chosen = {_canonical(name) for name in names} or installed.keys()
+    return sorted({path for name in chosen for path in installed[name]})
 
 
-def _spelled(package: str) -> str:
-    """The name of a package as package indexes compare names: `scikit_learn` and `scikit-learn` are the same."""
+def _canonical(package: str) -> str:
+    """Returns the canonical form of a package's name: `scikit_learn` and `scikit-learn` are the same package."""
     return re.sub(r"[-_.]+", "-", package).lower()

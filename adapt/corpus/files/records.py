@@ -1,8 +1,8 @@
 """Reads the records of a corpus file in any format, and checks that the file has the fields a configuration names.
 
-Parquet and Arrow files (IPC, the file and the stream form) are read a batch of rows at a time. A file is divided into
-ranges by its row groups or record batches: number i of n belongs to the range with byte floor(i size / n), so any
-division into ranges gives each once. A stream has no index, so its first range gives all of it.
+Parquet and Arrow files (IPC files and IPC streams) are read in batches of rows. A file is divided into ranges by its
+row groups or record batches: number i of n belongs to the range that contains byte floor(i size / n), so every division
+into ranges reads each group once. A stream has no index, so its first range reads the whole stream.
 """
 
 import io
@@ -25,32 +25,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reading:
-    """What to take from the records of a file, and which of them."""
+    """Settings for reading a file: the fields, the range of the file, and limits."""
 
     text_field: str = "text"
     text_unit: str = "line"
-    """What a document of plain text is: `line` or `paragraph`."""
+    """Unit of plain text files that is a document: `line` or `paragraph`."""
     entity_field: str | None = None
-    """For texts that are `Tagged` with their entities."""
+    """Field that holds the entities of a text, which is then read as `Tagged`; None for texts without entities."""
     max_bytes: int = 32 * MIB
-    """Longer records are passed over."""
+    """Largest size of a record [bytes]. Longer records are skipped and counted as bad."""
     start: int = 0
     stop: int | None = None
-    """The range [start, stop) of the file [bytes]; None is its end. See `adapt.corpus.files.formats.is_divisible`."""
+    """Range [start, stop) of the file to read [bytes]; None is its end (see `adapt.corpus.files.formats.is_divisible`).
+    For a dataset, `start` is the index of the shard."""
     stamp: str = ""
-    """What `adapt.corpus.files.storage.state` said of the file."""
+    """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`)."""
 
 
 def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
-    """The texts of a file or of a range of it, in order; for a record without text, the reason.
+    """Yields the texts of a file or of a range of it, in order, and a `Bad` reason for each record without text.
 
     Args:
-        path: the file or URL.
-        reading: what to take.
+        path: path or URL of the file.
+        reading: what to read.
 
     Raises:
-        DataError: the file as a whole is broken (cut short, not what its name says, no such column), or changed.
-        StorageError: the store failed, again and again.
+        DataError: the whole file is broken (cut short, of another format than its name says, without the field), or it
+            has changed.
+        StorageError: the store failed repeatedly.
     """
     with broken_files(path):
         is_plain = format_of(path)[0] == "text"
@@ -59,25 +61,26 @@ def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
 
 
 def texts(records: Iterator[Record], reading: Reading) -> Iterator[str | Bad]:
-    """The text of each record, with its entities where they are wanted, or the reason why there is none."""
+    """Yields the text of each record, with its entities if `reading` names their field, or the reason for no text."""
     for record in records:
         yield record if isinstance(record, Bad) else _text(record, reading)
 
 
 def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple[int, Record]]:
-    """The whole records of a file, in order, with all their fields; for one that cannot be read, the reason.
+    """Yields the records of a file, in order, with all their fields, and a `Bad` reason for each unreadable record.
 
     Args:
-        path: the file or URL.
-        checks_quotes: whether all of a csv or tsv file is read first, to know what its quotes mean. For a look at the
-            first records: False takes the quotes of csv files to enclose cells, and those of tsv files to be letters.
+        path: path or URL of the file.
+        checks_quotes: whether a csv or tsv file is read completely first, to determine whether its quotes enclose
+            cells. If False, which is enough to look at the first records, quotes enclose cells in csv files and are
+            letters in tsv files.
 
     Yields:
         The number of the line on which the record ends, or of the row in a table, from 1; and the record.
 
     Raises:
-        DataError: the file as a whole is broken, plain text, or one JSON array.
-        StorageError: the store failed, again and again.
+        DataError: the whole file is broken, plain text, or one JSON array.
+        StorageError: the store failed repeatedly.
     """
     kind, compression = format_of(path)
     if kind == "text":
@@ -100,15 +103,15 @@ def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple
 
 
 def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True) -> Iterator[T]:
-    """The records of a file, unless none of them can be read: such a file is not what its name says.
+    """Yields records, and raises an error at the end if none of them could be read.
 
     Args:
-        records: of the file, or of a range from its beginning.
-        path: of the file.
-        is_whole: whether they are all records of the file.
+        records: records of the file, or of a range from its beginning.
+        path: path of the file.
+        is_whole: whether these are all records of the file.
 
     Raises:
-        DataError: there are records, and none can be read.
+        DataError: there are records, and none can be read, so the file is not of the format that its name says.
     """
     count, first = 0, ""
     for record in records:
@@ -123,14 +126,14 @@ def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True
 
 
 def check_quotes(path: str | Path, reading: Reading) -> bool:
-    """Whether quotes enclose the cells of a csv or tsv file. Reads all of it.
+    """Reads a whole csv or tsv file, and returns whether its quotes enclose cells.
 
     Args:
-        path: the file or URL.
-        reading: says how long a row may be.
+        path: path or URL of the file.
+        reading: sets the largest size of a row.
 
     Raises:
-        DataError: two columns have one name, or rows may be lost in a cell.
+        DataError: two columns have the same name, or rows may be lost in a cell.
     """
     kind, compression = format_of(path)
     mark = DELIMITERS[kind].encode()
@@ -142,7 +145,7 @@ def check_quotes(path: str | Path, reading: Reading) -> bool:
 
 
 class _Numbered(Iterator[bytes | Bad]):
-    """Lines, and how many were taken so far."""
+    """An iterator over lines that counts the lines it has returned."""
 
     def __init__(self, raw: Iterator[bytes | Bad]) -> None:
         self.taken = 0
@@ -188,7 +191,8 @@ def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
     with opened(path, format_of(path)[1], reading.stamp, reading.start) as file:
         for text in unit(file, reading.start, reading.stop, reading.max_bytes):
             try:
-                yield text if isinstance(text, Bad) else text.decode("utf-8-sig")  # some editors put a mark first
+                # utf-8-sig removes the byte order mark that some editors write
+                yield text if isinstance(text, Bad) else text.decode("utf-8-sig")
             except UnicodeDecodeError:
                 yield Bad(NOT_UTF8)
 
@@ -203,7 +207,7 @@ def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:
 def _rows(
     path: str | Path, kind: str, reading: Reading, wanted: Container[str | None] | None = None
 ) -> Iterator[Record]:
-    """Rows of a table with the wanted columns, or with all."""
+    """Yields the rows of a table, with the wanted columns or (None) with all."""
     with open_table(path, reading.stamp) as file:
         columns = [name for name in schema_of(file, kind).names if wanted is None or name in wanted]
         if twice := next((name for number, name in enumerate(columns) if name in columns[:number]), None):
@@ -231,17 +235,18 @@ _FIRST_LINES = 1000
 def check_field(
     path: str | Path, name: str, fix: str = TEXT_FIX, needs_fields: bool = False, text: bool = True
 ) -> None:
-    """Looks at a file's first record, so that a wrong field name costs a second and not a job.
+    """Checks that a file's first record has a field, so that a wrong name is found in a second and not during a job.
 
     Args:
-        path: the file.
-        name: of the field.
-        fix: what to do if there is no such field.
-        needs_fields: plain text will not do.
-        text: a table's column must hold text.
+        path: path or URL of the file.
+        name: name of the field.
+        fix: advice for the message if there is no such field.
+        needs_fields: whether plain text files, which have no fields, are refused.
+        text: whether a table's column must hold text.
 
     Raises:
-        DataError: the first readable record lacks the field, naming the fields there are; or the column holds no text.
+        DataError: the first readable record lacks the field (the message lists its fields), or the column holds no
+            text.
     """
     kind, compression = format_of(path)
     where = str(path)
@@ -266,20 +271,20 @@ def check_field(
 
 
 def _table_fields(path: str | Path, kind: str) -> dict[str, Any]:
-    """Names and Arrow types."""
+    """Returns the names and Arrow types of a table's columns."""
     with open_table(path) as file:
         return {field.name: field.type for field in schema_of(file, kind)}
 
 
 def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[str, Any] | None:
-    """Names, from the header or the first readable record; None where there is no such record."""
+    """Returns the names of the fields, from the header or the first readable record; None if there is no record."""
     with opened(path, compression) as file:
         raw = lines(file, 0, None, MIB)
         if kind in DELIMITERS:
             return dict.fromkeys(header_of(raw, kind, str(path))) or None
         count, first = 0, ""
-        for line in islice(raw, _FIRST_LINES):  # the job counts bad records and will say so
-            if isinstance(line, Bad):  # too long for this look
+        for line in islice(raw, _FIRST_LINES):  # bad records are skipped here; the job counts and reports them
+            if isinstance(line, Bad):  # too long for this check
                 return None
             if not line.isspace():
                 record = object_of(line)
@@ -315,7 +320,7 @@ def _may_be_text(kind: Any) -> bool:
 
 _BATCH_ROWS = 256
 _MAGIC = b"ARROW1"
-"""An IPC file begins with it, a stream does not."""
+"""First bytes of an Arrow IPC file. An IPC stream begins with other bytes."""
 
 
 class Span(NamedTuple):
@@ -326,15 +331,15 @@ class Span(NamedTuple):
     size: int
 
     def takes(self, count: int) -> list[int]:
-        """Which of `count` row groups or batches belong to it."""
+        """Returns which of `count` row groups or record batches belong to the range."""
         return [number for number in range(count) if self.start <= number * self.size // count < self.stop]
 
 
 def schema_of(file: BinaryIO, kind: str) -> Any:
-    """The Arrow schema of a table's file.
+    """Reads the Arrow schema of a Parquet or Arrow file.
 
     Args:
-        file: at its beginning.
+        file: the file, positioned at its beginning.
         kind: `parquet` or `arrow`.
     """
     import pyarrow.parquet as pq
@@ -343,18 +348,18 @@ def schema_of(file: BinaryIO, kind: str) -> Any:
 
 
 def batches(file: BinaryIO, kind: str, columns: list[str], span: Span) -> Iterator[Any]:
-    """Record batches of a range, with these columns, in order; a few hundred rows each, where the format allows.
+    """Yields the record batches of a range, in order. Parquet files are read in batches of a few hundred rows.
 
     Args:
-        file: at its beginning.
+        file: the file, positioned at its beginning.
         kind: `parquet` or `arrow`.
-        columns: names.
-        span: the range.
+        columns: names of the columns to read.
+        span: range of the file.
     """
     if kind == "parquet":
         import pyarrow.parquet as pq
 
-        # buffered: pages are read as they are needed, since a row group may be larger than the memory
+        # buffered, so that pages are read when they are needed: a row group may be larger than memory
         with pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
             groups = span.takes(parquet.num_row_groups)
             yield from parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)

@@ -1,6 +1,7 @@
-"""The sources of a corpus, and the items that tasks read of them: of bounded size, in stream order.
+"""Divides the sources of a corpus into items of bounded size, which tasks read in stream order.
 
-The built-in demo corpus is the docstrings of the installed packages, technical English that every machine here has.
+The built-in demo corpus consists of the docstrings of the installed packages: technical English that exists on every
+machine with this package.
 """
 
 import ast
@@ -22,79 +23,83 @@ from adapt.corpus.files.storage import check_unchanged
 from adapt.support.redact import redact
 
 ITEM_BYTES = 64 * MIB
-"""Files that can be divided are read in ranges of this size."""
+"""Size of the ranges in which divisible files are read [bytes]."""
 MODULES_PER_ITEM = 100
 
 
 def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
-    """Each source of a corpus with its name, as a corpus of its own that is cleaned and held out like the whole.
+    """Returns the name and the settings of each source of a corpus.
 
-    A corpus of one source has the name "".
+    The settings are a corpus of one source, which is cleaned and held out like the whole corpus. The source of a corpus
+    without `sources` has the name "".
     """
     if not corpus.sources:
         return [("", corpus)]
-    return [(source.name, replace(corpus, sources=[], **_given(source, corpus))) for source in corpus.sources]
+    return [(source.name, replace(corpus, sources=[], **_own_fields(source, corpus))) for source in corpus.sources]
 
 
-def _given(source: SourceConfig, corpus: CorpusConfig) -> dict[str, Any]:
+def _own_fields(source: SourceConfig, corpus: CorpusConfig) -> dict[str, Any]:
+    """Returns the fields of a corpus that a source sets itself."""
     shared = {field.name for field in fields(CorpusConfig)}
     inherited = {"text_field", "text_unit"}
     own = {name: value for name, value in vars(source).items() if name in shared}
-    given = {name: value for name, value in own.items() if not (name in inherited and value is None)}
-    return {**given, "decontaminate": [*corpus.decontaminate, *source.decontaminate]}
+    own = {name: value for name, value in own.items() if not (name in inherited and value is None)}
+    return {**own, "decontaminate": [*corpus.decontaminate, *source.decontaminate]}
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a corpus, or the [start, stop) of it."""
+    """A part of a corpus (a file, a module or a dataset), or a range [start, stop) of one."""
 
     path: str
     """File, module or dataset."""
     start: int = 0
-    """Bytes of a file, shards of a dataset."""
+    """Start of the range: byte of a file, or index of a dataset's shard."""
     stop: int | None = None
+    """End of the range (exclusive); None is the end of the part."""
     stamp: str = ""
-    """What storage said of the file when it was listed."""
+    """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """Path and first byte of the slice, for messages."""
         return redact(self.path) + (f", from byte {self.start}" if self.start else "")
 
 
 def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
-    """What one task reads, in stream order: a range of a file, a shard of a dataset, or some modules of a package.
+    """Divides a corpus into items, each of which one task reads, in stream order.
 
-    The items are a function of the manifest alone: workers have no say in them.
+    An item is a range of a file, a shard of a dataset, or some modules of a package. Items depend only on the manifest,
+    not on the workers.
 
     Returns:
-        For each item its slices as JSON (see `slices_of`).
+        The slices of each item, as JSON (see `slices_of`).
     """
     return [json.dumps([asdict(slice) for slice in item]) for part in manifest.parts for item in _items(part, corpus)]
 
 
 class ItemPlace(NamedTuple):
-    """Where an item stands."""
+    """The position of an item in its corpus."""
 
     part: int
-    """The number of its part in the manifest, from 0."""
+    """Index of the item's part in the manifest, from 0."""
     start: int
-    """Where it begins in that part: a byte of a file, a shard of a dataset, a module of a package."""
+    """Start of the item in that part: a byte of a file, a shard of a dataset, or a module of a package."""
 
 
 def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:
-    """Where each of the items of `items_of` stands."""
-    found = []
+    """Returns the position of each item of `items_of` in the corpus."""
+    places = []
     for number, part in enumerate(manifest.parts):
         modules = 0
         for item in _items(part, corpus):
-            found.append(ItemPlace(number, modules if corpus.source == "docstrings" else item[0].start))
+            places.append(ItemPlace(number, modules if corpus.source == "docstrings" else item[0].start))
             modules += len(item)
-    return found
+    return places
 
 
 def slices_of(item: str) -> list[Slice]:
-    """What an item consists of."""
+    """Parses the slices of an item from JSON."""
     return [Slice(**slice) for slice in json.loads(item)]
 
 
@@ -114,16 +119,16 @@ def _items(part: Part, corpus: CorpusConfig) -> Iterator[list[Slice]]:
 
 
 def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = None) -> Iterator[str | Bad]:
-    """The records of a slice, in order.
+    """Yields the texts of a slice, in order, and a `Bad` reason for each record without text.
 
     Args:
-        slice: what to read.
-        corpus: how.
-        entity_field: of the records, for texts with their entities.
+        slice: the part of the corpus to read.
+        corpus: settings of the corpus.
+        entity_field: field of the records that holds entities; None for texts without entities.
 
     Raises:
         DataError: a file is broken, lacks the field, or has changed since it was listed.
-        StorageError: the store failed, again and again.
+        StorageError: the store failed repeatedly.
     """
     if corpus.source == "docstrings":
         yield from read_docstrings(Path(slice.path))
@@ -145,11 +150,11 @@ def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = No
 
 
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
-"""Fields of syntax nodes that hold statements, in their order in the source."""
+"""Fields of syntax nodes that hold statements, in the order in which they occur in source code."""
 
 
 def package_sources(record: Path) -> list[Path]:
-    """The Python files of an installed package, in the order of its RECORD, without its tests."""
+    """Lists the Python files of an installed package, in the order of its RECORD file, without its tests."""
     site_packages = record.parent.parent
     with record.open(newline="", encoding="utf-8") as file:
         names = [row[0] for row in csv.reader(file) if row]
@@ -157,22 +162,25 @@ def package_sources(record: Path) -> list[Path]:
 
 
 def read_docstrings(path: Path) -> Iterator[str | Bad]:
-    """The docstrings of a module and of its classes and functions, in their order.
+    """Yields the docstrings of a module and of its classes and functions, in the order of the source.
 
-    A file that this Python cannot parse (a template, say) is no text of ours: it yields nothing.
+    Files that this version of Python cannot parse (such as templates) yield nothing.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's escape sequences
+            warnings.simplefilter("ignore")  # about invalid escape sequences in other packages
             tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last is how a too deep one is refused
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: source is nested too deeply
         return
     yield from _docstrings(tree)
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    """Descends into blocks only, not into expressions: docstrings are nowhere else, and it is much faster."""
-    waiting: list[ast.AST] = [tree]  # no recursion, since every `elif` of a chain lies in the one before
+    """Yields the docstrings in a syntax tree.
+
+    It visits statements only, because expressions contain no docstrings and visiting them is slow.
+    """
+    waiting: list[ast.AST] = [tree]  # no recursion, because each `elif` of a chain is nested in the one before
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,6 +1,6 @@
-"""Opens corpus files on any store, decompressed, repeats failed reads, and notices when a file changes.
+"""Opens and decompresses corpus files from any store, repeats failed reads, and detects changed files.
 
-`broken_files` turns what libraries raise over a damaged file into errors that name it.
+`broken_files` turns the errors of libraries about a damaged file into errors that name the file.
 """
 
 import csv
@@ -22,7 +22,7 @@ from adapt.support.errors import DataError
 
 BUFFER_BYTES = 1 << 20
 
-# What stores call the digest or version of a file's content: S3, Google, Azure, the Hugging Face Hub, web servers.
+# Names under which stores (S3, Google, Azure, the Hugging Face Hub, web servers) give the digest of a file's content.
 _DIGESTS = (
     *("sha256", "md5Hash", "content_md5", "Content-MD5", "checksum", "xet_hash", "blob_id"),
     *("ETag", "etag", "crc32c"),
@@ -31,14 +31,14 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified", 
 
 
 def state(location: str) -> tuple[int | None, str, str | None]:
-    """What storage says about a file, without reading it.
+    """Returns the metadata of a file, without reading its content.
 
     Returns:
-        Its size in bytes (None where the store does not say); a stamp, which changes when the file does; and a digest
-        of its content, where the store keeps one.
+        The size in bytes (None if the store does not give it); a stamp, which changes when the file changes; and a
+        digest of the content, if the store has one.
 
     Raises:
-        DataError: there is no such file, or no permission.
+        DataError: there is no such file, or no permission to read it.
         StorageError: the store does not answer.
     """
     try:
@@ -46,7 +46,7 @@ def state(location: str) -> tuple[int | None, str, str | None]:
             stat = os.stat(location)
             return stat.st_size, stamp_of(stat), None
         files, path = filesystem(location)
-        files.invalidate_cache()  # the question is how it is now
+        files.invalidate_cache()  # the current state is needed
         info = retried(lambda: files.info(path), location)
     except OSError as error:
         raise unreadable(location, error) from error
@@ -57,14 +57,14 @@ def state(location: str) -> tuple[int | None, str, str | None]:
 
 
 def check_unchanged(location: str, stamp: str) -> None:
-    """To be called when a reader is done.
+    """Checks that a file has not changed since it was listed. Call this after reading it.
 
     Args:
-        location: of a file.
-        stamp: from when the manifest was made; an empty one is not checked.
+        location: path or URL of the file.
+        stamp: stamp of the file in the manifest; if empty, nothing is checked.
 
     Raises:
-        DataError: the file is another one by now.
+        DataError: the file has changed.
     """
     if stamp and state(location)[1] != stamp:
         raise DataError(
@@ -74,7 +74,7 @@ def check_unchanged(location: str, stamp: str) -> None:
 
 
 def content_digest(location: str) -> tuple[int, str]:
-    """Bytes of a file and the SHA-256 of its content, streamed once."""
+    """Reads a file once, and returns its size in bytes and the SHA-256 of its content."""
     try:
         with open_file(location) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -84,20 +84,22 @@ def content_digest(location: str) -> tuple[int, str]:
 
 
 def open_file(location: str, stamp: str = "") -> io.BufferedReader:
-    """A file for reading, wherever it lies. Reads that fail are repeated from where they were.
+    """Opens a local or remote file for reading. Failed reads are repeated from the same position.
 
     Args:
-        location: path or URL.
-        stamp: what `state` said of it; with it, an end that comes too early is told from a file that was cut meanwhile.
+        location: path or URL of the file.
+        stamp: stamp of the file from `state`. It distinguishes a connection that ended too early from a file that has
+            become shorter.
 
     Raises:
-        FileNotFoundError, PermissionError: from here or while reading, like StorageError.
+        FileNotFoundError, PermissionError: the file cannot be opened. Raised here or while reading.
+        StorageError: the store failed repeatedly. Raised here or while reading.
     """
     return io.BufferedReader(_Persistent(location, stamp), BUFFER_BYTES)
 
 
 class _Persistent(io.RawIOBase):
-    """A file that is opened again where it stood when a read fails."""
+    """A file that is opened again at the same position when a read fails."""
 
     def __init__(self, location: str, stamp: str) -> None:
         self._location = location
@@ -130,7 +132,7 @@ class _Persistent(io.RawIOBase):
         super().close()
 
     def _fill(self, view: memoryview) -> int:
-        """Fills the buffer as far as the file goes, since half an answer is no end."""
+        """Fills the whole buffer or reads to the end of the file, because stores may return fewer bytes at a time."""
         try:
             file = self._file or self._open()
             if file.tell() != self._position:
@@ -161,22 +163,22 @@ class _Persistent(io.RawIOBase):
     def _drop(self) -> None:
         file, self._file = getattr(self, "_file", None), None
         if file is not None:
-            with suppress(Exception):  # it may have failed already
+            with suppress(Exception):  # the connection may have failed already
                 file.close()
 
 
 @contextmanager
 def opened(path: str | Path, compression: str | None, stamp: str = "", start: int = 0) -> Iterator[io.BufferedReader]:
-    """A file for reading from its beginning; a compressed one cannot be sought in.
+    """Opens a file for reading from its beginning, decompressed. Compressed files are not seekable.
 
     Args:
-        path: the file or URL.
-        compression: as `adapt.corpus.files.formats.format_of` says.
-        stamp: what `adapt.corpus.files.storage.state` said of the file.
-        start: where the caller is going to read from [bytes]. Where it is 0, the contents are checked.
+        path: path or URL of the file.
+        compression: compression of the file, from `adapt.corpus.files.formats.format_of`.
+        stamp: stamp of the file, from `adapt.corpus.files.storage.state`.
+        start: offset from which the caller will read [bytes]. If it is 0, the first bytes are checked.
 
     Raises:
-        DataError: the file is something else than its name says.
+        DataError: the content is of another format than the file's name says.
     """
     kind = format_of(path)[0]
     with open_file(str(path), stamp) as raw:
@@ -193,10 +195,10 @@ def opened(path: str | Path, compression: str | None, stamp: str = "", start: in
 
 @contextmanager
 def open_table(path: str | Path, stamp: str = "") -> Iterator[io.BufferedReader]:
-    """A Parquet or Arrow file for reading.
+    """Opens a Parquet or Arrow file for reading.
 
     Raises:
-        DataError: the file is something else than its name says.
+        DataError: the content is of another format than the file's name says.
     """
     with open_file(str(path), stamp) as file:
         check_contents(file.peek(1), path, format_of(path)[0], None)
@@ -204,9 +206,9 @@ def open_table(path: str | Path, stamp: str = "") -> Iterator[io.BufferedReader]
 
 
 def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
-    """The decompressed bytes. Each of these readers notices a stream that was cut short."""
+    """Returns a reader of the decompressed bytes, which raises an error if the compressed data was cut short."""
     if compression == "gzip":
-        return gzip.GzipFile(fileobj=raw)  # passes over zeros behind the end, with which tapes and blocks are filled up
+        return gzip.GzipFile(fileobj=raw)  # ignores zeros after the end, which tapes and block devices add
     if compression == "xz":
         return _Xz(raw)
     import pyarrow as pa
@@ -229,7 +231,7 @@ def _check_compressed(head: bytes, path: str | Path, compression: str) -> None:
 
 
 class _Xz(io.RawIOBase):
-    """Decompresses all streams of an xz file. The standard library stops without an error at a damaged second one."""
+    """Decompresses all streams of an xz file. The standard library stops silently at a damaged second stream."""
 
     def __init__(self, raw: io.BufferedReader) -> None:
         self._raw = raw
@@ -244,13 +246,13 @@ class _Xz(io.RawIOBase):
         while True:
             if self._stream.eof:
                 self._next_stream(self._stream.unused_data)
-            given = b"" if self._has_begun and not self._stream.needs_input else self._raw.read(MIB)
-            if self._stream.needs_input and not given:
+            data = b"" if self._has_begun and not self._stream.needs_input else self._raw.read(MIB)
+            if self._stream.needs_input and not data:
                 if self._has_begun:
                     raise EOFError("the compressed data ended before its end mark")
                 return 0
             self._has_begun = True
-            content = self._stream.decompress(given, len(view))
+            content = self._stream.decompress(data, len(view))
             if content:
                 view[: len(content)] = content
                 return len(content)
@@ -267,10 +269,10 @@ class _Xz(io.RawIOBase):
 
 @contextmanager
 def broken_files(path: str | Path) -> Iterator[None]:
-    """Turns what libraries raise over a file into messages that name it.
+    """Turns the errors that libraries raise about a file into errors that name the file.
 
     Raises:
-        DataError: it is missing, not for us, cut short, or not what its name says.
+        DataError: the file is missing, not readable, cut short, or of another format than its name says.
     """
     import pyarrow as pa
 
