@@ -1,4 +1,4 @@
-"""Adapters of each domain: what trains, what is handed on, which text they are of, and what is refused."""
+"""Adapters of each domain: which parameters train, what is saved, how they are initialized, and what is refused."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.train.capacity.test_memory import ROBERTA
 
 
 def learnt(folder: Path, domain: str, target: Path, **options: Any) -> Any:
-    """As if a domain had been trained: its parameters move by 1. The model is handed on in a folder."""
+    """Imitates the training of a domain: its parameters move by 1. The model is saved in a folder."""
     method = Adapters(AdaptersOptions(width=4, **options))
     model = method.prepare_model(load_model(folder), Setting(domain=domain))
     for parameter in model.parameters():
@@ -29,7 +29,7 @@ def learnt(folder: Path, domain: str, target: Path, **options: Any) -> Any:
     return model
 
 
-def test_a_domain_trains_its_own_adapters_alone(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_domain_trains_only_its_own_adapters(tiny_bert: Path, tmp_path: Path) -> None:
     first = learnt(tiny_bert, "cs", tmp_path / "one")
     second = learnt(tmp_path / "one", "bio", tmp_path / "two")
     trained = {name for name, each in second.named_parameters() if each.requires_grad}
@@ -48,7 +48,7 @@ def test_a_domain_trains_its_own_adapters_alone(tiny_bert: Path, tmp_path: Path)
     assert known.names == ["cs", "bio"]
 
 
-def test_one_set_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> None:
+def test_all_domains_can_share_one_set(tiny_bert: Path, tmp_path: Path) -> None:
     learnt(tiny_bert, "cs", tmp_path / "one", per_domain=False)
     model = learnt(tmp_path / "one", "bio", tmp_path / "two", per_domain=False)
     assert {len(sets) for sets in sets_of(model)} == {1}
@@ -57,7 +57,7 @@ def test_one_set_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> None:
         assert torch.equal(sets[0].up.bias, torch.full_like(sets[0].up.bias, 2.0))
 
 
-def test_the_first_weights_follow_from_seed_and_domain(tiny_bert: Path) -> None:
+def test_initial_weights_depend_on_seed_and_domain(tiny_bert: Path) -> None:
     def first(**setting: int) -> torch.Tensor:
         model = Adapters(AdaptersOptions()).prepare_model(load_model(tiny_bert), Setting(**setting))
         return sets_of(model)[0][0].down.weight.detach()
@@ -77,7 +77,7 @@ def write_config(folder: Path, *additions: dict[str, Any], model_type: str = "be
     return folder
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+def test_models_and_options_that_cannot_work_are_refused(tmp_path: Path) -> None:
     made = {"kind": "adapters", "sets": 1, "width": 64, "form": "sequential", "placement": "both", "scale": 1.0}
     named = {"kind": "domains", "names": ["cs"]}
     check(write_config(tmp_path))
@@ -98,7 +98,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         check(write_config(tmp_path, model_type="t5"))
 
 
-def test_what_it_costs() -> None:
+def test_added_memory_and_trained_size() -> None:
     added = Adapters(AdaptersOptions(width=64)).added_memory(ROBERTA)
     matrices = 12 * 2 * 2 * 768 * 64
     assert added.held == 4 * matrices

@@ -1,4 +1,4 @@
-"""The mean over a window: which steps, with which weights, and that it is the mean of what the model was."""
+"""The mean over a window of steps: its steps, its weights, and its value."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from adapt.method.base import Setting
 
 
 class Moving:
-    """A model of two numbers and a counter, which is somewhere else after each step."""
+    """A model of two numbers and a counter, which change with each step."""
 
     step = 0
 
@@ -41,8 +41,8 @@ def trained(steps: int, until: int | None = None, resumed_at: int | None = None,
 
 
 @pytest.mark.parametrize("decay", DECAYS)
-def test_the_mean_is_where_decayed_updates_would_have_ended(decay: str) -> None:
-    """By hand: from the first point on, each update counts with what is left of the rate."""
+def test_the_mean_equals_a_training_with_decayed_updates(decay: str) -> None:
+    """Compares with updates that are scaled by the remaining learning rate from the first point on."""
     places = sorted(window_weights(100, AverageOptions(window=0.4, points=5, decay=decay)))  # type: ignore[arg-type]
     assert places == [60, 70, 80, 90, 100]
     expected = torch.tensor([60.0, 3600.0])
@@ -54,27 +54,27 @@ def test_the_mean_is_where_decayed_updates_would_have_ended(decay: str) -> None:
     assert found["count"] == 100
 
 
-def test_a_short_window_has_fewer_points_and_ends_at_the_end() -> None:
+def test_a_short_window_has_fewer_points_and_includes_the_last_step() -> None:
     weights = window_weights(4, AverageOptions(window=0.5, points=10))
     assert sorted(weights) == [2, 3, 4]
     assert sum(weights.values()) == pytest.approx(1)
     assert window_weights(7, AverageOptions(points=1)) == {7: 1.0}
 
 
-def test_one_that_resumes_ends_alike() -> None:
+def test_a_resumed_training_gives_the_same_mean() -> None:
     options: dict[str, Any] = {"window": 0.5, "points": 6, "decay": "cosine"}
     whole = trained(20, **options)
     for place in (5, 11, 15):
         assert torch.equal(trained(20, resumed_at=place, **options)["w"], whole["w"])
 
 
-def test_a_corpus_that_ends_early_gives_the_mean_of_what_there_was() -> None:
+def test_a_training_that_ends_early_gives_the_mean_so_far() -> None:
     found = trained(10, until=7, window=0.5, points=6)  # points 5 to 10
     torch.testing.assert_close(found["w"], torch.tensor([6.0, (25 + 36 + 49) / 3]))
     assert trained(10, until=3, window=0.5)["w"].tolist() == [3.0, 9.0]
 
 
-def test_it_says_how_much_of_the_window_a_corpus_that_ends_early_reached() -> None:
+def test_cut_short_says_how_much_of_the_window_was_reached() -> None:
     method = WindowAverage(AverageOptions(window=0.5, points=6))
     method.prepare_model(None, Setting(length=10))  # points 5 to 10
     assert method.cut_short(10) == ""
@@ -85,7 +85,7 @@ def test_it_says_how_much_of_the_window_a_corpus_that_ends_early_reached() -> No
 @pytest.mark.parametrize(
     ("schedule", "floor", "told"), [("wsd", 0.0, 1), ("cosine", 0.1, 1), ("constant", 0.0, 0), ("linear", 1.0, 0)]
 )
-def test_a_rate_that_falls_by_itself_is_told_once(
+def test_a_falling_learning_rate_is_warned_of_once(
     schedule: Any, floor: float, told: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _warn_of_decay.cache_clear()
@@ -95,7 +95,7 @@ def test_a_rate_that_falls_by_itself_is_told_once(
     assert capsys.readouterr().err.count(f"warning: training.schedule {schedule} lowers") == told
 
 
-def test_ranks_without_weights_have_nothing_to_hand_on() -> None:
+def test_merge_returns_nothing_on_ranks_without_weights() -> None:
     method = WindowAverage(AverageOptions())
     method.load_state({"total": 0.5, "sums": {}})
     assert method.merge({}) == {}

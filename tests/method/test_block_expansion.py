@@ -1,4 +1,4 @@
-"""Block expansion: the model computes the same, new layers alone train, and config.json says how many there are."""
+"""Block expansion: outputs stay the same, only new layers train, and config.json has the new number of layers."""
 
 import copy
 import json
@@ -33,7 +33,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     },
     "modernbert": {"num_hidden_layers": 5, "layer_types": [FULL, SLIDING, FULL, SLIDING, FULL]},
 }
-"""Five layers, of two kinds where there are windows."""
+"""Options of models with five layers, of two kinds in families with attention windows."""
 
 
 def deep(family: str) -> Any:
@@ -47,7 +47,7 @@ def expanded(family: str, every: int = 2) -> tuple[Expand, Any]:
 
 @pytest.mark.parametrize(("every", "layers"), [(1, 10), (2, 8), (5, 6)])
 @pytest.mark.parametrize("family", LAYERS)
-def test_the_model_computes_the_same(family: str, every: int, layers: int) -> None:
+def test_expansion_does_not_change_the_outputs(family: str, every: int, layers: int) -> None:
     _, model = expanded(family, every)
     assert len(layers_of(model)) == model.config.num_hidden_layers == layers
     assert len(getattr(model.config, "layer_types", None) or range(layers)) == layers
@@ -55,7 +55,7 @@ def test_the_model_computes_the_same(family: str, every: int, layers: int) -> No
 
 
 @pytest.mark.parametrize("family", LAYERS)
-def test_new_layers_alone_train(family: str) -> None:
+def test_only_new_layers_train(family: str) -> None:
     _, model = expanded(family)
     new = {2, 5, 7}  # after layers 2, 4 and 5 of 5
     for number, layer in enumerate(layers_of(model)):
@@ -70,10 +70,10 @@ def test_new_layers_alone_train(family: str) -> None:
 
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("family", LAYERS)
-def test_what_is_saved_is_an_ordinary_model(family: str, every: int) -> None:
-    """With a config of the model that it was made from, resized.
+def test_the_saved_model_loads_as_an_ordinary_model(family: str, every: int) -> None:
+    """It is loaded with the resized config of the original model.
 
-    Where every layer is copied, so is ModernBERT's first one, which has no norm before attention; its copy has one.
+    If every layer is copied, the copy of ModernBERT's first layer, which has no norm before attention, gets one.
     """
     method, model = expanded(family, every)
     draw = torch.Generator().manual_seed(2)
@@ -89,7 +89,7 @@ def test_what_is_saved_is_an_ordinary_model(family: str, every: int) -> None:
     torch.testing.assert_close(logits(plain), logits(model), rtol=1e-4, atol=1e-5)
 
 
-def test_models_that_norm_sums_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+def test_models_with_norms_after_sums_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"method\.kind expand cannot add layers to bert models: they norm"):
         Expand(ExpandOptions()).check(Config(), tiny_bert)
     for kind in PRE_NORM:
@@ -107,7 +107,7 @@ def test_layers_that_depend_on_their_depth_are_refused(tmp_path: Path) -> None:
     check_growths(tmp_path, [Growth(heads=2)])
 
 
-def test_what_it_costs() -> None:
+def test_added_passes_and_memory() -> None:
     method = Expand(ExpandOptions(every=4))
     assert method.added_passes().trained == 0.25
     added = method.added_memory(ROBERTA)

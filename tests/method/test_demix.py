@@ -1,4 +1,4 @@
-"""DEMix: what trains, what experts begin as, what is handed on, and what is refused."""
+"""DEMix: which parameters train, how experts start, what is saved, and what is refused."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ PROTOTYPES = {"cs": 0.0, "bio": 10.0, "law": 7.0, "news": 1.0}
 
 
 def prepared(folder: Path, domain: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Demix, Any]:
-    """A model that is about to learn a domain, whose prototype is that of the table."""
+    """Returns a model before the training of a domain, with the domain's prototype from the table."""
     prototype = torch.full((32,), PROTOTYPES[domain])
     monkeypatch.setattr("adapt.method.domain_sets.prototype_of", lambda model, texts: prototype)
     method = Demix(DemixOptions(**options))
@@ -31,7 +31,7 @@ def prepared(folder: Path, domain: str, monkeypatch: pytest.MonkeyPatch, **optio
 
 
 def learnt(folder: Path, domain: str, target: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-    """As if the domain had been trained: its parameters move. The model is handed on in a folder."""
+    """Imitates the training of a domain: its parameters move. The model is saved in a folder."""
     method, model = prepared(folder, domain, monkeypatch, **options)
     draw = torch.Generator().manual_seed(len(domain))
     for parameter in model.parameters():
@@ -41,9 +41,7 @@ def learnt(folder: Path, domain: str, target: Path, monkeypatch: pytest.MonkeyPa
     return model
 
 
-def test_a_domain_trains_its_own_experts_alone(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_domain_trains_only_its_own_experts(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = learnt(tiny_bert, "cs", tmp_path / "one", monkeypatch)
     second = learnt(tmp_path / "one", "bio", tmp_path / "two", monkeypatch)
     trained = {name for name, each in second.named_parameters() if each.requires_grad}
@@ -61,7 +59,7 @@ def test_a_domain_trains_its_own_experts_alone(
     }
 
 
-def test_an_expert_begins_as_the_nearest_or_as_the_base(
+def test_a_new_expert_copies_the_nearest_or_the_base(
     tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = logits(load_model(tiny_bert))
@@ -74,7 +72,7 @@ def test_an_expert_begins_as_the_nearest_or_as_the_base(
     assert (cs - bio).abs().max() > 0.01
 
 
-def test_a_folder_says_which_experts_it_has(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_model_lists_its_experts(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learnt(tiny_bert, "cs", tmp_path / "one", monkeypatch)
     learnt(tmp_path / "one", "bio", tmp_path / "two", monkeypatch)
     known = domains_of(load_model(tmp_path / "two"))
@@ -100,7 +98,7 @@ def check(folder: Path, streaming: bool = False) -> None:
     Demix(DemixOptions()).check(Config(corpus=CorpusConfig(streaming=streaming)), folder)
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+def test_models_and_options_that_cannot_work_are_refused(tmp_path: Path) -> None:
     def write(kind: str, model_type: str = "bert") -> Path:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "additions": [{"kind": kind}]}))
         return tmp_path
@@ -114,7 +112,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         check(write("experts", "t5"))
 
 
-def test_what_it_costs() -> None:
+def test_added_memory_and_trained_size() -> None:
     method, blocks = Demix(DemixOptions()), 12 * 2 * 768 * 3072
     third = method.trained_size(ROBERTA, range(1, 4))
     assert third.parameters == ROBERTA.parameters + 3 * blocks

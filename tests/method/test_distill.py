@@ -25,7 +25,7 @@ def rows() -> Corrupted:
 
 
 def by_hand(model: Any, seen: Corrupted, options: DistillOptions) -> tuple[Tensor, Tensor]:
-    """The mean loss and the mean distance, through transformers."""
+    """Computes the mean loss and the mean distance with transformers' own forward pass."""
     one, other = (
         each(input_ids=seen.input_ids, attention_mask=seen.real, output_hidden_states=True)
         for each in (model, loaded(BEFORE))
@@ -41,8 +41,8 @@ def by_hand(model: Any, seen: Corrupted, options: DistillOptions) -> tuple[Tenso
 
 @pytest.mark.parametrize("size", [8, 3])
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "weight": 0.3}, {"of": "states", "weight": 5.0}])
-def test_loss_distance_and_gradient(options: dict[str, Any], size: int) -> None:
-    """Whatever the micro-batches."""
+def test_loss_distance_and_gradient_equal_those_of_transformers(options: dict[str, Any], size: int) -> None:
+    """For several sizes of micro-batches."""
     (method, model), seen = prepared(**options), rows()
     count = len(seen.targets)
     total = torch.zeros(())
@@ -62,8 +62,8 @@ def test_loss_distance_and_gradient(options: dict[str, Any], size: int) -> None:
     assert all(each.grad is None for each in method.teacher.model.parameters())
 
 
-def test_it_begins_at_no_distance() -> None:
-    """The first step is that of plain training, since model and teacher are the same."""
+def test_the_distance_is_0_at_first() -> None:
+    """Model and teacher are the same at first, so the first step is that of plain training."""
     method = Distill(DistillOptions())
     model = method.prepare_model(toy.model(), Setting(load=loaded))
     ((_, extra),) = method.losses(model, [rows()], toy.Objective(), 0, 10)
@@ -71,8 +71,8 @@ def test_it_begins_at_no_distance() -> None:
     assert extra.item() == pytest.approx(0, abs=1e-5)
 
 
-def test_the_model_holds_no_teacher() -> None:
-    """So ZeRO, checkpoints and exports do not see it."""
+def test_the_teacher_is_not_a_part_of_the_model() -> None:
+    """ZeRO, checkpoints and exports must not see the teacher."""
     method, model = prepared()
     assert model.state_dict().keys() == toy.model().state_dict().keys()
     assert prepared(weight=0.0)[0].teacher is None
@@ -80,14 +80,14 @@ def test_the_model_holds_no_teacher() -> None:
     assert not method.teacher.model.training
 
 
-def test_what_it_costs() -> None:
+def test_added_passes_and_memory() -> None:
     method = Distill(DistillOptions())
     assert method.added_passes() == Added(seen=1.0)
     assert method.added_memory(ROBERTA, shared_by=4).held == 4.0 * ROBERTA.parameters
     assert Distill(DistillOptions(weight=0.0)).added_passes() == Added()
 
 
-def test_a_temperature_that_is_not_used_is_in_no_key() -> None:
+def test_an_unused_temperature_does_not_enter_the_key() -> None:
     assert Distill(DistillOptions(of="states", temperature=9.0)).what() == {
         "kind": "distill",
         "weight": 1.0,

@@ -1,4 +1,4 @@
-"""What holds of every method that changes training: its ZeRO stages and ranks, its resume, and what it is when off."""
+"""Properties of every method that changes training: independence of ranks and ZeRO stages, resuming, switching off."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "prompt": {"length": 2},
     "prompt for all": {"length": 2, "per_domain": False},
 }
-"""Options under which a method is seen; a name begins with its kind."""
+"""Options that make each method's effect visible. A name starts with the method's kind."""
 OFF: dict[str, dict[str, Any]] = {
     "ewc": {"strength": 0.0},
     "distill": {"weight": 0.0},
@@ -51,19 +51,19 @@ OFF: dict[str, dict[str, Any]] = {
     "derpp": {"alpha": 0.0, "beta": 0.0, "fraction": 0.01},
     "elle": {"layers": [], "heads": [], "recovery_fraction": 0.0, "replay_fraction": 0.0, "prompt_length": 0},
 }
-"""Options under which a method is plain training, bit for bit."""
+"""Options under which a method is exactly plain training."""
 SECOND = ("hat", "cpt", "elle")
-"""Methods that are trained on a model that has learnt a domain with them before: from then on units are taken, and past
+"""Methods that are tested on a model that has learnt a domain with them before, so that some units are used and past
 text has prompts."""
 ROOM = {"prompt": 2, "elle": 2}
-"""Positions that methods need beyond those of the rows."""
+"""Extra positions that a method's prompts need."""
 ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint", "merge")
-"""Methods whose own tests say this, those that change no training, and plain training, which all are compared to."""
+"""Methods that are not tested here: plain training, methods that do not change training, and those with own tests."""
 
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What stages have measured before, and the text of two domains."""
+    """Returns folders of earlier stages' results, and the text of two domains."""
     texts = {f"{TEXT}{number}": text_folder(tmp_path_factory.mktemp("text"), number) for number in (1, 2)}
     folder, draw = tmp_path_factory.mktemp("fisher"), torch.Generator().manual_seed(0)
     fisher = {name: torch.rand(each.shape, generator=draw) for name, each in model().named_parameters()}
@@ -76,7 +76,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:
-    """A training whose model before is another than it starts with, so that a first step tells, too."""
+    """Describes a training whose earlier model differs from its start, so that the first step has an effect too."""
     is_second, has_module = kind_of(name) in SECOND, "module" in name
     kind, given = kind_of(name), STRONG[name] | options
     return Trained(case, kind, given, past, BEFORE, is_second, has_module, ROOM.get(kind, 0))
@@ -91,7 +91,7 @@ def kind_of(name: str) -> str:
     return name.split()[0]
 
 
-def test_no_method_is_left_out() -> None:
+def test_every_method_is_listed() -> None:
     assert {*map(kind_of, STRONG), *ELSEWHERE} == {*METHODS}
 
 
@@ -99,7 +99,7 @@ def test_no_method_is_left_out() -> None:
 def test_stages_and_ranks_change_nothing(ranks: Any, past: dict[str, Path], name: str) -> None:
     stages = stages_of(name)
     plain, expected = ranks(1).run(train_all, [Trained(Case(), "plain"), run_of(name, past, Case())])[0]
-    both = plain.weights.keys() & expected.weights.keys()  # an enlarged model lacks what only the toy has
+    both = plain.weights.keys() & expected.weights.keys()  # a grown model has other parameters, too
     assert any(not torch.equal(expected.weights[name], plain.weights[name]) for name in both)
     cases = [Case(stage, micro_batch=size) for stage in stages for size in ((4, 2) if stage == 0 else (2,))]
     for found in ranks(2).run(train_all, [run_of(name, past, case) for case in cases])[0]:
@@ -108,7 +108,7 @@ def test_stages_and_ranks_change_nothing(ranks: Any, past: dict[str, Path], name
 
 @pytest.mark.parametrize("name", STRONG)
 def test_resuming_changes_nothing(ranks: Any, past: dict[str, Path], name: str, tmp_path: Path) -> None:
-    """Bit for bit, at the first and the last ZeRO stage."""
+    """Compares exactly, at the first and the last ZeRO stage."""
     stages = stages_of(name)
     whole = [Case(stage, dropout=0.1) for stage in {stages[0]: 0, stages[-1]: 0}]
     folders = [tmp_path / str(case.zero_stage) for case in whole]
@@ -123,8 +123,8 @@ def test_resuming_changes_nothing(ranks: Any, past: dict[str, Path], name: str, 
 
 
 @pytest.mark.parametrize("name", OFF)
-def test_off_it_is_plain_training(ranks: Any, past: dict[str, Path], name: str) -> None:
-    """Bit for bit, in fp16 too, whose loss is scaled."""
+def test_a_method_that_is_off_is_plain_training(ranks: Any, past: dict[str, Path], name: str) -> None:
+    """Compares exactly, also in fp16, where the loss is scaled."""
     cases = [Case(stage, dropout=0.1, precision=precision) for stage, precision in ((0, "fp32"), (2, "fp16"))]
     offs = [replace(run_of(name, past, case, **OFF[name]), is_second=False, room=0) for case in cases]
     runs = [each for case, off in zip(cases, offs, strict=True) for each in (Trained(case, "plain"), off)]

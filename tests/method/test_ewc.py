@@ -1,4 +1,4 @@
-"""EWC: the Fisher information is that of autograd, example by example, and the penalty has its closed form."""
+"""EWC: the Fisher information equals autograd's, row by row, and the penalty has its closed form."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,7 +46,7 @@ def summing(model: Path, corpus: Path, folder: Path, workers: int = 1) -> Summin
 
 
 def by_hand(model: Any, batch: Batch, objective: Any) -> Iterator[dict[str, Tensor]]:
-    """The squared gradients of each row by itself, through transformers' own loss."""
+    """Yields the squared gradients of each row separately, from transformers' own loss."""
     for number in range(len(batch.tokens)):
         length = int(batch.lengths[number])
         row = Batch(
@@ -64,7 +64,7 @@ def by_hand(model: Any, batch: Batch, objective: Any) -> Iterator[dict[str, Tens
         }
 
 
-def test_the_information_is_that_of_autograd_by_example() -> None:
+def test_fisher_information_equals_autograd_row_by_row() -> None:
     batches = [(number, Batch.of(toy.columns(number))) for number in range(2)]
     model, objective = toy.model().eval(), toy.Objective()
     found = squared_gradients(model, objective, batches)
@@ -79,8 +79,10 @@ def test_the_information_is_that_of_autograd_by_example() -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 3])
-def test_the_gradient_is_strength_times_information_times_distance(ranks: Any, tmp_path: Path, stage: int) -> None:
-    """Of two steps without weight decay and with plain sums: the second penalty is told by the first step's weights."""
+def test_the_gradient_is_strength_times_information_times_distance_moved(
+    ranks: Any, tmp_path: Path, stage: int
+) -> None:
+    """Over two steps without weight decay and with plain sums: the second penalty depends on the first step."""
     fisher = {name: torch.rand(each.shape) for name, each in toy.model().named_parameters()}
     save_file(fisher, tmp_path / FISHER_FILE, {"domains": "1"})
     runs = [
@@ -104,8 +106,10 @@ def test_the_gradient_is_strength_times_information_times_distance(ranks: Any, t
     assert two.norms[1] == pytest.approx(norm.item(), rel=1e-4)
 
 
-def test_the_stage_gives_what_the_rows_give(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
-    """On any number of tasks, which leave nothing behind."""
+def test_the_stage_equals_a_computation_from_its_rows(
+    tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None
+) -> None:
+    """With any number of tasks, which leave no files behind."""
     results = [sum_up(summing(tiny_bert, corpus, _made(tmp_path / str(n)), n), FISHER_FILE, None) for n in (1, 2)]
     one, two = (load_file(tmp_path / str(n) / FISHER_FILE) for n in (1, 2))
     assert [file.name for file in (tmp_path / "2").iterdir()] == [FISHER_FILE]
@@ -138,7 +142,7 @@ def test_gradients_that_are_not_finite_are_refused(
         sum_up(asked, FISHER_FILE, None)
 
 
-def test_the_information_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_fisher_information_of_another_model_is_refused(tmp_path: Path) -> None:
     method, setting = Ewc(EwcOptions()), Setting(past={"fisher": tmp_path})
     with pytest.raises(StageError, match="cannot be read"):
         method.prepare_model(toy.model(), setting)
@@ -150,9 +154,9 @@ def test_the_information_of_another_model_is_refused(tmp_path: Path) -> None:
         method.prepare_model(toy.model(), setting)
 
 
-def test_what_it_holds_is_divided_like_the_optimizers_state() -> None:
+def test_its_memory_is_divided_like_the_optimizers_state() -> None:
     assert Ewc(EwcOptions()).added_memory(ROBERTA, shared_by=4) == AddedMemory(held=2 * ROBERTA.parameters)
 
 
-def test_only_its_strength_is_in_the_key_of_a_training() -> None:
+def test_only_the_strength_enters_the_key_of_a_training() -> None:
     assert Ewc(EwcOptions(fisher_sequences=9)).what() == {"kind": "ewc", "strength": 5000.0}

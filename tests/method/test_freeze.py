@@ -1,4 +1,4 @@
-"""What is frozen does not move, what is not does, and what is saved by it."""
+"""Freezing: frozen parameters do not move, others do, and memory is saved."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from tests.train.toy import VOCABULARY, Case, model
 
 
 @pytest.mark.parametrize("stage", [0, 3])
-def test_what_is_frozen_stays_bit_for_bit(ranks: Any, stage: int) -> None:
-    """The head that is tied to the embeddings, too; its bias is not."""
+def test_frozen_parameters_do_not_change(ranks: Any, stage: int) -> None:
+    """The head that is tied to the embeddings is frozen too, but not its bias."""
     runs = [
         Trained(Case(stage), "freeze", {"layers": 1}),
         Trained(Case(stage), "freeze", {"embeddings": False, "layers": 1}),
@@ -33,8 +33,8 @@ def test_what_is_frozen_stays_bit_for_bit(ranks: Any, stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 3])
-def test_the_module_alone_trains(ranks: Any, stage: int) -> None:
-    """And the rows of new tokens; old ones stay bit for bit, though the rest of their table trains."""
+def test_only_the_module_trains(ranks: Any, stage: int) -> None:
+    """The rows of new tokens train as well. Old rows do not change, although they are in the same table."""
     run = Trained(Case(stage), "freeze", {"all_but_module": True}, has_module=True)
     start, weights = begun(has_module=True).state_dict(), ranks(2).run(train_all, [run])[0][0].weights
     assert weights.keys() == start.keys()
@@ -52,14 +52,14 @@ def test_a_model_without_the_module_is_refused() -> None:
         Freeze(FreezeOptions(all_but_module=True)).prepare_model(model(), Setting())
 
 
-def test_more_layers_than_there_are_are_refused(tiny_bert: Path) -> None:
+def test_freezing_more_layers_than_the_model_has_is_refused(tiny_bert: Path) -> None:
     config = Config(method=MethodConfig("freeze"))
     with pytest.raises(ConfigError, match=r"freeze.layers is 3, but the model has 2 layers"):
         Freeze(FreezeOptions(layers=3)).check(config, tiny_bert)
     Freeze(FreezeOptions(layers=2)).check(config, tiny_bert)
 
 
-def test_frozen_parameters_take_no_memory_of_gradients_and_optimizer() -> None:
+def test_frozen_parameters_need_no_memory_for_gradients_and_optimizer() -> None:
     method = Freeze(FreezeOptions())
     trained = 1 - ROBERTA.embedding_parameters / ROBERTA.parameters
     assert method.added_memory(ROBERTA) == AddedMemory(trained=trained)
@@ -75,7 +75,7 @@ def test_frozen_parameters_take_no_memory_of_gradients_and_optimizer() -> None:
     assert Freeze(FreezeOptions(all_but_module=True)).added_memory(ROBERTA) == AddedMemory(trained=module)
 
 
-def test_it_says_nothing_to_the_model_itself() -> None:
+def test_only_the_embeddings_are_frozen_by_default() -> None:
     toy = Freeze(FreezeOptions()).prepare_model(model(), Setting())
     assert [name for name, each in toy.named_parameters() if not each.requires_grad] == [
         "bert.embeddings.word_embeddings.weight"

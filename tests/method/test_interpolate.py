@@ -1,4 +1,4 @@
-"""Interpolation after a domain, against numpy."""
+"""Interpolation after a domain, compared with numpy."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def trained() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("towards", "folder"), [("before", START), ("base", BEFORE)])
-def test_weights_lie_in_between(towards: str, folder: Path) -> None:
+def test_weights_are_interpolated(towards: str, folder: Path) -> None:
     other, state = loaded(folder).state_dict(), trained()
     for name, found in merged(state, share=0.3, towards=towards).items():
         if not found.is_floating_point():
@@ -35,19 +35,19 @@ def test_weights_lie_in_between(towards: str, folder: Path) -> None:
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_its_ends_are_the_models() -> None:
+def test_shares_0_and_1_give_the_two_models() -> None:
     state, start = trained(), toy.model().state_dict()
     assert merged(state, share=1.0) is state
     assert all(torch.equal(each, start[name]) for name, each in merged(state, share=0.0).items())
 
 
 def test_a_base_of_another_vocabulary_is_refused() -> None:
-    """Before anything is trained."""
+    """The refusal comes before the training."""
     method, larger = Interpolated(InterpolateOptions(towards="base")), toy.model()
     larger.cls.predictions.bias = torch.nn.Parameter(torch.zeros(99))
     with pytest.raises(ModelError, match=r"has no cls.predictions.bias of the trained model's shape \[99\]"):
         method.prepare_model(larger, Setting(anchor=START, base=BEFORE, load=loaded))
 
 
-def test_ranks_without_weights_have_nothing_to_merge() -> None:
+def test_merge_returns_nothing_on_ranks_without_weights() -> None:
     assert merged({}) == {}

@@ -1,4 +1,4 @@
-"""L2-SP in the real loop: its gradient, in closed form, whatever the ranks and the ZeRO stage, and its resume."""
+"""L2-SP in the real loop: its gradient in closed form, at all ranks and ZeRO stages, and resuming."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,17 +28,17 @@ has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
 class Outcome(NamedTuple):
-    """What a run ended with; weights only on rank 0."""
+    """Results of a run; weights on rank 0 only."""
 
     weights: dict[str, Tensor]
     gradients: dict[str, Tensor]
-    """Of the first step, through AdamW's mean."""
+    """Gradients of the first step, from AdamW's mean."""
     norms: list[float]
     report: dict[str, float]
 
 
 def other(folder: Path) -> nn.Module:
-    """The model of a folder: that of BASE is elsewhere."""
+    """Returns the model of a folder; that of BASE has other weights."""
     toy = model()
     if folder == BASE:
         with torch.no_grad():
@@ -48,7 +48,7 @@ def other(folder: Path) -> nn.Module:
 
 
 def train(runs: list[tuple[Case, L2spOptions | None]]) -> list[Outcome]:
-    """Runs one after another on the calling rank."""
+    """Trains several runs, one after another, on the calling rank."""
     return [_train(*run) for run in runs]
 
 
@@ -72,7 +72,7 @@ def _train(case: Case, options: L2spOptions | None) -> Outcome:
 
 
 def reference(options: L2spOptions, steps: int) -> Outcome:
-    """The same in plain torch: autograd goes through loss and penalty together."""
+    """Trains in plain torch, where autograd computes the gradient of loss and penalty together."""
     toy, training, masking = model(), settings(), Objective()
     named = dict(toy.named_parameters())
     start = {name: each.detach().clone() for name, each in named.items()}
@@ -108,7 +108,7 @@ def _penalties(options: L2spOptions, now: Any, start: Any, base: Any) -> Iterato
 
 
 def assert_close(found: Outcome, expected: Outcome) -> None:
-    """Equal but for the rounding of fp32; of norms the last ones."""
+    """Compares up to the rounding of fp32; only the last norms."""
     for name, weight in expected.weights.items():
         # softmax does not see the biases of keys: what pulls them back is rounding alone, which AdamW makes a step of
         atol = 5e-3 if name.endswith("key.bias") else 2e-5
@@ -119,8 +119,8 @@ def assert_close(found: Outcome, expected: Outcome) -> None:
 
 @pytest.mark.parametrize("options", [STRONG, BOTH])
 @pytest.mark.parametrize("world", [1, 2])
-def test_steps_are_those_of_plain_torch(ranks: Any, world: int, options: L2spOptions) -> None:
-    """The norm that clips is that of the loss with its penalty."""
+def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, options: L2spOptions) -> None:
+    """The norm for clipping is that of the loss with its penalty."""
     expected = reference(options, 4)
     for found in ranks(world).run(train, [(Case(stage), options) for stage in STAGES])[0]:
         assert_close(found, expected)
@@ -130,7 +130,7 @@ def test_steps_are_those_of_plain_torch(ranks: Any, world: int, options: L2spOpt
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_the_gradient_is_the_strength_times_the_distance(ranks: Any, world: int) -> None:
-    """In the first step, where weights have not moved from the start, what is added is beta (w - w_base) alone."""
+    """In the first step the weights are still at the start, so only beta (w - w_base) is added."""
     free = {"max_gradient_norm": 0.0}
     cases = [Case(stage, steps=1, training=free) for stage in STAGES]
     runs = [(case, options) for case in cases for options in (None, BOTH)]
@@ -142,7 +142,7 @@ def test_the_gradient_is_the_strength_times_the_distance(ranks: Any, world: int)
             torch.testing.assert_close(pulled.gradients[name], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_without_strength_it_is_plain_training_bit_for_bit(ranks: Any) -> None:
+def test_without_strength_it_is_exactly_plain_training(ranks: Any) -> None:
     cases = [Case(stage, dropout=0.1, precision=precision) for stage in STAGES for precision in ("fp32", "fp16")]
     runs = [(case, options) for case in cases for options in (None, L2spOptions(alpha=0.0))]
     found = ranks(2).run(train, runs)[0]  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_without_strength_it_is_plain_training_bit_for_bit(ranks: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.skipif(not has_bf16, reason=""))])
-def test_low_precision_changes_the_passes_and_not_the_pull(ranks: Any, precision: Any) -> None:
+def test_low_precision_affects_passes_but_not_the_pull(ranks: Any, precision: Any) -> None:
     expected = reference(BOTH, 2)
     cases = [(Case(stage, steps=2, precision=precision), BOTH) for stage in STAGES]
     for found in ranks(2).run(train, cases)[0]:
@@ -166,8 +166,8 @@ def test_an_offloaded_optimizer_is_clipped_by_the_same_norm(ranks: Any) -> None:
         assert_close(found, expected)
 
 
-def test_it_resumes_bit_for_bit(ranks: Any, tmp_path: Path) -> None:
-    """Pulled to where the training started, and not to where it resumed."""
+def test_it_resumes_exactly(ranks: Any, tmp_path: Path) -> None:
+    """The weights are pulled to the start of the training, not to where it resumed."""
     runs = [Case(stage, dropout=0.1) for stage in STAGES]
     folders = [tmp_path / str(number) for number, _ in enumerate(runs)]
     for folder in folders:
@@ -189,7 +189,7 @@ def test_it_resumes_on_other_ranks_and_at_another_stage(ranks: Any, tmp_path: Pa
     assert_close(resumed, reference(BOTH, 4))
 
 
-def test_its_copies_are_shared_like_the_optimizers_state() -> None:
+def test_its_copies_are_divided_like_the_optimizers_state() -> None:
     one, both = L2sp(L2spOptions()), L2sp(BOTH)
     assert one.added_memory(ROBERTA, shared_by=4) == AddedMemory(held=ROBERTA.parameters)
     config = Config(resources=ResourcesConfig(workers=4, zero_stage=3))
@@ -199,6 +199,6 @@ def test_its_copies_are_shared_like_the_optimizers_state() -> None:
     assert estimate(ROBERTA, replace(Demand.of(alone, 1, "fp32", True), method=one)).method == 4 * ROBERTA.parameters
 
 
-def test_its_options_are_in_the_key_of_a_training() -> None:
+def test_its_options_enter_the_key_of_a_training() -> None:
     assert L2sp(L2spOptions(alpha=0.5)).what() == {"kind": "l2sp", "alpha": 0.5, "beta": 0.0}
     assert Method().what() == {"kind": "plain"}

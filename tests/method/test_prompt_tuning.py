@@ -1,4 +1,4 @@
-"""Prompts of each domain: what trains, what is handed on, and what is refused."""
+"""Prompts and prefixes of each domain: which parameters train, what is saved, and what is refused."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.train.capacity.test_memory import ROBERTA
 
 
 def learnt(folder: Path, domain: str, target: Path, **options: Any) -> Any:
-    """As if a domain had been trained: its parameters move by 1. The model is handed on in a folder."""
+    """Imitates the training of a domain: its parameters move by 1. The model is saved in a folder."""
     method = Prompted(PromptOptions(length=4, **options))
     model = method.prepare_model(load_model(folder), Setting(domain=domain))
     for parameter in model.parameters():
@@ -33,7 +33,7 @@ def learnt(folder: Path, domain: str, target: Path, **options: Any) -> Any:
     return model
 
 
-def test_a_domain_trains_its_own_prompt_alone(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_domain_trains_only_its_own_prompt(tiny_bert: Path, tmp_path: Path) -> None:
     first = learnt(tiny_bert, "cs", tmp_path / "one")
     second = learnt(tmp_path / "one", "bio", tmp_path / "two")
     assert {name for name, each in second.named_parameters() if each.requires_grad} == {"bert.prompts.1.vectors"}
@@ -47,7 +47,7 @@ def test_a_domain_trains_its_own_prompt_alone(tiny_bert: Path, tmp_path: Path) -
     assert torch.equal(sets_of(again)[0][0].vectors, sets_of(first)[0][0].vectors + 1)
 
 
-def test_one_prompt_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> None:
+def test_all_domains_can_share_one_prompt(tiny_bert: Path, tmp_path: Path) -> None:
     first = learnt(tiny_bert, "cs", tmp_path / "one", per_domain=False)
     second = learnt(tmp_path / "one", "bio", tmp_path / "two", per_domain=False)
     assert [len(sets) for sets in sets_of(second)] == [1]
@@ -55,7 +55,7 @@ def test_one_prompt_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> Non
     assert domains_of(load_model(tmp_path / "two")) is None
 
 
-def test_a_new_prompt_follows_from_seed_and_domain(tiny_bert: Path) -> None:
+def test_a_new_prompt_depends_on_seed_and_domain(tiny_bert: Path) -> None:
     def first(**setting: int) -> torch.Tensor:
         model = Prompted(PromptOptions(length=4)).prepare_model(load_model(tiny_bert), Setting(**setting))
         found: torch.Tensor = sets_of(model)[0][0].vectors.detach()
@@ -68,9 +68,9 @@ def test_a_new_prompt_follows_from_seed_and_domain(tiny_bert: Path) -> None:
     assert all((table == vector).all(1).any() for vector in first(seed=1))
 
 
-def test_a_new_prompt_begins_as_the_text_of_its_domain(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_new_prompt_starts_from_tokens_of_its_domain(tiny_bert: Path, tmp_path: Path) -> None:
     write_shard(tmp_path / "train-00000.arrow", [[5, 6, 7, 8, 9, 10]], 20)
-    for length, is_text in ((4, True), (7, False)):  # which is longer than the text
+    for length, is_text in ((4, True), (7, False)):  # 7 is longer than the text
         method = Prompted(PromptOptions(length=length))
         model: Any = method.prepare_model(load_model(tiny_bert), Setting(texts=(tmp_path,)))
         table, prompt = model.get_input_embeddings().weight, sets_of(model)[0][0]
@@ -92,7 +92,7 @@ def write_config(folder: Path, *additions: dict[str, Any]) -> Path:
     return folder
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+def test_prompts_that_cannot_work_are_refused(tmp_path: Path) -> None:
     made, named = {"kind": "prompts", "sets": 1, "length": 100}, {"kind": "domains", "names": ["cs"]}
     check(write_config(tmp_path), 28, 28)
     check(write_config(tmp_path, made, named), 28, 28)
@@ -114,7 +114,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         check(write_config(tmp_path, {"kind": "adapters"}))
 
 
-def test_what_prompts_cost() -> None:
+def test_added_passes_and_memory_of_prompts() -> None:
     method = Prompted(PromptOptions(length=50))
     assert method.added_passes() == Added(per_document=50)
     added = method.added_memory(ROBERTA)
@@ -122,8 +122,8 @@ def test_what_prompts_cost() -> None:
     assert added.trained == pytest.approx(50 * 768 / ROBERTA.parameters)
 
 
-def test_more_documents_take_more_prompts() -> None:
-    """Their vectors pass the layers with every document, and stand in memory with it."""
+def test_prompts_cost_more_with_more_documents() -> None:
+    """Their vectors pass the layers with every document and add to the memory of a pass."""
     added = Added(per_document=50)
     for mean, share in ((None, 50 / 200), (100.0, 50 / 100), (1000.0, 50 / 200)):
         assert workload(ObjectiveConfig(), 200, mean, added).added.trained == pytest.approx(share)
@@ -133,7 +133,7 @@ def test_more_documents_take_more_prompts() -> None:
 
 
 def learnt_prefix(folder: Path, domain: str, target: Path, **options: Any) -> Any:
-    """As if a domain had been trained: its parameters move by 1. The model is handed on in a folder."""
+    """Imitates the training of a domain: its parameters move by 1. The model is saved in a folder."""
     method = Prefixed(PrefixOptions(length=4, **options))
     model = method.prepare_model(load_model(folder), Setting(domain=domain))
     for parameter in model.parameters():
@@ -143,7 +143,7 @@ def learnt_prefix(folder: Path, domain: str, target: Path, **options: Any) -> An
     return model
 
 
-def test_a_domain_trains_its_own_prefixes_alone(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_domain_trains_only_its_own_prefixes(tiny_bert: Path, tmp_path: Path) -> None:
     first = learnt_prefix(tiny_bert, "cs", tmp_path / "one")
     second = learnt_prefix(tmp_path / "one", "bio", tmp_path / "two")
     trained = {name for name, each in second.named_parameters() if each.requires_grad}
@@ -163,7 +163,7 @@ def test_a_domain_trains_its_own_prefixes_alone(tiny_bert: Path, tmp_path: Path)
 PARTS = "keys", "values"
 
 
-def test_one_set_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> None:
+def test_all_domains_can_share_one_set_of_prefixes(tiny_bert: Path, tmp_path: Path) -> None:
     first = learnt_prefix(tiny_bert, "cs", tmp_path / "one", per_domain=False)
     second = learnt_prefix(tmp_path / "one", "bio", tmp_path / "two", per_domain=False)
     assert {len(sets) for sets in sets_of(second)} == {1}
@@ -171,7 +171,7 @@ def test_one_set_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> None:
     assert domains_of(load_model(tmp_path / "two")) is None
 
 
-def test_a_new_prefix_follows_from_seed_and_domain(tiny_bert: Path) -> None:
+def test_a_new_prefix_depends_on_seed_and_domain(tiny_bert: Path) -> None:
     def first(length: int = 4, **setting: int) -> torch.Tensor:
         model = Prefixed(PrefixOptions(length=length)).prepare_model(load_model(tiny_bert), Setting(**setting))
         found: torch.Tensor = sets_of(model)[0][0].keys.detach()
@@ -210,7 +210,7 @@ def test_prefixes_that_cannot_work_are_refused(tmp_path: Path) -> None:
         check_prefix(write_prefix_config(tmp_path, model_type="t5"))
 
 
-def test_what_prefixes_cost() -> None:
+def test_added_passes_and_memory_of_prefixes() -> None:
     options = PrefixOptions(length=50)
     method, training = Prefixed(options), TrainingConfig(sequence_length=200)
     assert method.added_passes() == Added(attended=50)

@@ -1,4 +1,4 @@
-"""Replay as a method: past domains' text in the mixture of each training of a sequence, and what is refused."""
+"""Replay as a method: the share of past domains' text in each training of a sequence, and what is refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ def trainings(config: Config, kind: str, options: Any = None, **changes: Any) ->
     return [step.training for step in sequence_stages(Context.of(chosen)).steps]
 
 
-def test_each_training_reads_all_domains_before(config: Config) -> None:
+def test_each_training_replays_all_earlier_domains(config: Config) -> None:
     plain, replayed = trainings(config, "plain"), trainings(config, "replay")
     assert [list(each.recalled) for each in replayed] == [[], ["cs"], ["cs", "bio"]]
     assert replayed[0].key == plain[0].key
@@ -41,7 +41,7 @@ def test_each_training_reads_all_domains_before(config: Config) -> None:
 
 
 def test_any_method_can_replay_the_past(config: Config) -> None:
-    """The same training as by the method of that name, where all else is the same."""
+    """The training is the same as with method replay, if everything else is."""
     named = trainings(config, "replay", ReplayOptions(fraction=0.3))
     told = trainings(config, "plain", replay_fraction=0.3)
     assert [each.key for each in told] == [each.key for each in named]
@@ -61,7 +61,7 @@ def test_any_method_can_replay_the_past(config: Config) -> None:
         ("plain", "continual", 0.8, r"0.2 and mixture.replay_fraction 0.8 leave no share"),
     ],
 )
-def test_a_share_of_the_past_that_cannot_be_is_refused(
+def test_an_impossible_share_of_past_text_is_refused(
     config: Config, kind: str, mode: Any, general: float, said: str
 ) -> None:
     mixed = replace(config, mixture=MixtureConfig(replay_paths="data/more.jsonl", replay_fraction=general))
@@ -69,7 +69,7 @@ def test_a_share_of_the_past_that_cannot_be_is_refused(
         trainings(mixed, kind, mode=mode, replay_fraction=0.2)
 
 
-def test_rows_of_the_past_come_alike_and_have_their_share() -> None:
+def test_past_rows_are_equally_likely_and_have_their_share() -> None:
     mixture = Mixture.of([1000], 3, replay=[50], recalled=[30, 10], recalled_fraction=0.2)
     assert mixture.slots == (700, 200, 100)
     domain, *past, general = mixture.drawn(20_000)
@@ -79,7 +79,7 @@ def test_rows_of_the_past_come_alike_and_have_their_share() -> None:
 
 
 def test_a_sequence_can_begin_with_one_domain(config: Config) -> None:
-    """What is added later is learnt after it; the first training stays what it was."""
+    """Domains that are added later are learnt after it. The first training stays the same."""
     first = replace(config, tasks=[], corpus=replace(config.corpus, sources=config.corpus.sources[:1]))
     (alone,), several = trainings(first, "replay"), trainings(config, "replay")
     assert (alone.key, alone.recalled) == (several[0].key, {})
@@ -93,7 +93,7 @@ def test_a_job_with_nothing_to_replay_is_refused(config: Config) -> None:
     assert "mixture.replay_paths" in caught.value.fix
 
 
-def test_the_share_of_general_text_grows_or_falls_from_domain_to_domain(config: Config) -> None:
+def test_the_share_of_general_text_can_grow_or_fall_per_domain(config: Config) -> None:
     mixture = MixtureConfig(replay_paths="data/more.jsonl", replay_fraction=0.3, replay_last=0.2)
     mixed = replace(config, mixture=mixture)
     found = trainings(mixed, "replay", ReplayOptions(general_growth=-0.1))
@@ -125,7 +125,7 @@ def test_replay_without_a_budget_is_refused() -> None:
         parse_values(values, DAPT, "test")
 
 
-def test_shares_that_leave_nothing_are_refused(config: Config, tmp_path: Path) -> None:
+def test_shares_that_leave_no_rows_for_the_domain_are_refused(config: Config, tmp_path: Path) -> None:
     full = replace(config, mixture=MixtureConfig(replay_paths="data/more.jsonl", replay_fraction=0.6))
     with pytest.raises(ConfigError, match=r"replay.fraction 0.4 and mixture.replay_fraction 0.6 leave no share"):
         Replay(ReplayOptions(fraction=0.4)).check(full, tmp_path)
@@ -133,13 +133,13 @@ def test_shares_that_leave_nothing_are_refused(config: Config, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("one", "separate"), ("joint", "joint")])
-def test_what_methods_are_compared_to_is_plain_training_in_a_mode(config: Config, kind: str, mode: Any) -> None:
+def test_one_and_joint_are_plain_training_in_a_mode(config: Config, kind: str, mode: Any) -> None:
     named, told = trainings(config, kind), trainings(config, "plain", mode=mode)
     assert [each.key for each in named] == [each.key for each in told]
     assert trainings(config, kind, mode=mode)[0].key == told[0].key
     assert len(named) == (len(DOMAINS) if kind == "one" else 1)
 
 
-def test_a_method_does_not_go_with_the_mode_of_another(config: Config) -> None:
+def test_a_method_with_a_mode_refuses_another_mode(config: Config) -> None:
     with pytest.raises(ConfigError, match=r"method\.kind is one, but with sequence\.mode joint"):
         trainings(config, "one", mode="joint")

@@ -1,4 +1,4 @@
-"""Sums of several devices and domains are joined."""
+"""Sums of several devices and domains are merged into means."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from adapt.method.row_sums import join_sums
 
 
-def test_domains_count_alike_and_parts_by_their_examples(tmp_path: Path) -> None:
+def test_domains_have_equal_weights_and_parts_count_by_examples(tmp_path: Path) -> None:
     tensors = [{"w": torch.full((2,), value), "b": torch.tensor([value])} for value in (1.0, 5.0, 30.0)]
     names = [tmp_path / f"part-{number}.safetensors" for number in range(3)]
     for sums, name in zip(tensors, names, strict=True):

@@ -1,4 +1,4 @@
-"""Which method a configuration names, and what is refused before anything runs."""
+"""The choice of the configured method, and what is refused before anything runs."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def function() -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module of the user's."""
+    """Writes a user's module with methods, and makes it importable."""
     file = tmp_path / "own_method.py"
     file.write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
@@ -78,7 +78,7 @@ def named(kind: str, options: Any = None) -> Config:
     return Config(method=MethodConfig(kind), method_options=options)
 
 
-def test_the_configuration_says_which_method() -> None:
+def test_the_configuration_chooses_the_method() -> None:
     assert type(method_of(Config())) is Method
     das = method_of(named("das"))
     assert isinstance(das, Das)
@@ -99,19 +99,19 @@ def test_the_configuration_says_which_method() -> None:
         ("own_method:Wild", "Options is no dataclass", "frozen dataclass"),
     ],
 )
-def test_what_is_no_method_is_refused(own: Path, kind: str, what: str, fix: str) -> None:
+def test_objects_that_are_not_methods_are_refused(own: Path, kind: str, what: str, fix: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
         METHODS.load(kind)
     assert fix in caught.value.fix
 
 
-def test_a_module_that_fails_is_refused(own: Path) -> None:
+def test_a_module_that_fails_to_import_is_refused(own: Path) -> None:
     own.write_text("1 / 0")
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
         METHODS.load("own_method:PullBack")
 
 
-def test_the_key_holds_the_source_of_a_users_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_has_the_source_of_a_users_method(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = method_of(named("own_method:PullBack")).what()
     assert first.pop("source")
     assert first == {"kind": "own_method:PullBack", "strength": 1.0}
@@ -120,7 +120,7 @@ def test_the_key_holds_the_source_of_a_users_own(own: Path, monkeypatch: pytest.
     assert method_of(named("own_method:PullBack")).what() != before
 
 
-def test_sections_are_called_like_their_methods(own: Path) -> None:
+def test_option_sections_have_the_names_of_their_methods(own: Path) -> None:
     assert [section_of(kind) for kind in ("das", "a.b:PullBack", "a:L2SPPlus", "a:EWC")] == [
         *("das", "pull_back", "l2_sp_plus", "ewc")
     ]
@@ -131,18 +131,18 @@ def test_sections_are_called_like_their_methods(own: Path) -> None:
         option_sections(frozenset({("method.kind", "own_method:Training")}))
 
 
-def test_kinds_with_options_have_names_of_their_own_over_all_tables() -> None:
+def test_kinds_with_options_have_unique_names_over_all_tables() -> None:
     names = [name for table in TABLES.values() for name in table if getattr(table.load(name), "Options", None)]
     assert len(names) == len({*names})
     assert not {*names} & {*Config.__dataclass_fields__}
 
 
-def test_messages_and_trackers_see_the_options_of_the_chosen_method_alone() -> None:
+def test_messages_and_trackers_see_only_the_chosen_methods_options() -> None:
     assert flat(named("das", DasOptions(soft_mask="none")))["das.soft_mask"] == "none"
     assert not [name for name in flat(Config()) if name.startswith(("das", "method_options"))]
 
 
-def test_zero_stages_where_it_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unsupported_zero_stages_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Method, "zero_stages", (0, 1))
     config = replace(Config(), resources=ResourcesConfig(zero_stage=2))
     with pytest.raises(ConfigError, match=r"method.kind plain does not run at resources.zero_stage 2") as caught:
@@ -151,8 +151,8 @@ def test_zero_stages_where_it_cannot_run_are_refused(monkeypatch: pytest.MonkeyP
     check_method(replace(config, resources=ResourcesConfig(zero_stage=1)), tmp_path)
 
 
-def test_naming_a_method_loads_nothing_heavy() -> None:
-    """Also parsing its options."""
+def test_choosing_a_method_does_not_load_torch() -> None:
+    """Neither does parsing its options."""
     program = (
         "import sys\n"
         "from adapt.parse import parse\n"

@@ -1,4 +1,4 @@
-"""Trainings of the toy model with any method, in the real loop, for what is to hold of all of them."""
+"""Trainings of the toy model with any method, in the real loop, for tests that apply to all methods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ FIRST_NEW = 50
 
 @dataclass(frozen=True)
 class Trained:
-    """A training with a method."""
+    """Describes a training with a method."""
 
     case: Case
     kind: str
@@ -32,24 +32,24 @@ class Trained:
     past: Mapping[str, Path] = field(default_factory=dict)
     anchor: Path = START
     is_second: bool = False
-    """Whether the model has learnt a domain with the same method before."""
+    """Whether the model has already learnt a domain with the same method."""
     has_module: bool = False
-    """Whether the model has exBERT's module, which came with the tokens from FIRST_NEW on."""
+    """Whether the model has exBERT's module, whose new tokens start at FIRST_NEW."""
     room: int = 0
-    """Positions that the model has beyond those of the rows."""
+    """Number of positions that the model has beyond the length of rows."""
 
 
 class Outcome(NamedTuple):
-    """What a run ended with; weights only on rank 0."""
+    """Results of a run; weights on rank 0 only."""
 
     weights: dict[str, Tensor]
-    """As they are exported."""
+    """The exported weights."""
     norms: list[float]
     report: dict[str, float]
 
 
 def loaded(folder: Path) -> nn.Module:
-    """The model of a folder: the one that trains begins at START, that of BEFORE is elsewhere."""
+    """Returns the model of a folder: START is the trained model's start, BEFORE has other weights."""
     toy = model().eval()
     if folder == BEFORE:
         draw = torch.Generator().manual_seed(7)
@@ -60,7 +60,7 @@ def loaded(folder: Path) -> nn.Module:
 
 
 def begun(dropout: float = 0.0, has_module: bool = False) -> nn.Module:
-    """The toy model, with a module of one head and 7 neurons if wanted."""
+    """Returns the toy model, optionally with an exBERT module of one head and 7 neurons."""
     toy = model(dropout)
     if has_module:
         options = {"heads": 1, "inner": 7, "first_new": FIRST_NEW}
@@ -71,12 +71,12 @@ def begun(dropout: float = 0.0, has_module: bool = False) -> nn.Module:
 
 
 def train_all(runs: list[Trained]) -> list[Outcome]:
-    """Runs one after another on the calling rank."""
+    """Trains several runs, one after another, on the calling rank."""
     return [_train(run) for run in runs]
 
 
 def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
-    """The method of a run and its model, before an engine wraps it."""
+    """Returns the method of a run and its model, before an engine wraps it."""
     chosen, case = METHODS.load(run.kind), run.case
     method = chosen(chosen.Options(**run.options) if chosen.Options else None)
     setting = Setting(
@@ -133,7 +133,7 @@ def _save(folder: Path | None, step: int, engine: Engine, method: Method) -> Non
 
 
 def assert_close(found: Outcome, expected: Outcome, rtol: float = 1e-4) -> None:
-    """Equal but for the rounding of fp32."""
+    """Compares up to the rounding of fp32."""
     assert found.weights.keys() == expected.weights.keys()
     for name, weight in expected.weights.items():
         # softmax does not see the biases of keys: what pulls them is rounding alone, which AdamW makes a step of
@@ -146,7 +146,7 @@ def assert_close(found: Outcome, expected: Outcome, rtol: float = 1e-4) -> None:
 
 
 def assert_equal(found: Outcome, expected: Outcome) -> None:
-    """Bit for bit, as far as both ran."""
+    """Compares exactly, over the steps that both ran."""
     assert found.weights.keys() == expected.weights.keys()
     assert all(torch.equal(found.weights[name], each) for name, each in expected.weights.items())
     assert found.norms == expected.norms[-len(found.norms) :]

@@ -1,4 +1,4 @@
-"""HAT and CPT: what a domain uses stays bit for bit, its function with it, and other units learn."""
+"""HAT and CPT: the units and outputs of an earlier domain do not change, and other units learn."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,13 +33,13 @@ LAYER = "bert.encoder.layer.1"
 
 
 def used(weights: Mapping[str, Tensor], place: str, is_hard: bool) -> Tensor:
-    """The mask of the domain before, by the formula."""
+    """Computes the mask of the earlier domain by the formula."""
     embedding = weights[f"{LAYER}.{place}.0.embedding"].clamp(-6, 6)
     return (embedding > 0).float() if is_hard else torch.sigmoid(400 * embedding)
 
 
 def wholly_used(weights: Mapping[str, Tensor], name: str, is_hard: bool) -> dict[str, Tensor]:
-    """Of some parameters what is to stay exactly, in a layer: written out unit by unit."""
+    """Returns the entries of some parameters of a layer that must not change, written out unit by unit."""
     found = {}
     if name == "model":
         heads, inner, output = (used(weights, f"unit_masks.{kind}", False) for kind in ("head", "inner", "output"))
@@ -60,8 +60,8 @@ def wholly_used(weights: Mapping[str, Tensor], name: str, is_hard: bool) -> dict
 
 
 @pytest.mark.parametrize("name", ["adapters", "model", "cpt"])
-def test_what_was_used_stays_bit_for_bit(ranks: Any, name: str) -> None:
-    """At every ZeRO stage, with Adam's averages and weight decay at work, and what was not used moves."""
+def test_used_parameters_do_not_change(ranks: Any, name: str) -> None:
+    """At every ZeRO stage, with Adam's averages and weight decay. Unused parameters move."""
     kind, options = RUNS[name]
     runs = [Trained(Case(stage), kind, options, is_second=True) for stage in range(4)]
     start = {each: value.clone() for each, value in prepared(runs[0])[1].state_dict().items()}
@@ -80,9 +80,9 @@ def test_what_was_used_stays_bit_for_bit(ranks: Any, name: str) -> None:
 
 
 def learnt(name: str, folder: Path, domain: str, target: Path, **more: Any) -> Any:
-    """As if a domain had been trained: what trains moves at random, and what the engine would leave alone, not.
+    """Imitates the training of a domain: trainable parameters move at random, and all others stay.
 
-    No embedding is so near 0 that its unit would be used in part.
+    Embeddings are kept away from 0, so that every unit is used fully or not at all.
     """
     kind, options = RUNS[name]
     method: Any = Hat(HatOptions(**options, **more)) if kind == "hat" else Cpt(CptOptions(**options, **more))
@@ -97,7 +97,7 @@ def learnt(name: str, folder: Path, domain: str, target: Path, **more: Any) -> A
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_domain_computes_what_it_did_after_others_have_learnt(name: str, tiny_bert: Path, tmp_path: Path) -> None:
+def test_outputs_for_a_domain_stay_the_same_after_later_domains(name: str, tiny_bert: Path, tmp_path: Path) -> None:
     more = {"train_norms": False} if name.startswith("cpt") else {}
     learnt(name, tiny_bert, "cs", tmp_path / "one", **more)
     method = learnt(name, tmp_path / "one", "reviews", tmp_path / "two", **more)
@@ -109,7 +109,7 @@ def test_a_domain_computes_what_it_did_after_others_have_learnt(name: str, tiny_
     assert (first - logits(load_model(tiny_bert))).abs().max() > 0.01
 
 
-def test_norms_that_train_are_all_that_cpt_shares_unmasked(tiny_bert: Path, tmp_path: Path) -> None:
+def test_cpt_shares_only_its_norms_without_masks(tiny_bert: Path, tmp_path: Path) -> None:
     learnt("cpt", tiny_bert, "cs", tmp_path / "one")
     learnt("cpt", tmp_path / "one", "reviews", tmp_path / "two")
     one, two = (load_model(tmp_path / each).state_dict() for each in ("one", "two"))
@@ -119,7 +119,7 @@ def test_norms_that_train_are_all_that_cpt_shares_unmasked(tiny_bert: Path, tmp_
 
 @pytest.mark.parametrize("on", ["adapters", "model"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_can_have_masks(family: str, on: Any) -> None:
+def test_masks_can_be_added_to_every_family(family: str, on: Any) -> None:
     model: Any = ready(family)
     method = Hat(HatOptions(on=on, width=4))
     before = logits(model)
@@ -142,7 +142,7 @@ def check(method: Any, folder: Path, streaming: bool = False) -> None:
     method.check(Config(corpus=CorpusConfig(streaming=streaming)), folder)
 
 
-def test_what_cannot_work_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+def test_models_and_options_that_cannot_work_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     learnt("adapters", tiny_bert, "cs", tmp_path)
     check(Hat(HatOptions(width=6)), tmp_path)
     faults = [
@@ -159,7 +159,7 @@ def test_what_cannot_work_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
         check(Hat(HatOptions()), tmp_path)
 
 
-def test_what_it_costs() -> None:
+def test_added_memory_and_trained_size() -> None:
     adapters, whole = (Hat(HatOptions(on=on)).added_memory(ROBERTA) for on in ("adapters", "model"))  # type: ignore[arg-type]
     plugins = 4 * ROBERTA.layers * ROBERTA.hidden * 512
     assert adapters.held == 8 * plugins
@@ -168,7 +168,7 @@ def test_what_it_costs() -> None:
     assert Cpt(CptOptions()).added_memory(ROBERTA) == adapters
 
 
-def test_masks_of_a_training_that_ended_early_are_said_to_be_less_steep() -> None:
+def test_cut_short_says_how_steep_the_masks_became() -> None:
     method = Hat(HatOptions(width=4))
     method.prepare_model(ready("bert"), Setting(domain="cs", length=9))
     assert method.cut_short(9) == ""

@@ -1,4 +1,4 @@
-"""The formulas of HAT, against numbers by hand, autograd, and its published code's way of writing them."""
+"""The formulas of HAT, compared with numbers by hand, autograd, and the published code."""
 
 import math
 from itertools import pairwise
@@ -20,7 +20,7 @@ def test_masks_get_steeper_from_the_first_step_to_the_last() -> None:
     assert steepness_at(0, 1, 400.0) == 400.0
 
 
-def test_the_sparsity_terms_gradient_is_that_of_autograd() -> None:
+def test_the_sparsity_gradient_equals_autograd() -> None:
     draw = torch.Generator().manual_seed(0)
     embedding = torch.randn(7, generator=draw, requires_grad=True)
     before = torch.rand(7, generator=draw)
@@ -30,8 +30,8 @@ def test_the_sparsity_terms_gradient_is_that_of_autograd() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_compensation_takes_the_slope_of_the_sigmoid_away() -> None:
-    """With it the gradient through a mask is that of sigma(e), times s_max: equation 4, whatever s is."""
+def test_compensation_undoes_the_slope_of_the_sigmoid() -> None:
+    """After compensation, the gradient through a mask is that of sigma(e), times s_max (equation 4), for every s."""
     embedding = torch.tensor([-2.0, -0.3, 0.0, 0.7, 1.5], requires_grad=True)
     expected = 400.0 * torch.autograd.grad(torch.sigmoid(embedding).sum(), embedding)[0]
     for steepness in (1 / 400, 0.5, 3.0):
@@ -41,13 +41,13 @@ def test_compensation_takes_the_slope_of_the_sigmoid_away() -> None:
         )
 
 
-def test_the_cosine_is_taken_within_its_bound() -> None:
+def test_the_hyperbolic_cosine_is_bounded() -> None:
     found = compensated(torch.ones(1), torch.tensor([2.0]), 400.0, 400.0)
     assert found.item() == pytest.approx((math.cosh(50) + 1) / (math.cosh(2) + 1), rel=1e-4)
 
 
-def test_embeddings_do_not_leave_their_bounds() -> None:
-    """They stand for the bound beyond it, are driven no further, and find back."""
+def test_embeddings_stay_within_their_bounds() -> None:
+    """Beyond a bound they count as the bound, are pushed no further, and can return."""
     beyond = torch.tensor([MOST + 1, -MOST - 1])
     assert not compensated(torch.tensor([-1.0, 1.0]), beyond, 1.0, 400.0).any()
     assert compensated(torch.tensor([1.0, -1.0]), beyond, 1.0, 400.0).sign().tolist() == [1, -1]
@@ -59,7 +59,7 @@ def test_embeddings_do_not_leave_their_bounds() -> None:
     assert mask.embedding.grad.all()
 
 
-def test_a_learnt_mask_uses_a_unit_or_not() -> None:
+def test_a_learnt_mask_is_0_or_1() -> None:
     embedding = torch.tensor([-1.0, -0.1, 0.1, 1.0])
     for is_hard in (False, True):
         mask = UnitMask(4, 400.0, is_hard, False, HERE)

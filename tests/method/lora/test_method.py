@@ -1,4 +1,4 @@
-"""LoRA: it begins as the model, trains additions alone, and what is merged computes the same."""
+"""LoRA: outputs start unchanged, only additions train, and the merged model computes the same."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def logits_sum(model: Any) -> torch.Tensor:
 
 
 def shaken(model: Any) -> Any:
-    """As if it had been trained."""
+    """Changes all trainable parameters at random, like a training."""
     draw = torch.Generator().manual_seed(1)
     for each in model.parameters():
         if each.requires_grad:
@@ -46,7 +46,7 @@ def shaken(model: Any) -> Any:
 
 
 @pytest.mark.parametrize(("family", "kind"), KINDS)
-def test_merged_it_computes_the_same(family: str, kind: str) -> None:
+def test_the_merged_model_computes_the_same(family: str, kind: str) -> None:
     method, model = prepared(family, kind)
     torch.testing.assert_close(logits(model), logits(ready(family)), rtol=1e-4, atol=1e-4)
     after = logits(shaken(model))
@@ -67,8 +67,8 @@ def test_every_linear_layer_of_the_transformer_has_an_addition_and_nothing_else_
 
 
 @pytest.mark.parametrize("kind", ["pissa", "mica", "osf"])
-def test_kinds_begin_with_the_directions_they_are_named_for(kind: str) -> None:
-    """Against numpy: the largest ones for PiSSA, the smallest for MiCA and OSF."""
+def test_kinds_start_from_their_singular_directions(kind: str) -> None:
+    """Compared with numpy: the largest directions for PiSSA, the smallest for MiCA and OSF."""
     weight = ready("bert").bert.encoder.layer[0].attention.self.query.weight.detach().double().numpy()
     left, sizes, right = np.linalg.svd(weight)
     _, model = prepared("bert", kind)
@@ -84,8 +84,8 @@ def test_kinds_begin_with_the_directions_they_are_named_for(kind: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_what_mica_and_osf_train_leaves_the_large_directions_alone() -> None:
-    """A step by their gradients changes a weight in nothing but the span of its smallest left directions."""
+def test_mica_and_osf_do_not_change_the_large_directions() -> None:
+    """A gradient step changes a weight only in the span of its smallest left directions."""
     for kind in ("mica", "osf"):
         method, model = prepared("bert", kind)
         name = "bert.encoder.layer.0.attention.self.query.weight"
@@ -101,30 +101,30 @@ def test_what_mica_and_osf_train_leaves_the_large_directions_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["olora", "osf"])
-def test_kinds_that_do_not_know_transposed_weights_refuse_them(kind: str) -> None:
+def test_kinds_without_support_for_transposed_weights_refuse_them(kind: str) -> None:
     with pytest.raises(ModelError, match="does not train gpt2 models"):
         prepared("gpt2", kind)
 
 
-def test_more_directions_than_weights_have_are_refused() -> None:
+def test_a_rank_above_the_number_of_directions_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"lora\.rank is 256, but lora\.kind pissa") as caught:
         Lora(LoraOptions(kind="pissa")).prepare_model(ready("bert"), Setting())
     assert "16 or less" in caught.value.fix
 
 
-def test_kinds_that_read_whole_weights_do_not_run_at_stage_3() -> None:
+def test_kinds_that_read_whole_weights_do_not_run_at_zero_stage_3() -> None:
     stages = {kind: Lora(LoraOptions(kind=kind)).zero_stages for kind in ("lora", "mica", "dora", "osf")}  # type: ignore[arg-type]
     assert stages == {"lora": (0, 1, 2, 3), "mica": (0, 1, 2, 3), "dora": (0, 1, 2), "osf": (0, 1, 2)}
 
 
-def test_the_key_of_lora_itself_knows_no_kind() -> None:
+def test_the_key_of_plain_lora_has_no_variant() -> None:
     assert Lora(LoraOptions()).what()["kind"] == Lora(LoraOptions(kind="dora")).what()["kind"] == "lora"
     assert "variant" not in Lora(LoraOptions()).what()
     assert Lora(LoraOptions(kind="dora")).what()["variant"] == "dora"
 
 
-def test_the_first_additions_follow_from_the_seed_and_the_domain() -> None:
-    """So ranks agree, and a run that resumes begins alike."""
+def test_initial_additions_depend_on_seed_and_domain() -> None:
+    """So all ranks agree, and a run that resumes starts from the same additions."""
     (_, one), (_, same), (_, other), (_, later) = (
         prepared("bert", **setting) for setting in ({}, {}, {"seed": 1}, {"number": 2})
     )
@@ -137,14 +137,14 @@ def test_the_first_additions_follow_from_the_seed_and_the_domain() -> None:
     assert not torch.equal(first, after)
 
 
-def test_models_whose_layers_are_not_known_are_refused(tmp_path: Path) -> None:
+def test_models_with_unknown_layers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "ernie"}')
     with pytest.raises(ModelError, match="the units of ernie models are not known"):
         Lora(LoraOptions()).check(Config(), tmp_path)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_a_share_of_the_layers_has_additions_those_of_the_lowest_condition_numbers(family: str) -> None:
+def test_layers_with_the_lowest_condition_numbers_get_additions(family: str) -> None:
     _, everywhere = prepared(family)
     parts = {name.split(".lora_")[0] for name, each in everywhere.named_parameters() if each.requires_grad}
     weights = {name: ready(family).get_submodule(name).weight.detach().double().numpy() for name in parts}
@@ -160,7 +160,7 @@ def test_a_share_of_the_layers_has_additions_those_of_the_lowest_condition_numbe
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
-    """What is taken away are directions of the merged weight, which without the option stays as it is."""
+    """The removed part lies along directions of the weight that is merged without the option."""
     _, model = prepared(family)
     state = dict(shaken(model).state_dict())
     whole, fewer = (Lora(LoraOptions(rank=3, scale=1.5, intruders=kept)) for kept in (1.0, 0.25))
@@ -177,7 +177,7 @@ def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
     np.testing.assert_allclose(two, one - 0.75 * (left[:, found] * sizes[found]) @ right[found], atol=1e-4)
 
 
-def test_intruders_want_a_kind_that_keeps_weights_as_they_were(tmp_path: Path) -> None:
+def test_scaling_intruders_needs_a_kind_that_keeps_the_original_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ConfigError, match=r"lora\.intruders is 0\.5, but pissa does not keep the original weights"):
         Lora(LoraOptions(kind="pissa", intruders=0.5)).check(Config(), tmp_path)

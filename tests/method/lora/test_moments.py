@@ -1,4 +1,4 @@
-"""CorDA: what enters layers is added up as it is, and additions begin with what matters least for it."""
+"""CorDA: moments are summed over all inputs of layers, and additions start from the least important directions."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ RANK = 3
 
 
 def moments_of(family: str, folder: Path) -> Path:
-    """Second moments of made-up inputs, as a stage leaves them."""
+    """Writes second moments of made-up inputs, in the format of the stage."""
     draw, model = torch.Generator().manual_seed(5), ready(family)
     found = {}
     for name in dict.fromkeys(shared_inputs(model).values()):
@@ -46,8 +46,8 @@ def logits(model: Any) -> torch.Tensor:
     return found.detach()
 
 
-def test_moments_are_those_of_all_that_enters_each_layer() -> None:
-    """Against what layers are seen to be given, without padding."""
+def test_moments_sum_over_all_inputs_of_each_layer() -> None:
+    """Compared with recorded inputs of the layers, without padding."""
     model, objective = toy.model().eval(), toy.Objective()
     batches = [(number, Batch.of(toy.columns(number))) for number in range(2)]
     seen: dict[str, list[np.ndarray]] = {name: [] for name in shared_inputs(model)}
@@ -68,7 +68,7 @@ def test_moments_are_those_of_all_that_enters_each_layer() -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "modernbert"])
-def test_parts_that_read_the_same_share_their_moments(family: str) -> None:
+def test_parts_with_the_same_input_share_moments(family: str) -> None:
     model = ready(family)
     firsts = shared_inputs(model)
     seen: dict[str, torch.Tensor] = {}
@@ -83,8 +83,8 @@ def test_parts_that_read_the_same_share_their_moments(family: str) -> None:
     assert len(distinct) == 2 * 4
 
 
-def test_the_least_directions_are_those_of_the_definition() -> None:
-    """W C = U S V^T, W = U S V^T C^-1, by numpy; all terms together are the weight."""
+def test_the_least_directions_match_their_definition() -> None:
+    """W C = U S V^T, W = U S V^T C^-1, with numpy. All terms together give the weight."""
     draw = np.random.default_rng(0)
     weight, rows = draw.normal(size=(6, 9)), draw.normal(size=(30, 9)) * np.linspace(0.1, 2, 9)
     moment = rows.T @ rows / 30
@@ -96,7 +96,7 @@ def test_the_least_directions_are_those_of_the_definition() -> None:
     np.testing.assert_allclose((found[0] * found[1]) @ found[2], terms[4] + terms[5], atol=1e-10)
 
 
-def test_a_layer_that_nothing_enters_begins_with_the_smallest_directions_of_its_weight() -> None:
+def test_a_layer_with_zero_inputs_starts_from_its_smallest_directions() -> None:
     weight = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     left, sizes, right = torch.linalg.svd(weight, full_matrices=False)
     found = least_directions(weight, torch.zeros(4, 4), 2)
@@ -104,7 +104,7 @@ def test_a_layer_that_nothing_enters_begins_with_the_smallest_directions_of_its_
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
-def test_it_begins_as_the_model_and_merges_into_one(family: str, tmp_path: Path) -> None:
+def test_outputs_start_unchanged_and_the_merged_model_computes_the_same(family: str, tmp_path: Path) -> None:
     method, model = prepared(family, moments_of(family, tmp_path))
     torch.testing.assert_close(logits(model), logits(ready(family)), rtol=1e-4, atol=1e-4)
     draw = torch.Generator().manual_seed(1)
@@ -116,7 +116,7 @@ def test_it_begins_as_the_model_and_merges_into_one(family: str, tmp_path: Path)
     torch.testing.assert_close(logits(plain), logits(model), rtol=1e-4, atol=1e-4)
 
 
-def test_additions_begin_with_the_terms_that_say_least(tmp_path: Path) -> None:
+def test_additions_start_from_the_terms_that_matter_least(tmp_path: Path) -> None:
     _, model = prepared("bert", moments_of("bert", tmp_path))
     part = model.bert.encoder.layer[0].attention.self.key
     up, down = (each["default"].weight.detach() for each in (part.lora_B, part.lora_A))
@@ -131,7 +131,7 @@ def test_moments_of_another_model_are_refused(tmp_path: Path) -> None:
         prepared("llama", moments_of("bert", tmp_path))
 
 
-def test_general_text_is_measured_if_some_is_replayed_and_domains_join() -> None:
+def test_replayed_general_text_is_measured_and_domains_are_averaged() -> None:
     method, config = Lora(LoraOptions(kind="corda", moment_sequences=7)), Config(method=MethodConfig("lora"))
     domain, general = (Toy(name, name, idle) for name in ("domain", "general"))
     start = Start(Pretrained(Path("model"), Path("model")), "digest")

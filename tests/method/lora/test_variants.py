@@ -1,4 +1,4 @@
-"""Condition numbers and intruder dimensions, against numpy and weights that were made to have them."""
+"""Condition numbers and intruder dimensions, compared with numpy on weights that were built to have them."""
 
 import numpy as np
 import pytest
@@ -14,11 +14,11 @@ def rotation(size: int, seed: int) -> Tensor:
 
 
 def weight(sizes: list[float], seed: int) -> Tensor:
-    """With these singular values."""
+    """Returns a weight with these singular values."""
     return rotation(len(sizes), seed) @ torch.diag(torch.tensor(sizes)) @ rotation(len(sizes), seed + 100)
 
 
-def test_the_weights_of_the_lowest_condition_numbers_are_chosen_in_their_order() -> None:
+def test_weights_with_the_lowest_condition_numbers_are_chosen_in_order() -> None:
     largest = {"a": 9.0, "b": 2.0, "c": 5.0, "d": 3.0, "e": 7.0}
     made = {name: weight([size, 1.0, 1.0], seed) for seed, (name, size) in enumerate(largest.items())}
     conditions = {name: float(np.linalg.cond(each.double().numpy())) for name, each in made.items()}
@@ -28,8 +28,8 @@ def test_the_weights_of_the_lowest_condition_numbers_are_chosen_in_their_order()
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.25, 1.0])
-def test_a_direction_that_the_weight_had_not_is_scaled_and_all_others_stay(kept: float) -> None:
-    """The weight knows 16 of 24 outputs; what is added lies in two of the others, so it is an intruder, and large."""
+def test_a_new_direction_is_scaled_and_all_others_stay(kept: float) -> None:
+    """The weight uses 16 of 24 outputs. The added direction lies in two others and is large, so it is an intruder."""
     basis = rotation(24, 0)
     before = basis[:, :16] @ torch.diag(torch.linspace(1, 2, 16)) @ rotation(16, 1)
     inside = 0.1 * basis[:, :1] @ rotation(16, 2)[:1]
@@ -44,6 +44,6 @@ def test_a_direction_that_the_weight_had_not_is_scaled_and_all_others_stay(kept:
     np.testing.assert_allclose(found.double().numpy(), expected, atol=1e-5)
 
 
-def test_a_weight_that_only_grew_has_none() -> None:
+def test_a_scaled_weight_has_no_intruders() -> None:
     before = weight([3.0, 2.0, 1.0, 0.5], 3)
     assert torch.allclose(with_fewer_intruders(before, 1.5 * before, 0.0), 1.5 * before)
