@@ -52,19 +52,19 @@ class Teacher:
     def _of_logits(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
         """Returns the loss, and the summed divergence from the teacher's logits, of one pass."""
         packed, positions, targets = part.packed(), part.asked(), part.answers()
-        wanted: list[LinearScores] = []
+        teachers: list[LinearScores] = []
 
-        def kept(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            wanted.append(LinearScores(hidden, weight, bias))
+        def keep(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            teachers.append(LinearScores(hidden, weight, bias))
             return hidden.new_zeros(1)
 
         def compared(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             loss, _ = linear_cross_entropy(hidden, weight, bias, targets)
             scores = LinearScores(hidden, weight, bias)
-            return torch.stack((loss, linear_divergence(scores, wanted[0], self._options.temperature)))
+            return torch.stack((loss, linear_divergence(scores, teachers[0], self._options.temperature)))
 
         with self._as_trained(part.device):
-            compared_at(self.model, packed, positions, kept)
+            compared_at(self.model, packed, positions, keep)
         loss, distance = compared_at(model, packed, positions, compared)
         return loss, distance
 
@@ -72,9 +72,9 @@ class Teacher:
         """Returns the loss of one pass, and its summed mean squared difference from the teacher's last states."""
         packed, positions = part.packed(), part.asked()
         with self._as_trained(part.device):
-            wanted = states_of(self.model, packed).index_select(0, positions)
+            teachers = states_of(self.model, packed).index_select(0, positions)
         loss, states = loss_and_states(model, packed, positions, part.answers())
-        difference = states.index_select(0, positions).float() - wanted.float()
+        difference = states.index_select(0, positions).float() - teachers.float()
         return loss, difference.square().mean(1).sum()
 
     @contextmanager

@@ -83,16 +83,16 @@ def test_cut_short_says_how_much_of_the_window_was_reached() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "floor", "told"), [("wsd", 0.0, 1), ("cosine", 0.1, 1), ("constant", 0.0, 0), ("linear", 1.0, 0)]
+    ("schedule", "floor", "warnings"), [("wsd", 0.0, 1), ("cosine", 0.1, 1), ("constant", 0.0, 0), ("linear", 1.0, 0)]
 )
 def test_a_falling_learning_rate_is_warned_of_once(
-    schedule: Any, floor: float, told: int, capsys: pytest.CaptureFixture[str]
+    schedule: Any, floor: float, warnings: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _warn_of_decay.cache_clear()
     config = Config(training=TrainingConfig(schedule=schedule, floor_fraction=floor))
     for _ in range(2):
         WindowAverage(AverageOptions()).check(config, Path())
-    assert capsys.readouterr().err.count(f"warning: training.schedule {schedule} lowers") == told
+    assert capsys.readouterr().err.count(f"warning: training.schedule {schedule} lowers") == warnings
 
 
 def test_merge_returns_nothing_on_ranks_without_weights() -> None:

@@ -1,4 +1,4 @@
-"""A word is predicted with all its tokens or not at all, for every family of tokenizers."""
+"""Words, entities and spans are predicted whole, for every family of tokenizers."""
 
 from math import sqrt
 
@@ -27,7 +27,7 @@ texts = st.lists(
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=40)
 @given(texts=texts, length=st.integers(1, 40), fraction=st.sampled_from([0.15, 0.4, 0.02]), seed=st.integers(0, 99))
-def test_whole_words_and_never_special_tokens(
+def test_whole_words_are_predicted_and_never_special_tokens(
     family: str, texts: list[str], length: int, fraction: float, seed: int
 ) -> None:
     tokenizer = FAMILIES[family]()
@@ -60,12 +60,12 @@ def test_the_expected_share_of_words_is_the_mask_fraction(family: str) -> None:
     special = torch.tensor([tokenizer.token_to_id(name) for name in SPECIAL])
     ordinary = ~torch.isin(batch.tokens, special) & batch.real
     shares = corrupted.positions.sum(1).double() - 0.3 * ordinary.sum(1)
-    full = shares[batch.lengths == 32]  # the last row may be one word
+    full = shares[batch.lengths == 32]  # the last row may hold a single word
     assert abs(float(full.mean())) < 4 * float(full.std()) / sqrt(len(full))
 
 
-def test_tokens_of_a_word_are_replaced_each_by_itself() -> None:
-    """As in BERT's whole-word code: some words are shown partly masked."""
+def test_tokens_of_a_word_are_replaced_independently() -> None:
+    """As in BERT's whole-word code, some words are only partly masked."""
     tokenizer = FAMILIES["wordpiece"]()
     batch = packed(tokenizer, ["qxqxqx"], 16, copies=2000)
     corrupted = make(ObjectiveConfig(kind="whole_word"), wrapped(tokenizer), 0).corrupt(batch)
@@ -76,7 +76,7 @@ def test_tokens_of_a_word_are_replaced_each_by_itself() -> None:
     assert float(masked.double().mean() / 6) == pytest.approx(0.8, abs=0.02)
 
 
-def test_draws_are_by_address() -> None:
+def test_draws_do_not_depend_on_padding() -> None:
     tokenizer = FAMILIES["byte-level"]()
     objective = make(ObjectiveConfig(kind="whole_word"), wrapped(tokenizer), 0)
     whole = packed(tokenizer, ["the gradient of abcabc is in a matrix and more words " * 3], 24)
@@ -121,7 +121,7 @@ def test_entities_and_words_are_predicted_whole(family: str) -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 1.0])
-def test_shares_are_met_on_average(fraction: float) -> None:
+def test_the_share_of_entities_is_met_on_average(fraction: float) -> None:
     batch, ordinary, corrupted = corrupted_rows(fraction, SPANS)
     inside = batch.marks[ENTITIES]
     wanted = 0.4 * int(ordinary[0].sum())
@@ -130,12 +130,12 @@ def test_shares_are_met_on_average(fraction: float) -> None:
     assert means == pytest.approx([from_entities, wanted - from_entities], abs=0.12)
 
 
-def test_without_entities_words_fill_up() -> None:
+def test_words_replace_missing_entities() -> None:
     _, ordinary, corrupted = corrupted_rows(0.5, [])
     assert float(corrupted.positions.sum(1).double().mean()) == pytest.approx(0.4 * int(ordinary[0].sum()), abs=0.1)
 
 
-def test_without_words_entities_fill_up() -> None:
+def test_entities_replace_missing_words() -> None:
     words = [(TEXT.index(f" {word} ") + 1, TEXT.index(f" {word} ") + 1 + len(word)) for word in TEXT.split()[1:-1]]
     batch, ordinary, corrupted = corrupted_rows(0.5, [(0, 3), *words, (len(TEXT) - 5, len(TEXT))])
     assert torch.equal(batch.marks[ENTITIES] & batch.real, ordinary)
@@ -152,7 +152,7 @@ def objective(config: ObjectiveConfig = CONFIG, seed: int = 0) -> SpanMasking:
 
 
 def words_of_one_token(rows: int, length: int, starts: tuple[int, ...] = (0,)) -> Batch:
-    """Rows of ordinary tokens, each a word."""
+    """Returns rows of ordinary tokens, each of which is a word."""
     numbers, every = torch.arange(rows), torch.ones(rows, length, dtype=torch.bool)
     begins = torch.zeros_like(every)
     begins[:, starts] = True
@@ -160,7 +160,7 @@ def words_of_one_token(rows: int, length: int, starts: tuple[int, ...] = (0,)) -
     return Batch(tokens, torch.full((rows,), length), numbers * 0, numbers, begins, {WORD_STARTS: every})
 
 
-def test_lengths_have_spanberts_mean() -> None:
+def test_span_lengths_have_spanberts_mean() -> None:
     chances = length_distribution(0.2, 10)
     assert float((chances * torch.arange(1, 11)).sum()) == pytest.approx(3.8, abs=0.01)
     for n in range(10):
@@ -169,7 +169,7 @@ def test_lengths_have_spanberts_mean() -> None:
 
 @pytest.mark.parametrize(("stop", "longest"), [(0.2, 10), (0.5, 3), (0.9, 1)])
 def test_spans_have_the_lengths_of_the_truncated_geometric_distribution(stop: float, longest: int) -> None:
-    """All that end inside the row: of a row's first n spans, with n fixed, none is left out for its length."""
+    """Counts the first n spans of each row, with n so small that all fit. Otherwise long spans would be missing."""
     config = ObjectiveConfig(kind="span", span_stop=stop, span_max_words=longest)
     batch = words_of_one_token(2000, 5 * longest)
     heads = objective(config).heads(batch, batch.real)
@@ -183,7 +183,7 @@ def test_spans_have_the_lengths_of_the_truncated_geometric_distribution(stop: fl
 
 
 def test_every_position_is_predicted_about_as_often() -> None:
-    """At the ends of a row spans are cut, and short ones a little likelier to fit: up to some percent there."""
+    """At the ends of a row, spans are cut and short spans fit more easily, which changes the share by some percent."""
     batch = words_of_one_token(20_000, 100)
     share = objective().corrupt(batch).positions.double().mean(0)
     assert abs(float(share.mean()) - 0.15) < 1e-3
@@ -191,7 +191,7 @@ def test_every_position_is_predicted_about_as_often() -> None:
     assert (share - 0.15).abs().max() < 0.02
 
 
-def test_spans_are_drawn_anew_in_each_epoch_and_row() -> None:
+def test_each_epoch_and_row_has_new_spans() -> None:
     batch = words_of_one_token(2, 60)
     again = Batch(batch.tokens, batch.lengths, batch.epochs + 1, batch.rows, batch.starts, batch.marks)
     first, second = (objective().heads(each, each.real) for each in (batch, again))
@@ -224,7 +224,7 @@ def test_spans_hold_whole_words_and_stay_inside_documents() -> None:
     assert longest > 5
 
 
-def test_a_span_is_masked_replaced_or_kept_as_a_whole() -> None:
+def test_a_span_is_masked_replaced_or_unchanged_as_a_whole() -> None:
     batch = words_of_one_token(3000, 40)
     made = objective(ObjectiveConfig(kind="span", mask_token_fraction=0.6, random_token_fraction=0.2))
     corrupted = made.corrupt(batch)

@@ -1,4 +1,4 @@
-"""Which tokens are predicted, what is shown in their place, and the loss."""
+"""Masking: which tokens are predicted, what the model sees at their positions, and the loss."""
 
 from collections import Counter
 from dataclasses import replace
@@ -61,7 +61,7 @@ def batch_of(rows: list[list[int]], numbers: list[int] | None = None, epoch: int
 
 
 def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[list[int]]:
-    """Rows as packing makes them: special tokens anywhere, about one in eight."""
+    """Returns rows like those of packing, in which about one token in eight is special."""
     draw = np.random.default_rng(seed)
     lengths = draw.integers(shortest, longest + 1, count)
     return [
@@ -85,13 +85,13 @@ def test_the_number_of_predictions_is_exact(tokenizer: PreTrainedTokenizerFast, 
 
 
 def test_ties_are_rounded_as_python_does(objective: MaskedLanguageModelling) -> None:
-    """0.15 x 190 = 28.5, which in single precision would be a little more."""
+    """0.15 x 190 = 28.5, which single precision would round up."""
     for ordinary in (10, 30, 190, 350, 390, 510):
         corrupted = objective.corrupt(batch_of([[7] * ordinary]))
         assert int(corrupted.positions.sum()) == round(0.15 * ordinary)
 
 
-def test_what_is_shown_and_what_is_asked(objective: MaskedLanguageModelling) -> None:
+def test_inputs_and_targets(objective: MaskedLanguageModelling) -> None:
     rows = random_rows(200, 5, 80)
     batch = batch_of(rows)
     corrupted = objective.corrupt(batch)
@@ -103,7 +103,9 @@ def test_what_is_shown_and_what_is_asked(objective: MaskedLanguageModelling) -> 
 
 
 @pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5)])
-def test_shares_of_masked_random_and_kept(tokenizer: PreTrainedTokenizerFast, mask: float, random: float) -> None:
+def test_shares_of_masked_random_and_unchanged_tokens(
+    tokenizer: PreTrainedTokenizerFast, mask: float, random: float
+) -> None:
     config = ObjectiveConfig(mask_token_fraction=mask, random_token_fraction=random)
     objective = MaskedLanguageModelling(config, tokenizer, seed=1)
     rows = [[token] * 100 for token in range(5, 154)] * 4  # so that a random token is seldom the row's own
@@ -117,7 +119,7 @@ def test_shares_of_masked_random_and_kept(tokenizer: PreTrainedTokenizerFast, ma
         return abs(count - share * n) <= 4 * sqrt(n * share * (1 - share))
 
     assert close(int(is_mask.sum()), mask)
-    assert close(int(is_kept.sum()), 1 - mask - random + random / 149)  # one in 149 is drawn to be what it was
+    assert close(int(is_kept.sum()), 1 - mask - random + random / 149)  # one random token in 149 is the original one
     drawn = Counter(shown[~is_mask & ~is_kept].tolist())
     assert not drawn.keys() & set(SPECIAL)
     if random:
@@ -126,7 +128,7 @@ def test_shares_of_masked_random_and_kept(tokenizer: PreTrainedTokenizerFast, ma
         assert all(abs(count - expected) < 6 * sqrt(expected) for count in drawn.values())
 
 
-def test_each_position_is_predicted_as_often(objective: MaskedLanguageModelling) -> None:
+def test_each_position_is_equally_likely_to_be_predicted(objective: MaskedLanguageModelling) -> None:
     rows = [[2, *range(20, 60), 3]] * 4000
     chosen = objective.corrupt(batch_of(rows)).positions.sum(0)
     assert chosen[[0, -1]].tolist() == [0, 0]
@@ -134,8 +136,8 @@ def test_each_position_is_predicted_as_often(objective: MaskedLanguageModelling)
     assert (chosen[1:-1] - expected).abs().max() < 4.5 * sqrt(expected)
 
 
-def test_positions_and_replacements_are_drawn_apart(objective: MaskedLanguageModelling) -> None:
-    """Else the positions with the smallest numbers would always be the masked ones."""
+def test_positions_and_replacements_are_drawn_independently(objective: MaskedLanguageModelling) -> None:
+    """Otherwise the positions with the smallest numbers would always be the masked ones."""
     rows = [list(range(20, 60))] * 3000
     corrupted = objective.corrupt(batch_of(rows))
     masked = (corrupted.input_ids == MASK).sum(0) / corrupted.positions.sum(0)
@@ -143,7 +145,7 @@ def test_positions_and_replacements_are_drawn_apart(objective: MaskedLanguageMod
 
 
 def same(left: Corrupted, right: Corrupted, places: list[int], length: int) -> None:
-    """Rows `places` of `right`, cut at `length`, are the rows of `left`."""
+    """Checks that the rows `places` of `right`, cut at `length`, equal the rows of `left`."""
     for name in ("input_ids", "positions", "real"):
         assert torch.equal(getattr(left, name)[:, :length], getattr(right, name)[places][:, :length])
 
@@ -177,8 +179,8 @@ def test_seed_epoch_and_row_each_change_the_masks(
 
 
 @pytest.mark.parametrize("row", [[2], [2, 3], [1] * 30, [4, 4, 2, 3, 0]])
-def test_a_row_of_special_tokens_still_gives_a_target(objective: MaskedLanguageModelling, row: list[int]) -> None:
-    """One prediction at least: the mean over no predictions would not be a number."""
+def test_a_row_of_special_tokens_still_has_a_target(objective: MaskedLanguageModelling, row: list[int]) -> None:
+    """There must be at least one prediction, since a mean over none is undefined."""
     batch = batch_of([row, list(range(20, 40))])
     corrupted = objective.corrupt(batch)
     assert int(corrupted.positions[0].sum()) == max(1, round(0.15 * len(row)))
@@ -210,13 +212,13 @@ def test_losses_are_cross_entropy_on_all_logits(objective: MaskedLanguageModelli
     assert losses.dtype == torch.float32
     assert losses.shape == corrupted.targets.shape
     assert torch.allclose(losses.double(), expected, atol=1e-5)
-    assert losses.std() > 0.1  # else any order would pass
+    assert losses.std() > 0.1  # so that the order matters
 
 
-def test_summed_and_divided_once_the_sharding_does_not_matter(
+def test_splitting_a_step_does_not_change_its_loss_and_gradient(
     objective: MaskedLanguageModelling, tiny_bert: Path
 ) -> None:
-    """Loss and gradient of a step: rows of unequal length, so that the mean of means would be another number."""
+    """Compares a step's loss and gradient on rows of unequal length, where a mean of means would differ."""
     model = load_model(tiny_bert)
     corrupted = objective.corrupt(batch_of(random_rows(12, 1, 60)))
     count = len(corrupted.targets)
@@ -240,7 +242,7 @@ def test_summed_and_divided_once_the_sharding_does_not_matter(
     assert abs(np.mean(means) - loss) > 1e-3
 
 
-def test_batch_of_columns_as_the_corpus_gives_them() -> None:
+def test_a_batch_is_made_from_the_corpus_columns() -> None:
     columns = {
         "tokens": np.array([[5, 65_535], [6, 0]], np.uint16),
         "lengths": np.array([2, 1], np.int32),
@@ -250,7 +252,7 @@ def test_batch_of_columns_as_the_corpus_gives_them() -> None:
         "word_starts": np.array([[True, True], [True, False]]),
     }
     for column in columns.values():
-        column.flags.writeable = False  # as Ray hands them over
+        column.flags.writeable = False  # as Ray returns arrays
     batch = Batch.of(columns)
     assert {batch.tokens.dtype, batch.lengths.dtype, batch.epochs.dtype, batch.rows.dtype} == {torch.int64}
     assert batch.starts.tolist() == [[True, False], [True, False]]
@@ -261,9 +263,9 @@ def test_batch_of_columns_as_the_corpus_gives_them() -> None:
     assert batch.real.tolist() == [[True, True], [True, False]]
 
 
-def test_another_vocabulary_of_special_tokens(tiny_bert: Path) -> None:
+def test_added_special_tokens_are_not_predicted(tiny_bert: Path) -> None:
     tokenizer = load_tokenizer(tiny_bert)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["data"]})  # an ordinary word until now
+    tokenizer.add_special_tokens({"additional_special_tokens": ["data"]})  # was an ordinary word
     data = tokenizer.convert_tokens_to_ids("data")
     config = replace(ObjectiveConfig(), mask_token_fraction=0.0, random_token_fraction=1.0)
     corrupted = MaskedLanguageModelling(config, tokenizer, 0).corrupt(batch_of([[data, 20, 21] * 30] * 50))
@@ -275,14 +277,14 @@ shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, m
 
 
 def row_of(units: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Starts and eligible tokens of a row, from each unit's tokens and how many of them are eligible."""
+    """Returns starts and eligible tokens of a row, from each unit's numbers of tokens and of eligible tokens."""
     starts = [place == 0 for tokens, _ in units for place in range(tokens)]
     eligible = [place < count for tokens, count in units for place in range(tokens)]
     return torch.tensor([starts]), torch.tensor([eligible])
 
 
 @given(shapes)
-def test_heads_and_sizes(units: list[tuple[int, int]]) -> None:
+def test_heads_and_lengths_of_units(units: list[tuple[int, int]]) -> None:
     starts, eligible = row_of(units)
     heads = heads_of(starts)
     size = unit_lengths(heads, eligible)
@@ -305,7 +307,7 @@ def by_hand(order: list[float], size: list[int], budget: float, crossing: float)
 
 
 @given(shapes, st.floats(0, 1), st.integers(0, 99))
-def test_units_are_taken_as_by_hand(units: list[tuple[int, int]], share: float, seed: int) -> None:
+def test_taken_units_equal_those_by_hand(units: list[tuple[int, int]], share: float, seed: int) -> None:
     starts, eligible = row_of(units)
     size = unit_lengths(heads_of(starts), eligible)
     budget = share * float(eligible.sum())
@@ -328,7 +330,7 @@ def test_the_expected_number_of_tokens_is_the_budget() -> None:
     assert counts.max() < budget + 9
 
 
-def test_at_least_one_is_the_first_in_order_and_only_where_there_is_none() -> None:
+def test_at_least_one_takes_the_first_unit_where_none_is_taken() -> None:
     order = torch.tensor([[0.1, 0.5, 0.3], [0.1, 0.5, 0.3]], dtype=torch.float64)
     size = torch.tensor([[0, 2, 1], [1, 1, 1]])
     taken = torch.tensor([[False, False, False], [False, True, False]])
@@ -346,7 +348,7 @@ def mix(value: int) -> int:
 
 
 def reference(seed: int, stream: int, epoch: int, row: int, position: int) -> float:
-    """The construction in Python's own integers: a SplitMix64 generator for each row of each epoch of each stream."""
+    """Computes a number with Python integers, by a SplitMix64 generator per row of each epoch of each stream."""
     state = (seed + stream * GOLDEN) & LOW_64_BITS
     for number in (epoch, row):
         state = (mix(state) + number * GOLDEN) & LOW_64_BITS
@@ -358,7 +360,7 @@ def draw(seed: int, stream: int, epochs: list[int], rows: list[int], length: int
     return uniform(seed, stream, torch.tensor(epochs), torch.tensor(rows), length).numpy()
 
 
-def test_reference_is_splitmix64() -> None:
+def test_the_reference_is_splitmix64() -> None:
     """The first numbers of Vigna's implementation for seed 0."""
     assert [mix(n * GOLDEN & LOW_64_BITS) for n in (1, 2, 3)] == [
         0xE220A8397B1DCDAF,
@@ -373,7 +375,7 @@ def test_reference_is_splitmix64() -> None:
     st.lists(st.tuples(INT64, INT64), min_size=1, max_size=4),
     st.integers(1, 20),
 )
-def test_equals_the_reference(seed: int, stream: int, addresses: list[tuple[int, int]], length: int) -> None:
+def test_uniform_equals_the_reference(seed: int, stream: int, addresses: list[tuple[int, int]], length: int) -> None:
     epochs, rows = ([pair[i] for pair in addresses] for i in (0, 1))
     expected = [[reference(seed, stream, *pair, position) for position in range(length)] for pair in addresses]
     values = draw(seed, stream, epochs, rows, length)
@@ -381,7 +383,7 @@ def test_equals_the_reference(seed: int, stream: int, addresses: list[tuple[int,
     assert values.tolist() == expected
 
 
-def test_independent_of_company_and_length() -> None:
+def test_uniform_does_not_depend_on_other_rows_or_length() -> None:
     epochs, rows = [0, 3, 0, 7, 3], [5, 5, 10**12, 0, 6]
     together = draw(1, 2, epochs, rows, 100)
     for place, (epoch, row) in enumerate(zip(epochs, rows, strict=True)):
@@ -389,7 +391,7 @@ def test_independent_of_company_and_length() -> None:
         assert np.array_equal(draw(1, 2, [9, epoch], [9, row], 17)[1], together[place, :17])
 
 
-def test_every_part_of_the_address_counts() -> None:
+def test_every_part_of_the_address_changes_the_numbers() -> None:
     base = (0, 0, 0, 0)
     addresses = {base} | {tuple(step if i == j else 0 for j in range(4)) for i in range(4) for step in (1, 2, 1000)}
     drawn = [draw(seed, stream, [epoch], [row], 8) for seed, stream, epoch, row in sorted(addresses)]
@@ -409,7 +411,7 @@ DIRECTIONS = {
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_uniform_in_every_direction(direction: str) -> None:
+def test_numbers_are_uniform_in_every_direction(direction: str) -> None:
     values = DIRECTIONS[direction]()
     assert values.min() >= 0
     assert values.max() < 1
@@ -417,13 +419,13 @@ def test_uniform_in_every_direction(direction: str) -> None:
     assert abs(np.corrcoef(values[1:], values[:-1])[0, 1]) < 4 / np.sqrt(len(values))
 
 
-def test_streams_are_unrelated() -> None:
+def test_streams_are_uncorrelated() -> None:
     values = np.array([draw(3, stream, [0] * 100, list(range(100)), 200).ravel() for stream in range(3)])
     assert np.abs(np.corrcoef(values) - np.eye(3)).max() < 4 / np.sqrt(N)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_same_on_a_gpu() -> None:
+def test_uniform_is_the_same_on_a_gpu() -> None:
     epochs, rows = torch.arange(50) % 3, torch.arange(50) * 10**9
     assert torch.equal(uniform(7, 1, epochs.cuda(), rows.cuda(), 64).cpu(), uniform(7, 1, epochs, rows, 64))
 
@@ -436,13 +438,13 @@ def corrupted(kind: str) -> Corrupted:
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
-def test_what_an_objective_asks_for_is_what_is_prepared(kind: str) -> None:
+def test_an_objectives_columns_are_those_that_are_prepared(kind: str) -> None:
     config = ObjectiveConfig(kind=kind)
     assert make(config, wrapped(wordpiece()), 0).columns() == Form.of(config).marks
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
-def test_every_kind_gives_targets_in_each_row(kind: str) -> None:
+def test_every_kind_has_targets_in_each_row(kind: str) -> None:
     made = corrupted(kind)
     assert made.positions.any(1).all()
     assert not (made.positions & ~made.real).any()

@@ -1,4 +1,4 @@
-"""The next token, wherever there is one in the same document; the loss is the model's own."""
+"""Causal language modelling predicts each next token of the same document, with the model's own loss."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ LENGTH = 8
 
 
 def batch() -> Batch:
-    """The documents in rows of 8: the last is cut after its first token; the second row has 3 tokens of filling."""
+    """Returns documents in rows of 8: the last is cut after its first token; the second row has 3 tokens of padding."""
     tokens = [token for document in DOCUMENTS for token in document]
     starts = [place == 0 for document in DOCUMENTS for place in range(len(document))]
     rows = np.zeros((2, LENGTH), np.int64)
@@ -56,7 +56,7 @@ def models() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_losses_are_those_of_each_document_alone(kind: str) -> None:
+def test_losses_equal_those_of_each_document_separately(kind: str) -> None:
     torch.manual_seed(0)
     model: PreTrainedModel = models()[kind]().eval()
     pieces = [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[2], DOCUMENTS[3][:1], DOCUMENTS[3][1:]]

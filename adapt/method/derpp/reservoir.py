@@ -69,14 +69,14 @@ class Reservoir:
 
     def offer(self, rows: Sequence[KeptRow]) -> None:
         """Adds rows, then drops the rows with the largest priorities that do not fit."""
-        everyone, taken = sorted([*self.rows, *rows], key=lambda row: row.priority), 0
-        for number, row in enumerate(everyone):
+        all_rows, taken = sorted([*self.rows, *rows], key=lambda row: row.priority), 0
+        for number, row in enumerate(all_rows):
             taken += row.bytes
             if taken > self._budget or row.priority >= self.bound:
                 self.bound = min(self.bound, row.priority)
-                del everyone[number:]
+                del all_rows[number:]
                 break
-        self.rows = everyone
+        self.rows = all_rows
 
     def draw(self, count: int, *address: int) -> list[KeptRow]:
         """Draws `count` different rows uniformly, or all if there are fewer, seeded by the address (seed, step)."""
@@ -227,10 +227,10 @@ def _of_all_ranks(kept: list[KeptRow], states: Tensor) -> list[KeptRow]:
     """
     if is_alone():
         return kept
-    everyone: list[list[tuple[float, Tensor, Tensor, Tensor]]] = [[]] * dist.get_world_size()
-    told = [(row.priority, row.inputs, row.marks, row.targets) for row in kept]
-    dist.all_gather_object(everyone, told, group=among_hosts())
-    rows = [row for rank in everyone for row in rank]
+    of_ranks: list[list[tuple[float, Tensor, Tensor, Tensor]]] = [[]] * dist.get_world_size()
+    own_rows = [(row.priority, row.inputs, row.marks, row.targets) for row in kept]
+    dist.all_gather_object(of_ranks, own_rows, group=among_hosts())
+    rows = [row for rank in of_ranks for row in rank]
     own = torch.cat([states[:0].half(), *(row.states for row in kept)])
     parts = gathered(own)[0].split([len(targets) for *_, targets in rows])
     return [KeptRow(*row, part.clone()) for row, part in zip(rows, parts, strict=True)]

@@ -151,10 +151,6 @@ def compensated(gradient: Tensor, embedding: Tensor, steepness: float, steepest:
     return torch.where((embedding.abs() >= MOST) & (found * embedding < 0), 0.0, found)
 
 
-PARTS = "first", "second"
-"""The linear layers of a plugin."""
-
-
 def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Computes how much earlier domains use each parameter of the plugins.
 

@@ -1,4 +1,4 @@
-"""The contrast against one that takes every document alone, in loops."""
+"""The contrast of DAS, compared with a computation by loops that embeds every document separately."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -37,7 +37,7 @@ def importance(model: Any) -> dict[Kind, Tensor]:
 
 
 def rows(texts: list[Tensor]) -> Corrupted:
-    """Documents in rows of 12 places, as whole as they fit, with a prediction at every third place."""
+    """Puts whole documents into rows of 12 tokens, with a prediction at every third position."""
     filled: list[list[Tensor]] = [[]]
     for text in texts:
         if sum(map(len, filled[-1])) + len(text) > ROW:
@@ -57,7 +57,7 @@ def rows(texts: list[Tensor]) -> Corrupted:
 
 
 def by_hand(first: Tensor, second: Tensor, previous: Tensor | None) -> Tensor:
-    """The formula, written out."""
+    """Computes the formula of the contrast by loops."""
 
     def closeness(one: Tensor, other: Tensor) -> Tensor:
         return (cosine_similarity(one, other, dim=0) / TEMPERATURE).exp()
@@ -72,13 +72,13 @@ def by_hand(first: Tensor, second: Tensor, previous: Tensor | None) -> Tensor:
 
 
 def pooled(model: Any, text: Tensor, gates: Gates | None = None, values: Any = None) -> Tensor:
-    """The mean of a document's last hidden states, by a pass of its own."""
+    """Returns the mean of a document's last hidden states, from a separate pass."""
     with gates.set(values) if gates else nullcontext():
         return last_hidden_state(model, Packed.single(text)).mean(0)
 
 
-def alone(model: Any, texts: list[Tensor], cost: str, values: Any, gates: Gates | None) -> Tensor:
-    """What the contrast should be, where there is no dropout: each document embedded by itself, view by view."""
+def separately(model: Any, texts: list[Tensor], cost: str, values: Any, gates: Gates | None) -> Tensor:
+    """Computes the expected contrast without dropout: each document is embedded separately, view by view."""
     first, second = (torch.stack([pooled(model, text) for text in texts]) for _ in range(2))
     previous = None
     if gates:
@@ -94,7 +94,7 @@ def gradients(model: Any, loss: Tensor) -> dict[str, Tensor]:
 
 
 def passed(contrast: Contrast, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The summed loss of a step's micro-batches, each document's contrast, and the gradient of the first and a mean."""
+    """Returns a step's summed loss, each document's contrast, and the gradient of the first plus the mean contrast."""
     model.zero_grad()
     total, every = torch.zeros(()), []
     for loss, added, each in contrast.losses(model, parts):
@@ -110,20 +110,20 @@ def draw(count: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("known", [True, False])
-def test_info_nce_is_the_formula(count: int, known: bool) -> None:
+def test_info_nce_equals_the_formula(count: int, known: bool) -> None:
     first, second, previous = draw(count, 1), draw(count, 2), draw(count, 3) if known else None
     found = info_nce(first, second, previous, TEMPERATURE, most=5)
     torch.testing.assert_close(found, by_hand(first, second, previous), rtol=1e-5, atol=1e-6)
 
 
-def test_info_nce_of_nothing_is_nothing() -> None:
+def test_info_nce_without_other_documents_is_0() -> None:
     found = info_nce(draw(0, 1), draw(0, 2), draw(0, 3), TEMPERATURE, most=5)
     assert (found.shape, found.sum()) == ((0,), 0)
-    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # nothing to take it for
+    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # no other document
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(9, [7]), (7, [7]), (6, [3, 4]), (3, [2, 2, 3]), (1, [1] * 7)])
-def test_documents_are_told_apart_in_groups_of_about_equal_size(most: int, sizes: list[int]) -> None:
+def test_documents_are_compared_in_groups_of_about_equal_size(most: int, sizes: list[int]) -> None:
     views = [draw(7, seed) for seed in range(3)]
     expected = [by_hand(*group) for group in zip(*(view.split(sizes) for view in views), strict=True)]
     torch.testing.assert_close(info_nce(*views, TEMPERATURE, most), torch.cat(expected), rtol=1e-5, atol=1e-6)
@@ -132,15 +132,15 @@ def test_documents_are_told_apart_in_groups_of_about_equal_size(most: int, sizes
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("cost", ["exact", "lean"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_value_and_gradient_are_those_of_documents_taken_alone(family: str, cost: Any, known: bool) -> None:
-    """The pass of previous knowledge gets a gradient in `exact` alone; values are the same."""
+def test_packed_documents_give_the_same_contrast_as_separate_ones(family: str, cost: Any, known: bool) -> None:
+    """The pass of earlier knowledge gets a gradient only in `exact`; the values are the same."""
     model, texts = ready(family), documents(*LENGTHS)
     gates, values = (Gates(model), importance(model)) if known else (None, None)
     seen = rows(texts)
     loss, each, found = passed(Contrast(config(contrast_cost=cost), gates, values), model, seen)
 
     model = ready(family)
-    expected = alone(model, texts, cost, values, Gates(model) if known else None)
+    expected = separately(model, texts, cost, values, Gates(model) if known else None)
     expected_loss = loss_at(model, seen.packed(), seen.asked(), seen.targets)
     torch.testing.assert_close(each, expected.detach(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(loss, expected_loss.detach(), rtol=1e-5, atol=1e-4)
@@ -152,10 +152,10 @@ def test_value_and_gradient_are_those_of_documents_taken_alone(family: str, cost
 
 @pytest.mark.parametrize("cost", ["exact", "lean"])
 @pytest.mark.parametrize("family", ["llama", "modernbert"])
-def test_injected_dropout_is_in_every_view_but_the_objectives(
+def test_injected_dropout_is_in_every_view_except_the_objectives(
     family: str, cost: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropout is replaced by a factor, so that views can be taken again, document by document."""
+    """Dropout is replaced by a factor, so that views can be recomputed document by document."""
     monkeypatch.setattr("adapt.method.das.contrast.QuickDropout", lambda p: lambda states: p * states)
     model, texts = ready(family).train(), documents(*LENGTHS)
     gates, values, views = Gates(model), importance(model), injected(model, 0.5)
@@ -193,7 +193,7 @@ def test_exact_and_lean_differ_in_their_gradient() -> None:
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_moved_documents_take_their_contrast_with_them(cost: Any) -> None:
+def test_reordering_documents_does_not_change_their_contrast(cost: Any) -> None:
     model, texts = ready("bert"), documents(6, 6, 6, 6, 6, 6)
     contrast = Contrast(config(contrast_cost=cost, economy_fraction=0.99), Gates(model), importance(model))
     order = [3, 0, 5, 1, 4, 2]
@@ -205,25 +205,25 @@ def test_moved_documents_take_their_contrast_with_them(cost: Any) -> None:
 
 @pytest.fixture
 def views(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
-    """What is compared, call by call."""
+    """Records the compared views of each call."""
     seen: list[tuple[Tensor, ...]] = []
     compare = module.info_nce
 
-    def noted(*arguments: Any) -> Tensor:
+    def recorded(*arguments: Any) -> Tensor:
         seen.append(tuple(each for each in arguments[:3] if each is not None))
         return compare(*arguments)
 
-    monkeypatch.setattr(module, "info_nce", noted)
+    monkeypatch.setattr(module, "info_nce", recorded)
     return seen
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_two_views_of_a_document_differ_by_dropout_alone(cost: Any, views: list) -> None:
-    """So each is nearest to the other view of its own document."""
+def test_two_views_of_a_document_differ_only_by_dropout(cost: Any, views: list) -> None:
+    """So each view is nearest to the other view of the same document."""
     model = ready("bert").train()
     for layer in model.modules():
         if isinstance(layer, torch.nn.Dropout):
-            layer.p = 0.02  # with more, this small model takes one document for another
+            layer.p = 0.02  # with more dropout, this small model confuses documents
     torch.manual_seed(0)
     passed(Contrast(config(contrast_cost=cost), Gates(model), importance(model)), model, rows(documents(*[8] * 6)))
     ((first, second, previous),) = views
@@ -238,13 +238,13 @@ def test_two_views_of_a_document_differ_by_dropout_alone(cost: Any, views: list)
     ("fraction", "count", "taken"),
     [(0.25, 5, [0, 2]), (0.5, 5, [0, 1, 3]), (0.9, 5, [0, 1, 2, 3, 4]), (0.1, 2, [0, 1]), (0.5, 1, [0])],
 )
-def test_economy_compares_documents_from_all_over(fraction: float, count: int, taken: list[int]) -> None:
-    """At least two, so that there is something to tell apart; the loss is still of all."""
+def test_economy_compares_evenly_spaced_documents(fraction: float, count: int, taken: list[int]) -> None:
+    """It compares at least two documents. The loss is still that of all documents."""
     model, texts = ready("bert"), documents(*LENGTHS[:count])
     gates, values, seen = Gates(model), importance(model), rows(texts)
     contrast = Contrast(config(contrast_cost="economy", economy_fraction=fraction), gates, values)
     loss, each, _ = passed(contrast, model, seen)
-    expected = alone(model, [texts[number] for number in taken], "economy", values, gates)
+    expected = separately(model, [texts[number] for number in taken], "economy", values, gates)
     torch.testing.assert_close(each, expected.detach(), rtol=1e-4, atol=1e-4)
     expected_loss = loss_at(model, seen.packed(), seen.asked(), seen.targets)
     torch.testing.assert_close(loss, expected_loss.detach())
@@ -252,7 +252,7 @@ def test_economy_compares_documents_from_all_over(fraction: float, count: int, t
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("cost", COSTS)
-def test_the_head_runs_at_predictions_alone(cost: Any, known: bool) -> None:
+def test_the_head_runs_only_on_predictions(cost: Any, known: bool) -> None:
     model, seen = ready("bert"), rows(documents(*LENGTHS))
     shapes: list[Any] = []
     model.get_output_embeddings().register_forward_hook(lambda module, args, output: shapes.append(args[0].shape[:-1]))
@@ -276,7 +276,7 @@ def test_gradient_checkpointing_changes_nothing(family: str, cost: Any) -> None:
         contrast = Contrast(config(contrast_cost=cost), Gates(model), importance(model))
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        for size in (2, 1, 2, 1):  # the gates of one micro-batch are gone at the next
+        for size in (2, 1, 2, 1):  # a micro-batch must not see the gates of the one before
             torch.manual_seed(3)
             found.append(passed(contrast, model, *rows(documents(*LENGTHS)).split(size))[2])
     for number, other in enumerate(found[2:]):
@@ -285,14 +285,14 @@ def test_gradient_checkpointing_changes_nothing(family: str, cost: Any) -> None:
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_a_pass_without_predictions_and_with_a_single_token(cost: Any) -> None:
-    """As the causal objective can have it."""
+    """The causal objective can have such a pass."""
     model, (text,) = ready("gpt2"), documents(1)
     nowhere = torch.zeros(1, 1, dtype=torch.bool)
     seen = Corrupted(text[None], ~nowhere, ~nowhere, nowhere, text[:0])
     values, gates = importance(model), Gates(model)
     loss, each, found = passed(Contrast(config(contrast_cost=cost), gates, values), model, seen)
     assert loss == 0
-    torch.testing.assert_close(each, alone(model, [text], cost, values, gates).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(each, separately(model, [text], cost, values, gates).detach(), rtol=1e-4, atol=1e-5)
     assert all(gradient.isfinite().all() for gradient in found.values())
 
 
@@ -301,7 +301,7 @@ def test_a_pass_without_predictions_and_with_a_single_token(cost: Any) -> None:
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_micro_batches_change_neither_value_nor_gradient(family: str, cost: Any, known: bool, most: int) -> None:
-    """Where there is no dropout, whatever a group of documents spans."""
+    """Without dropout, for several sizes of groups."""
     seen = rows(documents(*LENGTHS, 3, 8, 2, 11, 1, 1, 1, 5))
     found = []
     for size in (100, 3, 1):
@@ -314,17 +314,17 @@ def test_micro_batches_change_neither_value_nor_gradient(family: str, cost: Any,
         torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-5)
 
 
-def drawn_alike(model: Any, contrast: Contrast, views: list[tuple[Tensor, ...]], monkeypatch: Any) -> None:
-    """That the passes of a step make those views again that were compared."""
+def check_same_dropout(model: Any, contrast: Contrast, views: list[tuple[Tensor, ...]], monkeypatch: Any) -> None:
+    """Checks that the passes of a step compute the same views again that were compared."""
     again: list[tuple[Tensor, ...]] = []
     make = contrast._trained
 
-    def noted(*arguments: Any) -> Any:
+    def recorded(*arguments: Any) -> Any:
         loss, made = make(*arguments)
         again.append(made)
         return loss, made
 
-    monkeypatch.setattr(contrast, "_trained", noted)
+    monkeypatch.setattr(contrast, "_trained", recorded)
     torch.manual_seed(0)
     passed(contrast, model, *rows(documents(*LENGTHS, 3, 8, 2, 11)).split(1))
     ((*compared,),) = views
@@ -335,20 +335,20 @@ def drawn_alike(model: Any, contrast: Contrast, views: list[tuple[Tensor, ...]],
 
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("family", ["bert", "llama"])
-def test_several_passes_draw_the_dropout_that_was_compared(
+def test_repeated_passes_draw_the_same_dropout(
     family: str, cost: Any, views: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ready(family).train()
     contrast = Contrast(config(contrast_cost=cost), Gates(model), importance(model), injected(model, 0.3))
-    drawn_alike(model, contrast, views, monkeypatch)
+    check_same_dropout(model, contrast, views, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "llama"])
-def test_compiled_layers_draw_it_too(family: str, views: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is traced is what matters; the code that a compiler makes of it is tested in `test_das`."""
+def test_compiled_layers_draw_the_same_dropout(family: str, views: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing is tested here; `test_das` tests the compiled code."""
     model = ready(family).train()
     contrast = Contrast(config(), Gates(model), importance(model), injected(model, 0.3))
     for layer in model.bert.encoder.layer if family == "bert" else model.model.layers:
         layer.compile(backend="aot_eager")
-    drawn_alike(model, contrast, views, monkeypatch)
+    check_same_dropout(model, contrast, views, monkeypatch)

@@ -1,4 +1,4 @@
-"""The contrast of general text alone: documents of the domain get the objective's loss and nothing else."""
+"""The contrast of general text only: documents of the domain get the objective's loss and nothing else."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,17 +19,17 @@ from adapt.objective.objective import CausalLanguageModelling, Corrupted
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.micro_batch import trial_pass
 from tests.job.worlds import keyed_model
-from tests.method.das.test_contrast import COSTS, LENGTHS, alone, config, gradients, importance, passed, rows
+from tests.method.das.test_contrast import COSTS, LENGTHS, config, gradients, importance, passed, rows, separately
 from tests.model.families import documents, ready
 
 pytestmark = pytest.mark.heavy
 
 TEXTS = documents(*LENGTHS, 3, 8, 2, 11, 1)
-"""In five rows: the first three, two, two, one and two."""
+"""Documents that fill five rows: three, two, two, one and two documents."""
 FIRST = 100
 NUMBERS = 4, 107, FIRST, 99, 120
 GENERAL = 3, 4, 5, 6, 8, 9
-"""The documents of the rows whose numbers are not below 100."""
+"""The documents of the rows with numbers of at least 100."""
 
 
 def mixed(numbers: tuple[int, ...] = NUMBERS) -> Corrupted:
@@ -45,10 +45,10 @@ def contrast_of(model: Any, known: bool = True, **changes: Any) -> Contrast:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("cost", "taken"), [("exact", GENERAL), ("lean", GENERAL), ("economy", (3, 5, 8))])
 @pytest.mark.parametrize("family", ["bert", "llama"])
-def test_value_and_gradient_are_those_of_general_documents_taken_alone(
+def test_only_general_documents_are_compared(
     family: str, cost: Any, taken: tuple[int, ...], known: bool, size: int
 ) -> None:
-    """However the step is cut, also into passes that have none; `economy` takes a share of them."""
+    """However the step is split, also into passes without general text; `economy` takes a share of the documents."""
     model, seen = ready(family), mixed()
     loss, each, found = passed(
         contrast_of(model, known, contrast_cost=cost, economy_fraction=0.5), model, *seen.split(size)
@@ -56,7 +56,7 @@ def test_value_and_gradient_are_those_of_general_documents_taken_alone(
 
     model = ready(family)
     gates, values = (Gates(model), importance(model)) if known else (None, None)
-    expected = alone(model, [TEXTS[number] for number in taken], cost, values, gates)
+    expected = separately(model, [TEXTS[number] for number in taken], cost, values, gates)
     expected_loss = loss_at(model, seen.packed(), seen.asked(), seen.targets)
     torch.testing.assert_close(each, expected.detach(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(loss, expected_loss.detach(), rtol=1e-5, atol=1e-4)
@@ -66,17 +66,17 @@ def test_value_and_gradient_are_those_of_general_documents_taken_alone(
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_it_is_another_contrast_than_that_of_all() -> None:
+def test_the_contrast_differs_from_that_of_all_documents() -> None:
     model, seen = ready("bert"), mixed()
     _, some, _ = passed(contrast_of(model), model, seen)
     _, every, _ = passed(Contrast(config(), Gates(model), importance(model)), model, seen)
     assert (len(some), len(every)) == (len(GENERAL), len(TEXTS))
-    assert not torch.isclose(some, every[list(GENERAL)]).any()  # fewer to be told apart from
+    assert not torch.isclose(some, every[list(GENERAL)]).any()  # there are fewer other documents
 
 
 @pytest.mark.parametrize("numbers", [NUMBERS, (0, 1, 2, 3, 4), (100, 101, 102, 103, 104)])
 @pytest.mark.parametrize("cost", COSTS)
-def test_micro_batches_change_nothing_in_groups_either(cost: Any, numbers: tuple[int, ...]) -> None:
+def test_micro_batches_change_nothing_in_groups(cost: Any, numbers: tuple[int, ...]) -> None:
     found = []
     for size in (100, 3, 1):
         model, noted = ready("bert"), []
@@ -91,7 +91,7 @@ def test_micro_batches_change_nothing_in_groups_either(cost: Any, numbers: tuple
 
 @pytest.mark.parametrize("size", [100, 2])
 @pytest.mark.parametrize("cost", COSTS)
-def test_a_step_without_general_text_is_one_of_plain_training(cost: Any, size: int) -> None:
+def test_a_step_without_general_text_is_plain_training(cost: Any, size: int) -> None:
     model, total = ready("bert"), torch.zeros(())
     seen = mixed((0, 1, 2, 3, FIRST - 1))
     for loss, added, each in contrast_of(model, contrast_cost=cost).losses(model, seen.split(size)):
@@ -115,7 +115,7 @@ def losses(method: Das, model: Any, seen: Corrupted) -> list[Tensor | None]:
     return [extra for _, extra in method.losses(model, [seen], CausalLanguageModelling(), 0, 1)]
 
 
-def test_the_report_is_of_what_was_compared() -> None:
+def test_the_report_averages_the_compared_documents() -> None:
     model = ready("bert")
     method = das(model)
     assert losses(method, model, mixed((0, 1, 2, 3, 4))) == [None]
@@ -126,20 +126,20 @@ def test_the_report_is_of_what_was_compared() -> None:
     assert method.report()["contrast"] == pytest.approx(extra.item(), rel=1e-5)
 
 
-def test_where_no_text_is_general_nothing_is_compared() -> None:
+def test_nothing_is_compared_without_general_text() -> None:
     model = ready("bert")
     assert losses(das(model, None), model, mixed()) == [None]
 
 
-def test_a_trial_of_the_memory_compares_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass of general text alone may come, and takes the most."""
+def test_a_trial_of_the_memory_use_compares_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass may consist of general text only, which needs the most memory."""
     counts, compare = [], module.info_nce
 
-    def noted(first: Tensor, *arguments: Any) -> Tensor:
+    def recorded(first: Tensor, *arguments: Any) -> Tensor:
         counts.append(len(first))
         return compare(first, *arguments)
 
-    monkeypatch.setattr(module, "info_nce", noted)
+    monkeypatch.setattr(module, "info_nce", recorded)
     model = ready("gpt2").train()
     trial_pass(model, CausalLanguageModelling(), das(model), 3, 8, "fp32")
     assert counts == [3]
@@ -153,7 +153,7 @@ def test_a_trial_of_the_memory_compares_all(monkeypatch: pytest.MonkeyPatch) -> 
         ({"replay_paths": "a", "replay_fraction": 0.0, "replay_last": 0.0}, "mixture.replay_fraction 0", "above 0"),
     ],
 )
-def test_it_is_refused_where_no_general_text_comes(tmp_path: Path, mixture: Any, said: str, fix: str) -> None:
+def test_it_is_refused_without_replayed_general_text(tmp_path: Path, mixture: Any, said: str, fix: str) -> None:
     model, asked = keyed_model(tmp_path / "model"), Config(mixture=MixtureConfig(**mixture))
     with pytest.raises(ConfigError, match=rf"das\.contrast_text is general, but .*{said}") as caught:
         Das(DasOptions(contrast_text="general")).check(asked, model)
@@ -164,12 +164,12 @@ def test_it_is_refused_where_no_general_text_comes(tmp_path: Path, mixture: Any,
 
 
 @pytest.mark.parametrize("mixture", [{}, {"replay_fraction": 0.0, "replay_last": 0.2}, {"replay_last": 0.0}])
-def test_it_goes_with_any_share_of_general_text(tmp_path: Path, mixture: dict[str, float]) -> None:
+def test_any_positive_share_of_general_text_is_accepted(tmp_path: Path, mixture: dict[str, float]) -> None:
     asked = Config(mixture=MixtureConfig(replay_paths="a", **mixture))
     Das(DasOptions(contrast_text="general")).check(asked, keyed_model(tmp_path / "model"))
 
 
-def test_it_is_part_of_the_key_where_it_is_not_as_published() -> None:
+def test_contrast_text_enters_the_key_unless_it_is_as_published() -> None:
     published, general = (Das(DasOptions(contrast_text=text)).settings() for text in ("all", "general"))
     assert "contrast_text" not in published
     assert general == {**published, "contrast_text": "general"}

@@ -1,4 +1,4 @@
-"""Sizes of gradients at gates, against gradients of the parameters that make a unit's output."""
+"""Sizes of gradients at gates, compared with gradients of the parameters that produce a unit's output."""
 
 import copy
 from collections import Counter
@@ -28,7 +28,7 @@ LENGTH = 12
 
 
 class Tokenizer:
-    """What the objective asks of one."""
+    """The part of a tokenizer that the objective needs."""
 
     mask_token_id = 4
     all_special_ids = (0, 1, 2, 3, 4)
@@ -44,7 +44,7 @@ def objective(family: str) -> Objective:
 
 
 def batch(seed: int = 0, rows: int = 5) -> Batch:
-    """Rows of different lengths, each one document."""
+    """Returns rows of different lengths, each one document."""
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(5, VOCABULARY, (rows, LENGTH), generator=draw)
     lengths = torch.randint(4, LENGTH + 1, (rows,), generator=draw)
@@ -57,7 +57,7 @@ def measured(model: Any, loss: Judged, batches: list[Batch], **settings: Any) ->
 
 
 def summed_loss(model: Any, loss: Objective, rows: Batch) -> tuple[Tensor, int]:
-    """Row by row, with the whole head and transformers' own cut of the sequence."""
+    """Computes the loss row by row, with the whole head and rows cut to their text."""
     seen = loss.corrupt(rows)
     targets = iter(seen.targets.split(seen.positions.sum(1).tolist()))
     total = torch.zeros(())
@@ -68,7 +68,7 @@ def summed_loss(model: Any, loss: Objective, rows: Batch) -> tuple[Tensor, int]:
 
 
 def by_parameters(model: Any, loss: Objective, groups: list[Batch]) -> dict[Kind, Tensor]:
-    """A gate's gradient is that of the parameters behind it times themselves: g W x has dL/dg = <dL/dW, W> at g = 1."""
+    """Computes a gate's gradient from the parameters before it: g W x has dL/dg = <dL/dW, W> at g = 1."""
     found = {kind: torch.zeros(2, size) for kind, size in unit_counts(model).items()}
     for rows in groups:
         model.zero_grad()
@@ -109,7 +109,7 @@ def close(found: Any, expected: Any, **tolerance: float) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("granularity", ["batch", "example"])
-def test_is_the_mean_size_of_the_gradients_of_groups(family: str, granularity: Any) -> None:
+def test_importance_is_the_mean_size_of_the_groups_gradients(family: str, granularity: Any) -> None:
     batches, loss = [batch(0), batch(1, rows=3)], objective(family)
     sums = measured(ready(family), loss, batches, granularity=granularity)
     groups = batches if granularity == "batch" else [row for rows in batches for row in single_rows(rows)]
@@ -119,7 +119,7 @@ def test_is_the_mean_size_of_the_gradients_of_groups(family: str, granularity: A
 
 
 @pytest.mark.parametrize("granularity", ["batch", "example"])
-def test_equal_batches_give_the_importance_of_one(granularity: Any) -> None:
+def test_repeated_batches_do_not_change_importance(granularity: Any) -> None:
     model, loss = ready("bert"), objective("bert")
     one = measured(model, loss, [batch()], granularity=granularity)
     many = measured(model, loss, [batch()] * 4, granularity=granularity)
@@ -128,7 +128,7 @@ def test_equal_batches_give_the_importance_of_one(granularity: Any) -> None:
 
 @pytest.mark.parametrize("granularity", ["batch", "example"])
 @pytest.mark.parametrize("rows", [1, 2, 3])
-def test_does_not_depend_on_the_passes_a_batch_takes(granularity: Any, rows: int) -> None:
+def test_importance_does_not_depend_on_the_number_of_passes(granularity: Any, rows: int) -> None:
     model, loss = ready("bert"), objective("bert")
     settings = {"granularity": granularity, "embeddings": "gradient"}
     whole, pieces = (measured(model, loss, [batch()], rows=each, **settings) for each in (64, rows))
@@ -136,8 +136,8 @@ def test_does_not_depend_on_the_passes_a_batch_takes(granularity: Any, rows: int
     torch.testing.assert_close(pieces.tokens, whole.tokens, atol=1e-5, rtol=1e-3)
 
 
-def test_rows_cannot_cancel_one_by_one() -> None:
-    """Every row has as many predictions, so the batch's gradient is the mean of theirs."""
+def test_single_rows_cannot_cancel() -> None:
+    """Every row has equally many predictions, so the batch's gradient is the mean of the rows' gradients."""
     rows = replace(batch(), lengths=torch.full((5,), LENGTH))
     model, loss = ready("bert"), objective("bert")
     together, apart = (measured(model, loss, [rows], granularity=each).means for each in ("batch", "example"))
@@ -146,8 +146,8 @@ def test_rows_cannot_cancel_one_by_one() -> None:
         assert apart[kind].mean() > 1.2 * together[kind].mean()
 
 
-def test_batches_may_be_measured_anywhere() -> None:
-    """What two processes find of some batches each, in any order, adds up to what one finds."""
+def test_batches_can_be_measured_in_several_processes() -> None:
+    """The results of two processes on some batches each, in any order, add up to that of one process."""
     batches, loss = [batch(seed) for seed in range(4)], objective("bert")
     whole = measured(ready("bert"), loss, batches, embeddings="frequency")
     numbered = list(enumerate(batches))
@@ -160,8 +160,8 @@ def test_batches_may_be_measured_anywhere() -> None:
     assert (total.groups, total.text) == (whole.groups, whole.text)
 
 
-def test_rows_without_predictions_are_no_groups() -> None:
-    """A row of one token has nothing to predict, under the causal objective."""
+def test_rows_without_predictions_do_not_count_as_groups() -> None:
+    """With the causal objective, a row of one token has no prediction."""
     loss, rows = CausalLanguageModelling(), batch()
     rows.lengths[2] = 1
     sums = measured(ready("gpt2"), loss, [rows], granularity="example")
@@ -170,11 +170,11 @@ def test_rows_without_predictions_are_no_groups() -> None:
     close(sums.means, by_parameters(ready("gpt2"), loss, others))
 
 
-# What is left as it was
+# State that a measurement restores
 
 
 @pytest.mark.parametrize("dropout_seed", [None, 3])
-def test_nothing_is_left_behind(dropout_seed: int | None) -> None:
+def test_the_model_and_the_random_state_are_restored(dropout_seed: int | None) -> None:
     model = ready("bert").train()
     model.bert.encoder.layer[0].eval()
     model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
@@ -198,7 +198,7 @@ def test_nothing_is_left_behind(dropout_seed: int | None) -> None:
     assert torch.equal(model.bert.encoder.layer[1].output.dense.weight.grad, torch.ones(16, 32))
 
 
-def test_the_first_step_is_that_of_training_without_importance() -> None:
+def test_a_measurement_does_not_change_the_first_step() -> None:
     def stepped(measure: bool) -> dict[str, Tensor]:
         model, loss = ready("bert").train(), objective("bert")
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -218,7 +218,7 @@ def test_the_first_step_is_that_of_training_without_importance() -> None:
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "electra"])
 @pytest.mark.parametrize("granularity", ["batch", "example"])
-def test_gradients_of_tokens_are_those_of_the_rows_of_the_embeddings(family: str, granularity: Any) -> None:
+def test_gradients_of_tokens_equal_those_of_embedding_rows(family: str, granularity: Any) -> None:
     loss, batches = objective(family), [batch(0), batch(1)]
     sums = measured(ready(family), loss, batches, granularity=granularity, embeddings="gradient")
     groups = batches if granularity == "batch" else [row for rows in batches for row in single_rows(rows)]
@@ -226,7 +226,7 @@ def test_gradients_of_tokens_are_those_of_the_rows_of_the_embeddings(family: str
     for rows in groups:
         model = ready(family)
         output = model.get_output_embeddings()
-        output.weight = torch.nn.Parameter(output.weight.detach().clone())  # tied: only the input side counts
+        output.weight = torch.nn.Parameter(output.weight.detach().clone())  # untied, since only the input side counts
         total, count = summed_loss(model, loss, rows)
         (total / count).backward()
         expected += model.get_input_embeddings().weight.grad.norm(dim=1)
@@ -234,7 +234,7 @@ def test_gradients_of_tokens_are_those_of_the_rows_of_the_embeddings(family: str
     torch.testing.assert_close(sums.tokens.float(), expected, atol=1e-5, rtol=1e-3)
 
 
-def test_frequencies_are_counts_of_the_text_as_it_is() -> None:
+def test_frequencies_count_the_unmasked_tokens() -> None:
     batches = [batch(0), batch(1)]
     sums = measured(ready("bert"), objective("bert"), batches, embeddings="frequency")
     counts = Counter(np.concatenate([rows.tokens[rows.real].numpy() for rows in batches]).tolist())
@@ -242,7 +242,7 @@ def test_frequencies_are_counts_of_the_text_as_it_is() -> None:
     assert {token: int(count) for token, count in enumerate(sums.tokens) if count} == counts
 
 
-def test_tokens_are_free_unless_asked_for() -> None:
+def test_tokens_are_not_measured_by_default() -> None:
     assert measured(ready("bert"), objective("bert"), [batch()]).tokens is None
 
 
@@ -250,7 +250,7 @@ ZERO = MeasureSettings()
 
 
 def one_by_one(model: Any, values: dict[str, Tensor]) -> dict[Kind, Tensor]:
-    """Each unit by itself: what it owns is where a value of 1 for it alone comes to."""
+    """Sums values over each unit's weights, found by giving that unit alone the value 1."""
     counts = unit_counts(model)
     found = {kind: torch.zeros(2, size) for kind, size in counts.items()}
     for kind, size in counts.items():
@@ -264,8 +264,8 @@ def one_by_one(model: Any, values: dict[str, Tensor]) -> dict[Kind, Tensor]:
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "llama"])
-def test_what_units_own_is_summed(family: str) -> None:
-    """Llama's heads share keys and values: see below."""
+def test_values_are_summed_over_each_units_weights(family: str) -> None:
+    """Not for Llama, whose heads share keys and values: see the next test."""
     model = ready(family)
     values = {name: torch.randn_like(each) for name, each in model.named_parameters()}
     expected = one_by_one(model, values)
@@ -273,7 +273,7 @@ def test_what_units_own_is_summed(family: str) -> None:
         torch.testing.assert_close(found, expected[kind], rtol=1e-3, atol=1e-4)
 
 
-def test_what_heads_share_is_divided() -> None:
+def test_weights_shared_by_heads_are_divided() -> None:
     model = ready("llama")
     values = {name: torch.ones_like(each) for name, each in model.named_parameters()}
     found = over_units(model, values)["head"].sum()
@@ -301,8 +301,8 @@ def by_hand(model: Any, loss: Any, groups: list[Batch], criterion: str) -> dict[
 
 @pytest.mark.parametrize("criterion", ["gradient", "fisher", "taylor"])
 @pytest.mark.parametrize("granularity", ["batch", "example"])
-def test_is_the_mean_over_groups(criterion: str, granularity: Any) -> None:
-    """Also where a group takes several passes."""
+def test_weight_criteria_are_means_over_groups(criterion: str, granularity: Any) -> None:
+    """Also if a group needs several passes."""
     batches, loss = [batch(0), batch(1, rows=3)], objective("bert")
     groups = batches if granularity == "batch" else [row for rows in batches for row in single_rows(rows)]
     settings = replace(ZERO, granularity=granularity, rows=2, embeddings="frequency")
@@ -317,7 +317,7 @@ def test_is_the_mean_over_groups(criterion: str, granularity: Any) -> None:
     assert all(each.requires_grad and each.grad is None for each in model.parameters())
 
 
-def test_the_magnitude_is_the_norm_of_what_a_unit_owns() -> None:
+def test_magnitude_is_the_norm_of_a_units_weights() -> None:
     model = ready("bert")
     squares = {name: each.detach().square() for name, each in model.named_parameters()}
     for kind, found in one_by_one(model, squares).items():
@@ -338,7 +338,7 @@ def full() -> Batch:
     return replace(batch(), lengths=torch.full((5,), LENGTH))
 
 
-def test_equal_networks_have_the_gradient_of_rounding_alone() -> None:
+def test_equal_networks_have_gradients_of_rounding_size() -> None:
     model = ready("bert")
     noise, views = measured(model, EqualNetworks(), [full()]), measured(model, Disagreement(), [full()], dropout_seed=0)
     assert EqualNetworks().loss(model, EqualNetworks().corrupt(full())).abs() < 1e-4
@@ -347,7 +347,7 @@ def test_equal_networks_have_the_gradient_of_rounding_alone() -> None:
         assert noise.units[kind].max() < 1e-4 * views.units[kind].max()
 
 
-def test_unmasked_rows_are_judged_at_the_same_positions() -> None:
+def test_unmasked_rows_have_the_same_predicted_positions() -> None:
     judged = objective("bert")
     ours, theirs = judged.corrupt(batch()), Unmasked(judged).corrupt(batch())
     assert torch.equal(ours.positions, theirs.positions)
@@ -356,8 +356,8 @@ def test_unmasked_rows_are_judged_at_the_same_positions() -> None:
     assert not torch.equal(ours.input_ids, theirs.input_ids)
 
 
-def test_what_is_never_zeroed_grows_with_the_number_of_batches() -> None:
-    """After n equal batches of gradient g the mean of |k g| over k is (n + 1) / 2 |g|."""
+def test_gradients_that_are_never_zeroed_grow_with_the_number_of_batches() -> None:
+    """After n equal batches of gradient g, the mean of |k g| over k is (n + 1) / 2 |g|."""
     model, judged = ready("bert"), objective("bert")
     once = measured(model, judged, [batch()]).units
     found = never_zeroed(model, Gates(model), judged, [(number, batch()) for number in range(4)])
@@ -365,7 +365,7 @@ def test_what_is_never_zeroed_grows_with_the_number_of_batches() -> None:
         torch.testing.assert_close(found[kind].double(), 2.5 * once[kind], rtol=1e-4, atol=1e-9)
 
 
-def test_columns_of_heads_take_the_place_of_their_rows() -> None:
+def test_column_masks_of_heads_replace_row_masks() -> None:
     model = ready("bert")
     values = {kind: torch.rand(each.shape) for kind, each in ones(model).items()}
     ours = by_parameter(model, values)
@@ -379,7 +379,7 @@ def test_columns_of_heads_take_the_place_of_their_rows() -> None:
 
 
 @pytest.mark.parametrize("documents", [3, 4])
-def test_other_texts_are_neighbours_of_rows_repeated_whole(documents: int) -> None:
+def test_other_texts_pairs_neighbouring_rows(documents: int) -> None:
     torch.manual_seed(0)
     first, second = torch.randn(2, documents, 8)
     rows = [*first, *second]

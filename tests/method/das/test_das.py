@@ -1,4 +1,4 @@
-"""DAS on one rank: what is masked, what is added, and what is reported."""
+"""DAS on a single rank: masks, contrast, and reports."""
 
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,16 @@ from adapt.model.layers import by_parameter
 from adapt.model.load import load_model
 from adapt.objective.objective import CausalLanguageModelling, Corrupted
 from adapt.support.errors import ModelError
-from tests.method.das.test_contrast import LENGTHS, alone, importance, rows
+from tests.method.das.test_contrast import LENGTHS, importance, rows, separately
 from tests.model.families import documents, ready
 
 TEMPERATURE = DasOptions().contrast_temperature
-OBJECTIVE = CausalLanguageModelling()  # its loss is that of all objectives
+OBJECTIVE = CausalLanguageModelling()  # all objectives compute their loss in the same way
 
 
 @pytest.fixture
 def learnt(tmp_path: Path) -> dict[str, Path]:
-    """Importance of a past domain, as a method gets it."""
+    """Writes the importance of a past domain, as a method gets it."""
     model = ready("bert")
     save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
     return {"importance": tmp_path}
@@ -37,13 +37,13 @@ def prepared(inputs: dict[str, Path], **changes: Any) -> tuple[Any, Das]:
     return model, method
 
 
-def test_the_configuration_says_which_method() -> None:
+def test_the_configuration_chooses_das() -> None:
     assert type(method_of(Config())) is Method
     assert type(method_of(Config(method=MethodConfig(kind="das")))) is Das
 
 
 def passed(method: Das, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The summed loss of a step's micro-batches, the sum of what was added to them, and the gradient of both."""
+    """Returns a step's summed loss, the sum of the added terms, and the gradient of both."""
     model.zero_grad()
     total, more = torch.zeros(()), torch.zeros(())
     for loss, extra in method.losses(model, parts, OBJECTIVE, 0, sum(len(part.targets) for part in parts)):
@@ -53,36 +53,36 @@ def passed(method: Das, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, 
     return total, more, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def contrast_alone(texts: list[Tensor]) -> Tensor:
-    """The contrast of documents without previous knowledge, by the loops of test_contrast, at its temperature."""
-    return alone(ready("bert"), texts, "lean", None, None)
+def contrast_of(texts: list[Tensor]) -> Tensor:
+    """Computes the contrast of documents without earlier knowledge, by test_contrast's loops at its temperature."""
+    return separately(ready("bert"), texts, "lean", None, None)
 
 
-def test_what_is_added_is_the_weighted_mean_over_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_added_loss_is_the_weighted_mean_over_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.method.das.test_contrast.TEMPERATURE", TEMPERATURE)
     model, method = prepared({}, contrast_weight=0.3)
     texts = documents(*LENGTHS)
     seen = rows(texts)
     loss, extra, _ = passed(method, model, seen)
     torch.testing.assert_close(loss, OBJECTIVE.loss(ready("bert"), seen).detach())
-    torch.testing.assert_close(extra, 0.3 * contrast_alone(texts).detach().mean(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(extra, 0.3 * contrast_of(texts).detach().mean(), rtol=1e-4, atol=1e-5)
 
 
 def test_it_reports_the_mean_since_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over documents: steps hold different numbers of them."""
+    """Averages over documents, because steps have different numbers of them."""
     monkeypatch.setattr("tests.method.das.test_contrast.TEMPERATURE", TEMPERATURE)
     model, method = prepared({})
     texts = documents(*LENGTHS, 5, 6)
     batches = texts[:2], texts[2:]
     for batch in batches:
         passed(method, model, rows(batch))
-    both = torch.cat([contrast_alone(batch) for batch in batches])
+    both = torch.cat([contrast_of(batch) for batch in batches])
     assert method.report() == {"plasticity": 1.0, "contrast": pytest.approx(both.mean().item(), rel=1e-4)}
     passed(method, model, rows(batches[0]))
     assert method.report()["contrast"] == pytest.approx(both[:2].mean().item(), rel=1e-4)
 
 
-def test_plasticity_is_what_is_left_on_average(learnt: dict[str, Path]) -> None:
+def test_plasticity_is_the_mean_of_1_minus_importance(learnt: dict[str, Path]) -> None:
     values = importance(ready("bert"))
     units = [value for each in values.values() for value in each.flatten().tolist()]
     expected = sum(1 - value for value in units) / len(units)
@@ -92,8 +92,8 @@ def test_plasticity_is_what_is_left_on_average(learnt: dict[str, Path]) -> None:
     assert expected < 0.9 - 1e-6 <= floored
 
 
-def test_masks_scale_steps_and_gates_are_open_in_the_pass_of_the_loss(learnt: dict[str, Path]) -> None:
-    """Each weight moves by 1 - I of what it would under the same loss."""
+def test_masks_scale_steps_and_gates_do_not_change_the_loss(learnt: dict[str, Path]) -> None:
+    """Each weight moves (1 - I) times as far as without masks under the same loss."""
     seen = rows(documents(*LENGTHS))
     keep = {name: 1 - each for name, each in by_parameter(ready("bert"), importance(ready("bert"))).items()}
     moved = []
@@ -121,7 +121,7 @@ def test_without_a_contrast_it_adds_nothing(learnt: dict[str, Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("cost", "backend"), [("exact", "inductor"), ("lean", "aot_eager"), ("economy", "aot_eager")])
 def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: Path, tmp_path: Path) -> None:
-    """All are traced, and a layer of one goes through the compiler too, which takes a quarter of a minute."""
+    """All layers are traced, and one layer per model is also compiled, which takes about 15 s."""
     found = []
     for compiles in (False, True):
         model: Any = load_model(tiny_bert, causal=False, attention_dropout=0.0).train()
@@ -129,7 +129,7 @@ def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: 
             if isinstance(layer, torch.nn.Dropout):
                 layer.p = 0.0  # a compiled layer draws other numbers
         save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
-        method = Das(DasOptions(contrast_cost=cost, injected_dropout=1e-6))  # so little that nothing is dropped
+        method = Das(DasOptions(contrast_cost=cost, injected_dropout=1e-6))  # too little to drop anything
         method.prepare_model(model, Setting(past={"importance": tmp_path}))
         if compiles:
             for layer, through in zip(model.bert.encoder.layer, (backend, "aot_eager"), strict=True):
@@ -151,14 +151,14 @@ def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPa
         if compiles:
             for layer in model.model.layers:
                 layer.compile(backend="aot_eager")
-        for seed in (0, 1):  # other lengths, and back from a pass that knows
+        for seed in (0, 1):  # other lengths, and again after a pass of earlier knowledge
             seen = rows(documents(*LENGTHS, *[3] * seed))
             outcome = passed(method, model, seen)
         found.append(outcome)
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
-def test_a_contrast_needs_dropout_of_the_model_or_injected(learnt: dict[str, Path]) -> None:
+def test_the_contrast_needs_dropout_in_the_model_or_injected(learnt: dict[str, Path]) -> None:
     Das(DasOptions(injected_dropout=0.0)).prepare_model(ready("bert"), Setting())
     Das(DasOptions(injected_dropout=0.0, contrast_weight=0.0)).prepare_model(ready("llama"), Setting())
     with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout, so two views of a text are one") as caught:
@@ -166,8 +166,8 @@ def test_a_contrast_needs_dropout_of_the_model_or_injected(learnt: dict[str, Pat
     assert "das.injected_dropout" in caught.value.fix
 
 
-def test_what_is_handed_on_lies_between_the_model_before_and_the_trained_one(learnt: dict[str, Path]) -> None:
-    """(1 - share) of the weights before and `share` of the weights after, masks undone first."""
+def test_the_result_is_between_the_earlier_and_the_trained_model(learnt: dict[str, Path]) -> None:
+    """(1 - share) of the weights before plus `share` of the weights after, without masks."""
     anchor, before = Path("before"), {name: each + 1 for name, each in ready("bert").state_dict().items()}
     stored = {anchor: type("Stored", (), {"state_dict": lambda _: before})()}
     made = {}

@@ -1,4 +1,4 @@
-"""The file of importance holds what was put in, and is refused for a model that it is not of."""
+"""Importance: its file, its normalization, and the masks that use it."""
 
 import copy
 from pathlib import Path
@@ -47,7 +47,7 @@ def an_importance(family: str, embedding: bool = False) -> Importance:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("embedding", [False, True])
-def test_what_was_saved_is_loaded(tmp_path: Path, family: str, embedding: bool) -> None:
+def test_a_saved_importance_can_be_loaded(tmp_path: Path, family: str, embedding: bool) -> None:
     given = an_importance(family, embedding)
     save_importance(given, ready(family), tmp_path)
     found = load_importance(tmp_path, ready(family))
@@ -69,7 +69,7 @@ def test_names_and_types_of_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_nothing_else_is_left_and_what_was_there_is_replaced(tmp_path: Path) -> None:
+def test_saving_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:
     (tmp_path / IMPORTANCE_FILE).write_text("half a file of a run that died")
     save_importance(an_importance("bert"), ready("bert"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [IMPORTANCE_FILE]
@@ -84,7 +84,7 @@ def test_nothing_else_is_left_and_what_was_there_is_replaced(tmp_path: Path) -> 
         ({"intermediate_size": 48}, "inner 32 there and 48 here"),
     ],
 )
-def test_another_depth_or_width(tmp_path: Path, changes: dict[str, int], named: str) -> None:
+def test_importance_of_another_depth_or_width_is_refused(tmp_path: Path, changes: dict[str, int], named: str) -> None:
     save_importance(an_importance("bert"), ready("bert"), tmp_path)
     other = AutoModelForMaskedLM.from_config(BertConfig(**{**BERT, **changes}, vocab_size=50))
     with pytest.raises(ModelError, match=named) as caught:
@@ -92,13 +92,13 @@ def test_another_depth_or_width(tmp_path: Path, changes: dict[str, int], named: 
     assert "measure importance again" in caught.value.fix
 
 
-def test_another_architecture(tmp_path: Path) -> None:
+def test_importance_of_another_architecture_is_refused(tmp_path: Path) -> None:
     save_importance(an_importance("bert"), ready("bert"), tmp_path)
     with pytest.raises(ModelError, match="model_type bert there and roberta here"):
         load_importance(tmp_path, ready("roberta"))
 
 
-def test_another_vocabulary_matters_only_to_masks_of_tokens(tmp_path: Path) -> None:
+def test_another_vocabulary_is_refused_only_with_token_masks(tmp_path: Path) -> None:
     other = AutoModelForMaskedLM.from_config(BertConfig(**BERT, vocab_size=60))
     save_importance(an_importance("bert"), ready("bert"), tmp_path)
     load_importance(tmp_path, other)
@@ -108,7 +108,7 @@ def test_another_vocabulary_matters_only_to_masks_of_tokens(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x08\0\0\0\0\0\0\0{}      "])
-def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / IMPORTANCE_FILE).write_bytes(content)
     with pytest.raises(StageError, match=r"importance\.safetensors cannot be read") as caught:
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> No
     assert str(tmp_path) in caught.value.fix
 
 
-def test_tokens_are_joined_where_they_are_known() -> None:
+def test_token_importances_are_merged_where_known() -> None:
     first, second = torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])
     assert joined_importance(None, None) is None
     assert joined_importance(first, None) is first
@@ -140,14 +140,14 @@ def every(values: Values) -> Tensor:
 
 
 @pytest.mark.parametrize(("how", "of"), [("paper", np.abs), ("positive", lambda each: np.maximum(each, 0))])
-def test_by_deviations_from_the_mean(how: Any, of: Any) -> None:
+def test_normalization_by_deviations_from_the_mean(how: Any, of: Any) -> None:
     given, found = sizes(), normalize(sizes(), how)
     for kind in KINDS:
         expected = of(np.tanh(zscore(given[kind].double().numpy(), axis=1)))
         np.testing.assert_allclose(found[kind].numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_by_rank() -> None:
+def test_normalization_by_rank() -> None:
     tied = {kind: (each * 8).round() for kind, each in sizes().items()}
     found = normalize(tied, "rank")
     for kind in KINDS:
@@ -158,7 +158,7 @@ def test_by_rank() -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 @given(st.integers(0, 1000), st.floats(1e-12, 1e12))
-def test_is_in_0_to_1_and_does_not_depend_on_the_scale(how: Any, seed: int, scale: float) -> None:
+def test_importance_is_in_0_to_1_and_does_not_depend_on_scale(how: Any, seed: int, scale: float) -> None:
     found = normalize(sizes(seed, scale), how)
     assert every(found).min() >= 0
     assert every(found).max() <= 1
@@ -166,8 +166,8 @@ def test_is_in_0_to_1_and_does_not_depend_on_the_scale(how: Any, seed: int, scal
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-9, 0.1, 1e6])
-def test_layers_without_differences(value: float) -> None:
-    """Where all units are alike, none is more important, and rounding must not be blown up."""
+def test_equal_units_have_no_importance(value: float) -> None:
+    """If all units are equal, none is important. Rounding errors must not be amplified."""
     equal = {kind: torch.full((3, UNITS[kind]), value) for kind in KINDS}
     noisy = {kind: each * (1 + 1e-7 * torch.randn(each.shape)) for kind, each in equal.items()}
     for how in ("paper", "positive"):
@@ -176,13 +176,13 @@ def test_layers_without_differences(value: float) -> None:
     assert torch.equal(every(normalize(equal, "rank")), torch.full((171,), 0.5))
 
 
-def test_a_layer_of_one_unit() -> None:
+def test_the_only_unit_of_a_layer_has_no_importance() -> None:
     single = {kind: torch.ones(2, 1) for kind in KINDS}
     for how in HOWS:
         assert not every(normalize(single, how)).any()
 
 
-def test_what_the_published_formula_does_to_units_far_below_the_mean() -> None:
+def test_the_published_formula_protects_units_far_below_the_mean() -> None:
     """It protects them; `positive` and `rank` do not."""
     given = {kind: torch.tensor([[0.0, *[10.0 + each / 10 for each in range(9)]]]) for kind in KINDS}
     lowest = {how: normalize(given, how)["inner"][0, 0].item() for how in HOWS}
@@ -190,13 +190,13 @@ def test_what_the_published_formula_does_to_units_far_below_the_mean() -> None:
     assert lowest["positive"] == lowest["rank"] == 0
 
 
-def test_tokens_by_the_mean_of_those_that_came() -> None:
+def test_tokens_are_normalized_by_the_mean_of_those_that_occur() -> None:
     counts = torch.tensor([0.0, 1.0, 5.0, 0.0, 3.0])
     np.testing.assert_allclose(normalize_tokens(counts), np.tanh(counts.numpy() / 3), rtol=1e-6)
     assert not normalize_tokens(torch.zeros(4)).any()
 
 
-def test_random_sizes_are_of_the_seed() -> None:
+def test_random_sizes_depend_on_the_seed() -> None:
     model = ready("bert")
     assert torch.equal(every(random_sizes(model, 3)), every(random_sizes(model, 3)))
     assert not torch.equal(every(random_sizes(model, 3)), every(random_sizes(model, 4)))
@@ -207,22 +207,22 @@ def test_random_sizes_are_of_the_seed() -> None:
     }
 
 
-def test_the_larger_importance_counts() -> None:
+def test_merging_takes_the_larger_importance() -> None:
     first, second = normalize(sizes(0), "paper"), normalize(sizes(1), "paper")
     for kind in KINDS:
         expected = np.maximum(first[kind].numpy(), second[kind].numpy())
         np.testing.assert_array_equal(accumulate(first, second)[kind].numpy(), expected)
 
 
-def test_plasticity_is_what_is_left() -> None:
+def test_plasticity_is_the_mean_of_1_minus_importance() -> None:
     importance = normalize(sizes(), "paper")
     for kind in KINDS:
         expected = [1 - float(np.mean(layer.numpy())) for layer in importance[kind]]
         assert plasticity(importance)[kind] == pytest.approx(expected, abs=1e-6)
 
 
-def test_saturation() -> None:
-    """With |tanh(z)| and the maximum, .44 is left after one importance, .20 after 3, .09 after 7 (METHODS, 2)."""
+def test_plasticity_falls_with_the_number_of_domains() -> None:
+    """With |tanh(z)| and the maximum, plasticity is 0.44 after one importance, 0.20 after 3, and 0.09 after 7."""
     draw = torch.Generator().manual_seed(0)
     together = None
     left = []
@@ -235,7 +235,7 @@ def test_saturation() -> None:
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.3, 0.6, 0.99])
-def test_the_floor_holds_in_each_layer_and_scales_alike(floor: float) -> None:
+def test_the_floor_holds_in_each_layer_and_scales_by_one_factor(floor: float) -> None:
     importance = normalize(sizes(), "paper")
     found = with_floor(importance, floor)
     for kind in KINDS:
@@ -256,7 +256,7 @@ TIED = {"bert", "roberta", "distilbert", "electra", "modernbert", "gpt2"}
 
 
 def importance(model: Any, seed: int = 0) -> dict[Kind, Tensor]:
-    """Anything in [0, 1], with a 0 and a 1 in each layer."""
+    """Returns random values in [0, 1], with a 0 and a 1 in each layer."""
     generator = torch.Generator().manual_seed(seed)
     found = {kind: torch.rand(each.shape, generator=generator) for kind, each in ones(model).items()}
     for each in found.values():
@@ -265,14 +265,14 @@ def importance(model: Any, seed: int = 0) -> dict[Kind, Tensor]:
 
 
 def tokens_importance(vocabulary: int = VOCABULARY) -> Tensor:
-    """Anything in [0, 1], some 0 and some 1."""
+    """Returns random values in [0, 1], some of them 0 and some 1."""
     found = torch.rand(vocabulary, generator=torch.Generator().manual_seed(2))
     found[FREE_TOKENS], found[FIXED_TOKENS] = 0.0, 1.0
     return found
 
 
 def keep_of(model: Any, embedding: bool = True) -> dict[str, Tensor]:
-    """1 - I by parameter, 1 for those that are not masked; what `masked` masks."""
+    """Returns 1 - I by parameter for the masks of `masked`; 1 for parameters that are not masked."""
     found = {name: torch.ones(()) for name, _ in model.named_parameters()}
     found |= {name: 1 - each for name, each in by_parameter(model, importance(model)).items()}
     if embedding:
@@ -283,7 +283,7 @@ def keep_of(model: Any, embedding: bool = True) -> dict[str, Tensor]:
 
 
 def masked(model: Any, target: Target = "update", embedding: bool = True) -> SoftMask:
-    """Masks a model, and gives the method."""
+    """Masks a model, and returns the method."""
     rows = tokens_importance(len(model.get_input_embeddings().weight)) if embedding else None
     method = SoftMask(importance(model), target, rows)
     method.prepare_model(model, Setting())
@@ -291,14 +291,14 @@ def masked(model: Any, target: Target = "update", embedding: bool = True) -> Sof
 
 
 def weight_in_use(model: Any, name: str) -> Tensor:
-    """What the layer computes with, from which the parameter's gradient comes."""
+    """Returns the weight that the layer computes with, whose gradient the parameter gets."""
     module, _, part = name.rpartition(".")
     found: Tensor = in_use(model.get_submodule(module), part)
     return found
 
 
 def trained(model: Any, method: SoftMask | None = None, decay: float = 0.0) -> dict[str, Tensor]:
-    """Weights after some steps whose gradients do not depend on the weights, so that runs can be compared."""
+    """Returns the weights after steps whose gradients do not depend on the weights, so that runs are comparable."""
     model = copy.deepcopy(model)
     if method:
         method.prepare_model(model, Setting())
@@ -323,7 +323,7 @@ def moved(model: Any) -> None:
 
 
 def gradients(model: Any) -> dict[str, Tensor]:
-    """Of a loss that needs everything: embeddings, layers and head."""
+    """Returns the gradients of a loss that depends on embeddings, layers and head."""
     model.zero_grad()
     positions = torch.arange(0, len(TOKENS), 2)
     loss_at(model, PACKED, positions, TOKENS[positions]).backward()
@@ -332,8 +332,8 @@ def gradients(model: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_step_is_scaled_by_what_is_left(family: str, decay: float) -> None:
-    """Decay is a part of the step. What is free moves as without masks bit for bit, what is fixed not at all."""
+def test_every_step_is_scaled_by_1_minus_importance(family: str, decay: float) -> None:
+    """Weight decay is scaled too. Parameters with importance 0 move as without masks, those with 1 do not move."""
     model = ready(family)
     start = {name: each.detach().clone() for name, each in model.named_parameters()}
     method = SoftMask(importance(model), "update", tokens_importance())
@@ -347,8 +347,8 @@ def test_every_step_is_scaled_by_what_is_left(family: str, decay: float) -> None
         assert torch.equal(found[name][fixed], start[name][fixed])
 
 
-def test_the_published_mask_hardly_acts_under_adam() -> None:
-    """What METHODS says of the reference code: scaled gradients make almost the same steps."""
+def test_the_published_mask_has_little_effect_under_adam() -> None:
+    """Adam's steps with scaled gradients are almost the same as without masks."""
     model = ready("bert")
     values = {kind: torch.full_like(each, 0.76) for kind, each in ones(model).items()}
     names = by_parameter(model, values)
@@ -372,8 +372,8 @@ def test_without_importance_nothing_is_masked(target: Target) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_masked_model_computes_what_the_merged_one_does(family: str) -> None:
-    """And its parameters get the gradients that the merged model's would: of both uses of a tied matrix, unscaled."""
+def test_masked_and_merged_models_compute_the_same(family: str) -> None:
+    """Masked parameters get the merged model's gradients, unscaled, also from both uses of a tied matrix."""
     model, other = ready(family), ready(family)
     before, method = states(model), masked(other)
     assert torch.equal(states(other), before)
@@ -406,14 +406,14 @@ def test_a_tied_head_is_masked_with_the_embeddings_and_a_free_one_is_not(family:
     moved(model)
     assert not torch.equal(in_use(table, "weight"), table.weight)
     if family in TIED:
-        assert head.weight_mask is table.weight_mask  # one start in memory, also after a move to another device
+        assert head.weight_mask is table.weight_mask  # both share the starting values, also on another device
         assert torch.equal(in_use(head, "weight"), in_use(table, "weight"))
     else:
         assert in_use(head, "weight") is head.weight
 
 
-def test_hooks_of_before_stay() -> None:
-    """The gates of units are hooks."""
+def test_earlier_hooks_stay() -> None:
+    """The gates of units are hooks, for example."""
     model, called = ready("bert"), []
     model.bert.encoder.layer[0].output.dense.register_forward_hook(lambda *_: called.append(1))
     masked(model)
@@ -428,7 +428,7 @@ def test_importance_of_another_vocabulary_is_refused(rows: int) -> None:
         SoftMask(importance(model), "update", torch.ones(rows)).prepare_model(model, Setting())
 
 
-def test_a_layer_of_another_kind_is_named() -> None:
+def test_an_unsupported_layer_is_named() -> None:
     class Odd(nn.Linear):
         pass
 
@@ -438,7 +438,7 @@ def test_a_layer_of_another_kind_is_named() -> None:
         masked(model)
 
 
-def test_masks_are_no_part_of_a_checkpoint() -> None:
+def test_masks_are_not_part_of_a_checkpoint() -> None:
     model = ready("bert")
     names = model.state_dict().keys()
     masked(model)

@@ -1,4 +1,4 @@
-"""Soft masks in real training: at every ZeRO stage, on one rank and two, with accumulation, clipping and resume."""
+"""Soft masks in real training: at every ZeRO stage, on one and two ranks, with accumulation, clipping and resuming."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,28 +21,28 @@ from adapt.train.model_options import apply_options
 from tests.method.das.test_importance import keep_of, masked, moved
 from tests.train.toy import GLOBAL_BATCH, VOCABULARY, Case, Objective, columns, feed, model, rate, settings
 
-STAGES = 3, 0, 1, 2  # stage 3 first: it leaves another `linear` behind in torch, whose rounding all then share
+STAGES = 3, 0, 1, 2  # stage 3 first: it replaces torch's `linear` for all later runs, which then round equally
 PRECISIONS = "fp32", "bf16", "fp16"
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
 @dataclass(frozen=True)
 class Masked:
-    """A run with masks."""
+    """Describes a run with masks."""
 
     case: Case
     target: Target = "update"
     importance: str = "some"
-    """`some` anything in [0, 1], `none` all 0, `all` all 1, `plain` trains without the method."""
+    """`some`: random values in [0, 1]; `none`: all 0; `all`: all 1; `plain`: trains without the method."""
 
 
 class Outcome(NamedTuple):
-    """What a run ended with; weights only on rank 0."""
+    """Results of a run; weights on rank 0 only."""
 
     trained: dict[str, Tensor]
-    """The parameters."""
+    """The optimizer's parameters V."""
     weights: dict[str, Tensor]
-    """What they stand for, as exported."""
+    """The exported weights W."""
     norms: list[float]
     losses: list[float]
 
@@ -60,7 +60,7 @@ def method_for(toy: Any, run: Masked) -> Method:
 
 
 def train(runs: list[Masked]) -> list[Outcome]:
-    """Runs one after another on the calling rank."""
+    """Trains several runs, one after another, on the calling rank."""
     return [_train(run) for run in runs]
 
 
@@ -86,7 +86,7 @@ def _train(run: Masked) -> Outcome:
 
 
 def reference(case: Case, target: Target = "update") -> Outcome:
-    """The same in plain torch: V is trained, and the model gets W0 + keep (V - W0) before each pass."""
+    """Trains in plain torch: V is trained, and the model gets W0 + keep (V - W0) before each pass."""
     toy, training, masking = model(), settings(**case.training), Objective()
     keep = keep_of(toy)
     start = {name: each.detach().clone() for name, each in toy.named_parameters()}
@@ -126,7 +126,7 @@ def reference(case: Case, target: Target = "update") -> Outcome:
 
 
 def assert_close(found: Outcome, expected: Outcome) -> None:
-    """Equal but for the rounding of fp32; of norms and losses the last ones."""
+    """Compares up to the rounding of fp32; only the last norms and losses."""
     for mine, theirs in ((found.trained, expected.trained), (found.weights, expected.weights)):
         for name, each in theirs.items():  # keys' biases: see tests.train.toy.assert_close
             atol = 3e-5 if name.endswith("key.bias") else 1e-5
@@ -141,8 +141,8 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(("world", "target"), [(1, "update"), (2, "update"), (2, "gradient")])
-def test_steps_are_those_of_plain_torch(ranks: Any, world: int, target: Target) -> None:
-    """The norm that clips is the unmasked gradient's with target `update`, and the masked one's with `gradient`."""
+def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, target: Target) -> None:
+    """The norm for clipping is that of the unmasked gradient with target `update`, of the masked with `gradient`."""
     expected = reference(Case(), target)
     assert min(expected.norms) > settings().max_gradient_norm  # so every step was clipped
     for outcome in ranks(world).run(train, [Masked(Case(stage), target) for stage in STAGES])[0]:
@@ -154,7 +154,7 @@ def test_steps_are_those_of_plain_torch(ranks: Any, world: int, target: Target) 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "bf16" or has_bf16])
 def test_the_first_step_is_the_unmasked_one_scaled(ranks: Any, precision: Any, world: int) -> None:
-    """The parameters make the very step that they make without masks; and where nothing is important, so do weights."""
+    """V moves exactly as without masks. If nothing is important, so does W."""
     cases = [Case(stage, steps=1, precision=precision, dropout=0.1) for stage in STAGES]
     some, none, plain = (
         ranks(world).run(train, [Masked(case, importance=importance) for case in cases])[0]
@@ -174,14 +174,14 @@ def test_the_first_step_is_the_unmasked_one_scaled(ranks: Any, precision: Any, w
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_what_is_fully_important_does_not_move_and_the_rest_does(ranks: Any, world: int) -> None:
+def test_fully_important_parameters_do_not_move_and_others_do(ranks: Any, world: int) -> None:
     start, protected = model().state_dict(), {name for name, keep in keep_of(model()).items() if keep.ndim}
     for outcome in ranks(world).run(train, [Masked(Case(stage), importance="all") for stage in STAGES])[0]:
         unmoved = {name for name, each in outcome.weights.items() if torch.equal(each, start[name])}
         assert unmoved == {*protected, "cls.predictions.decoder.weight"}
 
 
-def test_it_resumes_bit_for_bit(ranks: Any, tmp_path: Path) -> None:
+def test_it_resumes_exactly(ranks: Any, tmp_path: Path) -> None:
     runs = [Masked(Case(stage, dropout=0.1)) for stage in STAGES]
     folders = [tmp_path / str(number) for number, _ in enumerate(runs)]
     for folder in folders:
@@ -211,8 +211,8 @@ def test_it_resumes_on_other_ranks_and_at_another_stage(ranks: Any, tmp_path: Pa
         {"offload": "optimizer"},
     ],
 )
-def test_it_goes_with_other_options(ranks: Any, options: dict[str, Any]) -> None:
-    """The optimizer sees parameters of the sizes that it always does."""
+def test_masks_work_with_other_options(ranks: Any, options: dict[str, Any]) -> None:
+    """The optimizer sees parameters of the usual sizes."""
     case = Case(steps=1, **options)
     runs = [Masked(replace(case, zero_stage=stage), importance=i) for stage in (3, 2) for i in ("some", "plain")]
     found = ranks(2).run(train, runs)[0]
@@ -232,7 +232,7 @@ def loss_and_gradients(training: TrainingConfig, target: Target) -> tuple[float,
 
 @pytest.mark.parametrize("target", ["update", "gradient"])
 @pytest.mark.parametrize("option", ["gradient_checkpointing", pytest.param("compile", marks=pytest.mark.slow)])
-def test_masked_layers_can_be_compiled_and_run_again(option: str, target: Target) -> None:
+def test_masked_layers_can_be_compiled_and_checkpointed(option: str, target: Target) -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     loss, expected = loss_and_gradients(TrainingConfig(), target)

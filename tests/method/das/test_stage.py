@@ -1,4 +1,4 @@
-"""The stage: rows are sampled, measured by tasks of a cluster, and joined with what was important before."""
+"""Stage `importance`: rows are sampled, measured by tasks of a cluster, and merged with earlier importance."""
 
 from dataclasses import replace
 from functools import partial
@@ -52,7 +52,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shard in range(2):
         documents = [[2, *draw.integers(5, 154, draw.integers(1, 30)).tolist(), 3] for _ in range(12)]
         write_shard(folder / f"train-{shard:06d}-000000.arrow", documents, 154)
-    write_shard(folder / "heldout-000000-000000.arrow", [[2, 9, 3]] * 500, 154)  # not to be measured on
+    write_shard(folder / "heldout-000000-000000.arrow", [[2, 9, 3]] * 500, 154)  # must not be measured
     return folder
 
 
@@ -103,7 +103,7 @@ def test_rows_come_from_all_of_several_corpora(tiny_bert: Path, corpus: Path, tm
     assert whole.slice(part.tokens, part.tokens + 2).tolist() == [2, 5]
 
 
-def test_an_empty_corpus(tiny_bert: Path, tmp_path: Path) -> None:
+def test_an_empty_corpus_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text to measure importance on"):
         measure_importance(measuring(config(), tiny_bert, tmp_path), tmp_path)
 
@@ -115,7 +115,7 @@ def test_an_empty_corpus(tiny_bert: Path, tmp_path: Path) -> None:
     ("about", "das"),
     [("domain", {"embeddings": "gradient"}), ("domain", {"granularity": "example"}), ("general", {})],
 )
-def test_does_not_depend_on_the_number_of_tasks(
+def test_importance_does_not_depend_on_the_number_of_tasks(
     about: Any, das: dict[str, Any], tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None
 ) -> None:
     folders = [tmp_path / str(workers) for workers in (1, 2)]
@@ -135,7 +135,9 @@ def test_does_not_depend_on_the_number_of_tasks(
     assert one["device_seconds"] > 0
 
 
-def test_is_what_the_rows_give_by_hand(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
+def test_the_stage_equals_a_computation_from_its_rows(
+    tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None
+) -> None:
     job = config(embeddings="frequency", normalize="positive")
     metrics = measure_importance(measuring(job, tiny_bert, corpus), tmp_path)
     model, found = load_model(tiny_bert), loaded(tmp_path, tiny_bert)
@@ -171,7 +173,9 @@ def tokens(shard: Path) -> Tensor:
         )
 
 
-def test_adds_to_what_was_important(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
+def test_new_importance_is_merged_with_the_earlier(
+    tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None
+) -> None:
     before, alone, together = tmp_path / "before", tmp_path / "alone", tmp_path / "together"
     general = config(general_importance="random", embeddings="frequency")
     first = measure_importance(measuring(general, tiny_bert, corpus, "general"), before)
@@ -185,13 +189,13 @@ def test_adds_to_what_was_important(tiny_bert: Path, corpus: Path, tmp_path: Pat
     old, new, found = (loaded(folder, tiny_bert) for folder in (before, alone, together))
     for kind in KINDS:
         assert torch.equal(found.units[kind], torch.maximum(old.units[kind], new.units[kind]))
-    assert old.embedding is None  # which tokens general knowledge needs is not known
+    assert old.embedding is None  # the tokens that general knowledge needs are not known
     assert torch.equal(found.embedding, new.embedding)  # type: ignore[arg-type]
     assert both["plasticity_own"] == own["plasticity"] == own["plasticity_own"]
     assert max(both["plasticity"]["inner"]) < min(own["plasticity"]["inner"])
 
 
-def test_layers_that_hardly_learn_are_named() -> None:
+def test_layers_that_hardly_learn_cause_warnings() -> None:
     left = {"head": [0.3, 0.02], "inner": [0.09, 0.5]}
     first, second = saturated(DasOptions(), left)
     assert first.startswith("layer 1: head units make 2.0%")
@@ -200,14 +204,16 @@ def test_layers_that_hardly_learn_are_named() -> None:
     assert not list(saturated(DasOptions(), plasticity_under(DasOptions(plasticity_floor=0.1), left)))
 
 
-def test_a_run_that_died_leaves_no_trap(tiny_bert: Path, corpus: Path, tmp_path: Path) -> None:
+def test_files_of_an_aborted_run_are_replaced(tiny_bert: Path, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / IMPORTANCE_FILE).write_bytes(b"half")
     (tmp_path / f".{IMPORTANCE_FILE}.1.aside").write_bytes(b"half")
     measure_importance(measuring(config(general_importance="random"), tiny_bert, corpus, "general"), tmp_path)
     assert loaded(tmp_path, tiny_bert)
 
 
-def test_importance_of_another_model(tiny_bert: Path, corpus: Path, tmp_path: Path, llama: Path) -> None:
+def test_earlier_importance_of_another_model_is_refused(
+    tiny_bert: Path, corpus: Path, tmp_path: Path, llama: Path
+) -> None:
     job = config(general_importance="random")
     measure_importance(measuring(job, tiny_bert, corpus, "general"), tmp_path / "bert")
     with pytest.raises(ModelError, match="model_type bert there and llama here"):
@@ -230,8 +236,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("about", ["general", "domain"])
-def test_decoders(about: Any, llama: Path, corpus: Path) -> None:
-    """The task itself, in this process."""
+def test_decoders_without_dropout_can_be_measured(about: Any, llama: Path, corpus: Path) -> None:
+    """Runs a task's function in this process."""
     job = replace(config(), objective=ObjectiveConfig(kind="causal"))
     asked = measuring(job, llama, corpus, about)
     sums = measure_share(asked, CPU, "fp32", [(0, rows_to_measure(asked)[:4]), (1, rows_to_measure(asked)[4:8])])
@@ -244,7 +250,7 @@ def test_decoders(about: Any, llama: Path, corpus: Path) -> None:
 
 
 def tasks_on(has_bf16: list[bool], patch: pytest.MonkeyPatch) -> list[bool]:
-    """Runs Ray tasks in this process, one after another, each on the next of these machines."""
+    """Runs Ray tasks in this process, one after another, with the precisions of these machines in turn."""
     ran: list[bool] = []
 
     def remote(task: Any, *arguments: Any) -> Any:
@@ -260,7 +266,7 @@ def tasks_on(has_bf16: list[bool], patch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize(("has_bf16", "as_if"), [([True, False], "fp32"), ([False, False], "fp32"), ([True], "bf16")])
-def test_machines_of_two_kinds_measure_in_the_precision_of_both(
+def test_tasks_use_a_precision_that_all_machines_support(
     tiny_bert: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, has_bf16: list[bool], as_if: str
 ) -> None:
     def sums(precision: Any, machines: list[bool], tasks: int) -> Tensor:
@@ -278,8 +284,8 @@ def test_machines_of_two_kinds_measure_in_the_precision_of_both(
     assert not torch.equal(sums("bf16" if as_if == "fp32" else "fp32", [True, True], 2), expected)
 
 
-def test_no_batch_is_small(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
-    """One of few rows has large gradients, and would count as much as one of many."""
+def test_batches_have_about_equal_sizes(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
+    """A small batch has large gradients, but would count as much as a large one."""
     job = config(importance_sequences=9, importance_batch=8)
     assert measure_importance(measuring(job, tiny_bert, corpus), tmp_path)["groups"] == 2
     rows = rows_to_measure(measuring(job, tiny_bert, corpus))

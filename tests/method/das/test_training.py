@@ -1,4 +1,4 @@
-"""DAS in the real loop: the same whatever the ranks and the ZeRO stage, and plain training where it has no work."""
+"""DAS in the real loop: independence of ranks and ZeRO stages, and plain training where it does nothing."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,23 +20,23 @@ from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, moments,
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 FREE = {"max_gradient_norm": 0.0}
 NOTHING = 1e-6
-"""A share so small that nothing is dropped: ranks draw other numbers."""
+"""A dropout too small to drop anything, since ranks draw different numbers."""
 FIRST_GENERAL = 5
-"""Of the rows 0 to 7 of the first step the last three are general text: one rank of two has none. Then all are."""
+"""The last three of the first step's rows 0 to 7 are general text, so one of two ranks has none. Later rows all are."""
 
 
 class Outcome(NamedTuple):
-    """What a rank saw."""
+    """Results of a rank."""
 
     losses: list[float]
     gradients: dict[str, torch.Tensor]
-    """Of the first step, through AdamW's mean."""
+    """Gradients of the first step, from AdamW's mean."""
     weights: dict[str, torch.Tensor]
     report: dict[str, float]
 
 
 def trained(case: Case, config: DasOptions | None, inputs: dict[str, Path]) -> Outcome:
-    """Trains with DAS, or plainly."""
+    """Trains with DAS, or plainly without options."""
     method = Das(config) if config else Method()
     toy, training = model(case.dropout), settings(**case.training)
     method.prepare_model(toy, Setting(past=inputs, first_general=FIRST_GENERAL))
@@ -55,7 +55,7 @@ def trained(case: Case, config: DasOptions | None, inputs: dict[str, Path]) -> O
 
 
 def all_trained(cases: list[tuple[Case, DasOptions | None, dict[str, Path]]]) -> list[Outcome]:
-    """Several in one call."""
+    """Trains several runs in one call."""
     return [trained(*case) for case in cases]
 
 
@@ -67,7 +67,7 @@ def saved(folder: Path, scale: float) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_with_nothing_to_do_it_is_plain_training_bit_for_bit(ranks, tmp_path: Path, world: int) -> None:
+def test_with_nothing_to_do_it_is_exactly_plain_training(ranks, tmp_path: Path, world: int) -> None:
     nothing, something = saved(tmp_path / "nothing", 0.0), saved(tmp_path / "something", 1.0)
     none: dict[str, Path] = {}
     quiet, unmasked = DasOptions(contrast_weight=0.0), DasOptions(contrast_weight=0.0, soft_mask="none")
@@ -88,7 +88,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module", params=["exact", "lean", "economy", "groups", "general", "some"])
 def single(request: pytest.FixtureRequest, ranks, learnt) -> tuple[DasOptions, Outcome]:
-    """One rank that passes the whole global batch at once. `groups` of 2 and 3 documents lie on both of two ranks."""
+    """Runs the whole global batch in one pass on one rank. With `groups`, some groups span two ranks later."""
     economy: dict[str, Any] = {"contrast_cost": "economy", "economy_fraction": 0.4}
     changes: dict[str, dict[str, Any]] = {
         "economy": economy,
@@ -103,12 +103,14 @@ def single(request: pytest.FixtureRequest, ranks, learnt) -> tuple[DasOptions, O
 
 
 def cut(config: DasOptions, learnt: dict[str, Path], stage: int, size: int, **training: Any) -> Any:
-    """A run that cuts the global batch so."""
+    """Describes a run that splits the global batch into passes of `size` rows."""
     return Case(stage, 2, size, training={**FREE, **training}), config, learnt
 
 
-def test_it_is_the_same_however_the_global_batch_is_cut(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
-    """Into ranks and passes, at every stage: the same rows give the same gradients, steps and report."""
+def test_the_result_does_not_depend_on_how_the_global_batch_is_split(
+    ranks, learnt, single: tuple[DasOptions, Outcome]
+) -> None:
+    """Over ranks and passes, at every ZeRO stage: the same rows give the same gradients, steps and report."""
     config, expected = single
     cases = [cut(config, learnt, stage, size) for stage in range(4) for size in (GLOBAL_BATCH // 2, 1)]
     alone = [cut(config, learnt, stage, size) for stage, size in ((0, 2), (3, 1))]
@@ -140,8 +142,8 @@ def test_economy_on_all_documents_is_lean(ranks, learnt) -> None:
         torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
 
 
-def test_the_contrast_is_felt(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
-    """So that the test above compares something."""
+def test_the_contrast_changes_the_gradients(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
+    """Otherwise the test above would compare nothing."""
     _, expected = single
     case = Case(steps=2, micro_batch=GLOBAL_BATCH, training=FREE)
     quiet = ranks(1).run(trained, case, DasOptions(contrast_weight=0.0), learnt)[0]
@@ -152,7 +154,7 @@ def test_the_contrast_is_felt(ranks, learnt, single: tuple[DasOptions, Outcome])
 
 
 def compared(counts: list[int], most: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The contrast of made-up documents, so many on each rank, and its gradients."""
+    """Returns the contrast of random documents and its gradients, with `counts` documents on each rank."""
     views = [torch.randn(sum(counts), 6, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     if len(counts) > 1:
         views = [view.split(counts)[dist.get_rank()] for view in views]
@@ -173,7 +175,7 @@ def test_ranks_may_hold_different_numbers_of_documents(ranks, counts: list[int],
 
 
 @pytest.mark.skipif(not has_bf16, reason="this machine does not multiply in bf16")
-def test_bf16_is_near(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
+def test_bf16_gives_similar_results(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
     config, expected = single
     case = Case(2, 2, GLOBAL_BATCH // 2, training=FREE, precision="bf16")
     found = ranks(2).run(trained, case, config, learnt)[0]
@@ -182,10 +184,10 @@ def test_bf16_is_near(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None
 
 
 def again(config: DasOptions, inputs: dict[str, Path]) -> list[list[float]]:
-    """Losses of a run, twice."""
+    """Returns the losses of two equal runs."""
     return [trained(Case(2, steps=3, dropout=0.1), config, inputs).losses for _ in range(2)]
 
 
-def test_runs_repeat_bit_for_bit(ranks, learnt) -> None:
+def test_runs_repeat_exactly(ranks, learnt) -> None:
     for one, other in ranks(2).run(again, DasOptions(), learnt):
         assert one == other

@@ -1,4 +1,4 @@
-"""General knowledge is looked for where dropout makes two views of one text differ."""
+"""Importance for general knowledge: measured where dropout makes two views of a text differ."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -22,7 +22,7 @@ WITHOUT = ("llama", "modernbert")
 
 
 def differing(model: Any) -> AbstractContextManager[None]:
-    """Inside the block, passes in train mode differ."""
+    """Makes passes in training mode differ inside the block."""
     views = injected(model, 0.1)
     return views.on() if views else nullcontext()
 
@@ -31,7 +31,7 @@ def measured(model: Any, batches: list[Batch], seed: int | None = 0) -> Sums:
     return gate_sizes(model, Gates(model), Disagreement(), enumerate(batches), MeasureSettings(dropout_seed=seed))
 
 
-def test_is_the_mean_divergence_of_both_directions() -> None:
+def test_the_loss_is_the_mean_divergence_of_both_directions() -> None:
     model, seen = ready("bert").train(), Disagreement().corrupt(batch())
     torch.manual_seed(0)
     found = Disagreement().loss(model, seen)
@@ -43,7 +43,7 @@ def test_is_the_mean_divergence_of_both_directions() -> None:
     assert found.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_every_real_token_is_compared_and_nothing_is_hidden() -> None:
+def test_every_text_token_is_compared_and_none_is_masked() -> None:
     rows = batch()
     seen = Disagreement().corrupt(rows)
     assert torch.equal(seen.input_ids, rows.tokens)
@@ -54,7 +54,7 @@ def test_every_real_token_is_compared_and_nothing_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_importance_is_there_in_train_mode_and_exactly_0_without_dropout(family: str) -> None:
+def test_importance_is_positive_with_dropout_and_0_without(family: str) -> None:
     model = ready(family)
     with differing(model):
         training, evaluation = measured(model, [batch()]), measured(model, [batch()], seed=None)
@@ -64,8 +64,8 @@ def test_importance_is_there_in_train_mode_and_exactly_0_without_dropout(family:
 
 
 @pytest.mark.parametrize(("family", "more"), [("bert", {}), ("llama", {"num_key_value_heads": 8, "head_dim": 2})])
-def test_ranks_are_stable_over_seeds(family: str, more: dict[str, int]) -> None:
-    """Heads, of which random ones are much alike, put out more and more here."""
+def test_the_order_of_units_is_stable_over_seeds(family: str, more: dict[str, int]) -> None:
+    """Random heads are very similar, so here later heads have larger outputs."""
     model = ready(family, num_attention_heads=8, **more)
     for layer in layers_of(model):
         weight = layer.part(layer.pattern.attention_out).weight
@@ -79,7 +79,7 @@ def test_ranks_are_stable_over_seeds(family: str, more: dict[str, int]) -> None:
             assert spearmanr(one, other).statistic > 0.7, kind
 
 
-def test_dropout_is_that_of_seed_and_number() -> None:
+def test_dropout_depends_on_seed_and_batch_number() -> None:
     model, batches = ready("bert"), [batch(0), batch(1)]
     gates, settings = Gates(model), MeasureSettings(dropout_seed=5)
     numbered = list(enumerate(batches))
@@ -91,11 +91,11 @@ def test_dropout_is_that_of_seed_and_number() -> None:
     for kind in KINDS:
         torch.testing.assert_close(total.units[kind], whole.units[kind], rtol=1e-9, atol=0)
     same = gate_sizes(model, gates, Disagreement(), [(0, batches[0]), (1, batches[0])], settings)
-    assert not torch.equal(same.means["inner"], parts[1].means["inner"])  # another number, other dropout
+    assert not torch.equal(same.means["inner"], parts[1].means["inner"])  # the dropout depends on the number
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_models_without_dropout_get_it_for_as_long_as_it_takes(family: str) -> None:
+def test_injected_dropout_is_on_only_inside_the_block(family: str) -> None:
     model = ready(family)
     assert has_dropout(model) == (family not in WITHOUT)
     packed = Disagreement().corrupt(batch()).packed()
@@ -119,7 +119,7 @@ def test_attention_dropout_alone_is_dropout() -> None:
 
 
 @pytest.mark.parametrize("family", WITHOUT)
-def test_only_the_tokens_asked_for_drop_out(family: str) -> None:
+def test_only_the_chosen_tokens_drop_out(family: str) -> None:
     model, packed = ready(family).train(), Disagreement().corrupt(batch()).packed()
     views = injected(model, 0.5)
     assert views
@@ -132,11 +132,11 @@ def test_only_the_tokens_asked_for_drop_out(family: str) -> None:
     assert (found[later] != plain[later]).any(1).all()
 
 
-def test_no_dropout_at_all() -> None:
+def test_a_model_without_any_dropout_is_refused() -> None:
     with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout") as caught:
         injected(ready("llama"), 0.0)
     assert "das.injected_dropout" in caught.value.fix
-    assert injected(ready("bert"), 0.0) is None  # has its own
+    assert injected(ready("bert"), 0.0) is None  # has its own dropout
 
 
 def test_tokens_of_both_views_have_gradients() -> None:

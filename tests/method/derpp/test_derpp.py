@@ -1,4 +1,4 @@
-"""DER++: what replayed rows add to the loss, against transformers, and what the reservoir then holds."""
+"""DER++: the loss on replayed rows, compared with transformers, and the content of the reservoir."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def rows(step: int) -> Corrupted:
 
 
 def taken(method: Derpp, model: Any, step: int, size: int = 8) -> Tensor:
-    """The loss of a step, gone through."""
+    """Returns the loss of a step after its backward passes."""
     seen, total = rows(step), torch.zeros(())
     for loss, extra in method.losses(model, seen.split(size), toy.Objective(), step, len(seen.targets)):
         whole = loss / len(seen.targets) + (0 if extra is None else extra)
@@ -42,7 +42,7 @@ def taken(method: Derpp, model: Any, step: int, size: int = 8) -> Tensor:
 
 
 def by_hand(model: Any, seen: Corrupted) -> tuple[list[Tensor], list[Tensor]]:
-    """Row by row, losses and states where predictions are asked."""
+    """Returns losses and predicted positions' states, row by row."""
     found = model(input_ids=seen.input_ids, attention_mask=seen.real, output_hidden_states=True)
     targets = seen.targets.split(seen.positions.sum(1).tolist())
     losses = [
@@ -53,8 +53,8 @@ def by_hand(model: Any, seen: Corrupted) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @pytest.mark.parametrize("size", [8, 3])
-def test_what_replayed_rows_add(tmp_path: Path, size: int) -> None:
-    """All that was kept comes again; the model has changed since."""
+def test_the_loss_and_gradient_of_replayed_rows(tmp_path: Path, size: int) -> None:
+    """All stored rows are replayed after the model has changed."""
     method, model = prepared(tmp_path, fraction=0.99, alpha=2.0, beta=0.7)
     taken(method, model, 0)
     _, then = by_hand(toy.model(), rows(0))
@@ -80,7 +80,7 @@ def test_what_replayed_rows_add(tmp_path: Path, size: int) -> None:
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_the_reservoir_holds_rows_as_they_were_seen(tmp_path: Path) -> None:
+def test_the_reservoir_stores_rows_with_their_first_states(tmp_path: Path) -> None:
     method, model = prepared(tmp_path)
     taken(method, model, 0, size=3)
     numbers = priorities(SEED, NUMBER, 0, 8)
@@ -94,10 +94,10 @@ def test_the_reservoir_holds_rows_as_they_were_seen(tmp_path: Path) -> None:
     assert method.report() == {"kept_rows": 8.0}
 
 
-def test_it_is_handed_to_the_next_domain(tmp_path: Path) -> None:
+def test_the_next_domain_gets_the_reservoir(tmp_path: Path) -> None:
     method, model = prepared(tmp_path)
     method.carry(tmp_path)
-    assert not list(tmp_path.iterdir())  # nothing is kept yet
+    assert not list(tmp_path.iterdir())  # the reservoir is still empty
     taken(method, model, 0)
     method.carry(tmp_path)
     after, _ = prepared(tmp_path)
@@ -107,14 +107,14 @@ def test_it_is_handed_to_the_next_domain(tmp_path: Path) -> None:
     assert torch.equal(after.rehearsal.reservoir.rows[2].states, method.rehearsal.reservoir.rows[2].states)
 
 
-def test_a_trial_of_its_memory_keeps_nothing(tmp_path: Path) -> None:
+def test_a_trial_of_the_memory_use_stores_no_rows(tmp_path: Path) -> None:
     method = Derpp(DerppOptions())
     model = method.prepare_model(toy.model(), Setting())
     taken(method, model, 0)
     assert method.rehearsal.reservoir.rows == []
 
 
-def test_what_it_costs() -> None:
+def test_added_passes_and_memory() -> None:
     method = Derpp(DerppOptions(buffer_mib=2, fraction=0.5))
     assert method.added_passes() == Added(trained=0.5)
     assert method.added_memory(ROBERTA).held == 2 * 2**20

@@ -1,4 +1,4 @@
-"""The reservoir is uniform, whatever ranks have seen which rows, and bounded in bytes."""
+"""The reservoir is uniform, does not depend on which rank saw which row, and is bounded in bytes."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def names(reservoir: Reservoir) -> list[int]:
 
 
 def filled(seed: int, rows: int, budget: int, batch: int = 7) -> Reservoir:
-    """Of a run of so many rows."""
+    """Returns the reservoir of a run with this many rows."""
     reservoir = Reservoir(budget)
     for first in range(0, rows, batch):
         count = min(batch, rows - first)
@@ -35,19 +35,19 @@ def filled(seed: int, rows: int, budget: int, batch: int = 7) -> Reservoir:
     return reservoir
 
 
-def test_every_row_of_a_run_is_kept_as_often() -> None:
-    """Chi-square over 500 runs of 40 rows, of which 8 are kept; early and late rows alike."""
+def test_every_row_of_a_run_is_equally_likely_to_be_kept() -> None:
+    """Chi-square test over 500 runs of 40 rows with room for 8: early and late rows are equally likely."""
     kept = np.zeros(40)
     for seed in range(500):
         found = names(filled(seed, 40, 8 * row(0.5).bytes))
         assert len(found) == 8
         kept[found] += 1
-    # draws without replacement vary less than chi-square has it, by (40 - 8) / (40 - 1)
+    # draws without replacement have a smaller variance than chi-square assumes, by (40 - 8) / (40 - 1)
     assert chisquare(kept).statistic / ((40 - 8) / 39) < 73  # 39 degrees of freedom: p > .001
     assert chisquare(kept).pvalue < 0.9999
 
 
-def test_rows_of_several_domains_are_kept_alike() -> None:
+def test_rows_of_several_domains_are_equally_likely_to_be_kept() -> None:
     counts = np.zeros(2)
     for seed in range(500):
         both = [*priorities(seed, 1, 0, 20).tolist(), *priorities(seed, 2, 0, 20).tolist()]
@@ -59,20 +59,20 @@ def test_rows_of_several_domains_are_kept_alike() -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_who_saw_a_row_makes_no_difference(world: int) -> None:
-    """Nor in which order they tell."""
+def test_the_ranks_that_see_rows_make_no_difference(world: int) -> None:
+    """Neither does the order in which ranks offer their rows."""
     expected = filled(3, 60, 10 * row(0.5).bytes)
     numbers = priorities(3, 1, 0, 60).tolist()
     reservoir = Reservoir(10 * row(0.5).bytes)
     for step in range(0, 60, 15):
         ranks = [range(step + rank, step + 15, world) for rank in reversed(range(world))]
-        told = [row(numbers[place], place) for places in ranks for place in places]
-        reservoir.offer([each for each in told if each.priority < reservoir.bound])
+        offered = [row(numbers[place], place) for places in ranks for place in places]
+        reservoir.offer([each for each in offered if each.priority < reservoir.bound])
     assert names(reservoir) == names(expected)
 
 
-def test_it_keeps_to_its_size() -> None:
-    """Rows of different sizes; none that was dropped comes back when a smaller one would fit."""
+def test_it_stays_within_its_budget() -> None:
+    """Rows have different sizes. A dropped row does not return when a smaller one would fit."""
     draw = np.random.default_rng(0)
     reservoir = Reservoir(1000)
     for place in range(200):
@@ -91,7 +91,7 @@ def test_a_row_that_is_too_large_leaves_it_empty() -> None:
     assert reservoir.draw(3, 1, 2) == []
 
 
-def test_it_is_restored() -> None:
+def test_tensors_restore_the_reservoir() -> None:
     reservoir = filled(1, 30, 5 * row(0.5).bytes)
     other = Reservoir(5 * row(0.5).bytes)
     other.load(reservoir.tensors(), "cpu")
@@ -105,7 +105,7 @@ def test_it_is_restored() -> None:
     assert Reservoir(5).tensors() == {}
 
 
-def test_draws_follow_from_their_address_and_are_uniform() -> None:
+def test_draws_depend_on_their_address_and_are_uniform() -> None:
     reservoir = filled(1, 30, 10 * row(0.5).bytes)
     assert [each.priority for each in reservoir.draw(4, 1, 2)] == [each.priority for each in reservoir.draw(4, 1, 2)]
     counts = dict.fromkeys(names(reservoir), 0)
@@ -118,15 +118,15 @@ def test_draws_follow_from_their_address_and_are_uniform() -> None:
     assert len(reservoir.draw(100, 1, 0)) == 10
 
 
-def test_priorities_are_uniform_and_hang_on_seed_domain_and_row() -> None:
+def test_priorities_are_uniform_and_depend_on_seed_domain_and_row() -> None:
     found = priorities(5, 2, 0, 5000)
     assert kstest(found, "uniform").pvalue > 0.001
     assert found[100:105].tolist() == priorities(5, 2, 100, 5).tolist()
     assert not set(found) & set(priorities(5, 3, 0, 5000)) | set(found) & set(priorities(6, 2, 0, 5000))
 
 
-def test_a_reservoir_that_was_saved_keeps_and_refuses_the_same_rows() -> None:
-    """The bound is kept in full: rounded to fp32 it would let in, or keep out, rows between it and its rounding."""
+def test_a_restored_reservoir_keeps_and_refuses_the_same_rows() -> None:
+    """The bound is saved in fp64. Rounded to fp32, it would accept or refuse rows between it and its rounding."""
     for seed in range(20):
         before = filled(seed, 60, 8 * row(0.5).bytes)
         again = Reservoir(8 * row(0.5).bytes)
@@ -139,7 +139,7 @@ def test_a_reservoir_that_was_saved_keeps_and_refuses_the_same_rows() -> None:
 
 
 def test_a_bound_without_rows_is_saved() -> None:
-    """One row may be larger than all the room."""
+    """A single row may be larger than the whole budget."""
     before = Reservoir(row(0.5).bytes - 1)
     before.offer([row(0.3)])
     assert (before.rows, before.bound) == ([], 0.3)

@@ -1,4 +1,4 @@
-"""ELLE: which steps see past text, what loss they have, and what one domain hands to the next."""
+"""ELLE: which steps replay past text, their loss, and what later domains get."""
 
 import itertools
 from pathlib import Path
@@ -33,8 +33,8 @@ def parts() -> list[Any]:
     return Objective().corrupt(Batch.of(columns(0))).split(3)
 
 
-def test_a_replayed_step_has_the_mean_loss_of_past_rows(tmp_path: Path) -> None:
-    """In several passes, by transformers' own forward pass over the rows that were drawn."""
+def test_a_replaying_step_has_the_mean_loss_of_past_rows(tmp_path: Path) -> None:
+    """In several passes, compared with transformers' own forward pass over the drawn rows."""
     method, toy = begun(tmp_path, recovery_fraction=1.0)
     losses = [loss for loss, _ in method.losses(toy, parts(), Objective(), 5, predictions=37)]
     assert len(losses) == 3
@@ -53,7 +53,7 @@ def test_a_replayed_step_has_the_mean_loss_of_past_rows(tmp_path: Path) -> None:
     assert method.report() == {"replayed_steps": 0.0}
 
 
-def test_the_first_steps_recover_and_of_the_others_a_share_replays(tmp_path: Path) -> None:
+def test_the_first_steps_and_a_share_of_the_others_replay(tmp_path: Path) -> None:
     method, _ = begun(tmp_path, recovery_fraction=0.25, replay_fraction=0.1)
     replayed = [method._replays(step) for step in range(STEPS)]
     assert all(replayed[:100])
@@ -61,7 +61,7 @@ def test_the_first_steps_recover_and_of_the_others_a_share_replays(tmp_path: Pat
     assert replayed == [method._replays(step) for step in range(STEPS)]
 
 
-def test_without_a_domain_before_it_is_plain_training_of_a_larger_model() -> None:
+def test_the_first_domain_is_plain_training_of_a_larger_model() -> None:
     method = Elle(ElleOptions(layers=[1], heads=[1], recovery_fraction=1.0, prompt_length=0))
     toy = method.prepare_model(model(), Setting(length=STEPS))
     assert toy.config.num_hidden_layers == toy.config.num_attention_heads == 3
@@ -71,7 +71,7 @@ def test_without_a_domain_before_it_is_plain_training_of_a_larger_model() -> Non
     assert method.state() == {}
 
 
-def test_each_domain_hands_its_text_to_those_after_it() -> None:
+def test_each_domain_passes_its_text_to_later_domains() -> None:
     method, past = Elle(ElleOptions()), {}
     for text in ("first", "second"):
         stages: Any = (text,)
@@ -79,7 +79,7 @@ def test_each_domain_hands_its_text_to_those_after_it() -> None:
     assert past == {f"{TEXT}1": "first", f"{TEXT}2": "second"}
 
 
-def test_every_domain_grows_by_its_own_entry_and_the_forecast_knows() -> None:
+def test_every_domain_grows_by_its_entry_and_trained_size_agrees() -> None:
     method = Elle(ElleOptions(layers=[2, 1], heads=[2]))
     last = method.trained_size(ROBERTA, range(1, 4))
     assert (last.layers, last.heads, last.hidden) == (ROBERTA.layers + 3, ROBERTA.heads + 2, ROBERTA.hidden * 7 // 6)
@@ -88,7 +88,7 @@ def test_every_domain_grows_by_its_own_entry_and_the_forecast_knows() -> None:
     assert last.parameters > 1.4 * ROBERTA.parameters
 
 
-def test_all_known_architectures_are_known_to_it(tiny_bert: Path, tmp_path: Path) -> None:
+def test_all_known_architectures_can_grow(tiny_bert: Path, tmp_path: Path) -> None:
     assert BEFORE_HEAD.keys() == PATTERNS.keys()
     Elle(ElleOptions(layers=[1], heads=[1], prompt_length=0)).check(Config(), tiny_bert)
     (tmp_path / "config.json").write_text(f'{{"model_type": "bert", "{KEY}": [{{"kind": "adapters"}}]}}')

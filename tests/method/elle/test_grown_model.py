@@ -1,4 +1,4 @@
-"""Growth: a larger model computes the same, config.json says how large it is, and so does the forecast."""
+"""Growth: a larger model computes the same, and config.json and the size estimate agree with it."""
 
 import copy
 from pathlib import Path
@@ -23,7 +23,7 @@ TWICE = Growth(heads=2)
 
 
 def untied(family: str) -> Any:
-    """Whose head has a matrix of its own, unlike the embeddings."""
+    """Returns a model whose head has its own matrix."""
     model: Any = plain(family, tie_word_embeddings=False)
     keep_documents_apart(model)
     return model
@@ -32,7 +32,7 @@ def untied(family: str) -> Any:
 @pytest.mark.parametrize("growth", [TWICE, Growth(layers=1), Growth(layers=2), Growth(2, 2)], ids=str)
 @pytest.mark.parametrize("family", ALL)
 def test_a_larger_model_computes_the_same(family: str, growth: Growth) -> None:
-    """Twice as wide, deeper, and both; all of these share the embeddings' matrix with the head, or have two."""
+    """Twice as wide, deeper, and both, with tied and separate matrices of embeddings and head."""
     model = ready(family)
     larger = grown(model, growth)
     assert larger.config.num_hidden_layers == len(layers_of(larger)) == 2 + growth.layers
@@ -42,29 +42,29 @@ def test_a_larger_model_computes_the_same(family: str, growth: Growth) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
-def test_silent_layers_are_exactly_the_identity_where_norms_come_first(family: str) -> None:
+def test_silent_layers_in_pre_norm_models_are_exactly_the_identity(family: str) -> None:
     torch.testing.assert_close(logits(grown(ready(family), Growth(layers=2))), logits(ready(family)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_a_head_with_a_matrix_of_its_own_is_divided(family: str) -> None:
+def test_an_untied_head_is_divided(family: str) -> None:
     model = untied(family)
     torch.testing.assert_close(logits(grown(model, TWICE)), logits(model), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_copies_compute_something_else(family: str) -> None:
+def test_plain_copies_of_layers_change_the_outputs(family: str) -> None:
     model = ready(family)
     assert (logits(grown(model, Growth(layers=2), is_silent=False)) - logits(model)).abs().max() > 1e-2
 
 
-def test_electra_whose_states_are_as_wide_as_its_embeddings() -> None:
+def test_electra_grows_with_states_as_wide_as_its_embeddings() -> None:
     model = ready("electra", embedding_size=16)
     torch.testing.assert_close(logits(grown(model, TWICE)), logits(model), rtol=1e-4, atol=1e-4)
 
 
-def test_by_hand_a_network_of_one_unit_more() -> None:
-    """Two units of which one is copied: what reads it is halved, so the sum is the same."""
+def test_one_more_unit_by_hand() -> None:
+    """One of two units is copied. The weights that read it are halved, so the sum stays the same."""
     axis = Axis(torch.tensor([0, 1, 1]))
     assert axis.copies.tolist() == [1, 2, 2]
     assert axis.is_new.tolist() == [False, False, True]
@@ -74,8 +74,8 @@ def test_by_hand_a_network_of_one_unit_more() -> None:
     assert len(set(sources[6:].tolist())) == 2
 
 
-def test_copied_units_do_not_stay_equal() -> None:
-    """Noise reaches the weights that make copies, and no other."""
+def test_noise_makes_copied_units_differ() -> None:
+    """Noise changes only the weights that produce copies."""
     quiet, noisy = (dict(grown(ready("bert"), TWICE, noise=noise).named_parameters()) for noise in (0.0, 0.01))
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     difference = (noisy[name] - quiet[name]).detach()
@@ -92,8 +92,8 @@ def test_copied_units_do_not_stay_equal() -> None:
 
 
 @pytest.mark.parametrize("family", ALL)
-def test_what_is_saved_is_an_ordinary_model_of_the_size_that_was_forecast(family: str, tmp_path: Path) -> None:
-    """Also where units are copied unevenly, and the inner width is a fraction."""
+def test_the_saved_model_is_ordinary_and_has_the_estimated_size(family: str, tmp_path: Path) -> None:
+    """Also if units have different numbers of copies and the inner width is rounded."""
     model: Any = ready(family)
     model.save_pretrained(tmp_path / "small")
     growth = Growth(1, 2 if family in ("llama", "qwen3") else 1)
@@ -115,7 +115,7 @@ def test_what_is_saved_is_an_ordinary_model_of_the_size_that_was_forecast(family
         assert getattr(forecast, name) == pytest.approx(getattr(found, name), rel=0.03), name
 
 
-def test_layers_are_spread_evenly() -> None:
+def test_new_layers_are_spread_evenly() -> None:
     assert Growth(layers=2).layer_sources(6) == [
         *((0, False), (1, False), (2, False), (2, True)),
         *((3, False), (4, False), (5, False), (5, True)),
@@ -131,7 +131,7 @@ def test_layers_are_spread_evenly() -> None:
         ("bert", [Growth(heads=-1)], r"below 0"),
     ],
 )
-def test_what_cannot_grow_is_refused(family: str, growths: list[Growth], words: str, tmp_path: Path) -> None:
+def test_unsupported_growth_is_refused(family: str, growths: list[Growth], words: str, tmp_path: Path) -> None:
     ready(family).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=words):
         check_growths(tmp_path, growths)

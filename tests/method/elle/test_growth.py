@@ -1,4 +1,4 @@
-"""ELLE's domain prompts: which one a text has, what trains, how they grow, and what is refused."""
+"""ELLE's prompts of domains: which text has which prompt, what trains, how prompts grow, and what is refused."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def elle(**options: Any) -> Elle:
 
 
 def second(tmp_path: Path) -> tuple[Elle, Any]:
-    """The training of a second domain, whose steps all replay the first."""
+    """Prepares the training of a second domain, whose steps all replay the first."""
     toy: Any = with_room(model(), 2)
     past = {f"{TEXT}1": text_folder(tmp_path, 1)}
     toy = elle().prepare_model(toy.eval(), Setting(domain="first", number=1, length=STEPS))
@@ -45,14 +45,14 @@ def parts() -> list[Any]:
     return Objective().corrupt(Batch.of(columns(0))).split(3)
 
 
-def test_all_trains_but_the_prompts_of_the_domains_before(tmp_path: Path) -> None:
+def test_everything_trains_except_the_prompts_of_earlier_domains(tmp_path: Path) -> None:
     _, toy = second(tmp_path)
     prompts = sets_of(toy)[0]
     assert prompts.chosen == 1
     assert {name for name, each in toy.named_parameters() if not each.requires_grad} == {"bert.prompts.0.vectors"}
 
 
-def test_replayed_text_has_the_prompt_of_its_own_domain_and_other_text_that_of_the_new(tmp_path: Path) -> None:
+def test_each_text_has_the_prompt_of_its_own_domain(tmp_path: Path) -> None:
     method, toy = second(tmp_path)
     prompts: Any = sets_of(toy)[0]
 
@@ -63,7 +63,7 @@ def test_replayed_text_has_the_prompt_of_its_own_domain_and_other_text_that_of_t
     def changed_by(number: int) -> bool:
         before, kept = total(), prompts[number].vectors.detach().clone()
         with torch.no_grad():
-            prompts[number].vectors.copy_(kept.flip(-1))  # not a constant: the norm that follows takes it away
+            prompts[number].vectors.copy_(kept.flip(-1))  # adding a constant would have no effect after the norm
         found = total() != before
         with torch.no_grad():
             prompts[number].vectors.copy_(kept)
@@ -76,8 +76,8 @@ def test_replayed_text_has_the_prompt_of_its_own_domain_and_other_text_that_of_t
     assert prompts.chosen == 1
 
 
-def test_a_prompt_that_a_step_does_not_see_has_a_gradient_of_0(tmp_path: Path) -> None:
-    """So that the optimizer does with it what it does with it at any ZeRO stage."""
+def test_an_unused_prompt_has_a_gradient_of_0(tmp_path: Path) -> None:
+    """So the optimizer treats it in the same way at any ZeRO stage."""
     method, toy = second(tmp_path)
     for loss, extra in method.losses(toy, parts(), Objective(), 1, predictions=37):
         assert extra is not None
@@ -87,7 +87,7 @@ def test_a_prompt_that_a_step_does_not_see_has_a_gradient_of_0(tmp_path: Path) -
     assert not own.grad.any()
 
 
-def test_prototypes_are_those_of_the_model_that_a_training_begins_with(tmp_path: Path) -> None:
+def test_prototypes_are_computed_with_the_model_before_the_training(tmp_path: Path) -> None:
     toy: Any = with_room(model(), 2)
     toy = elle().prepare_model(toy.eval(), Setting(domain="first", number=1, length=STEPS))
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_prototypes_are_those_of_the_model_that_a_training_begins_with(tmp_path:
     assert known is not None
     assert known.names == ["first", "second"]
     torch.testing.assert_close(known.vectors[0], prototype_of(toy, sample_of([text], 0)))
-    assert torch.equal(known.vectors[0], known.vectors[1])  # the same text here
+    assert torch.equal(known.vectors[0], known.vectors[1])  # both domains have the same text here
 
 
 @pytest.mark.parametrize("family", [*FAMILIES])
@@ -119,7 +119,7 @@ def test_a_larger_model_computes_the_same_with_its_prompts(family: str) -> None:
             sets_of(each)[0].chosen = number
         torch.testing.assert_close(logits(large), logits(small), rtol=1e-4, atol=1e-4)
     near, far = (torch.cdist(known.vectors, known.vectors) for known in map(domains_of, (small, large)) if known)
-    torch.testing.assert_close(far, near * 2**0.5)  # each state stands there twice
+    torch.testing.assert_close(far, near * 2**0.5)  # each state is there twice
 
 
 def test_prompts_are_saved_and_loaded_with_the_larger_model(tiny_bert: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def write_config(folder: Path, *additions: dict[str, Any]) -> Path:
     return folder
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+def test_prompts_that_cannot_work_are_refused(tmp_path: Path) -> None:
     made, named = {"kind": "prompts", "sets": 1, "length": 2}, {"kind": "domains", "names": ["cs"]}
     check(write_config(tmp_path), 2, 126)
     check(write_config(tmp_path), 0, 128, streaming=True)
@@ -172,7 +172,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         check(write_config(tmp_path, made, named), 0)
 
 
-def test_a_prompt_passes_the_layers_with_every_document() -> None:
+def test_prompts_add_passes_per_document() -> None:
     assert elle(prompt_length=3).added_passes() == Added(per_document=3)
     assert elle(prompt_length=3).by_domain
     assert not elle(prompt_length=0).by_domain

@@ -1,4 +1,4 @@
-"""Past text: rows of a domain that is drawn, the more often the more its loss has fallen."""
+"""Past text: domains whose loss has fallen more are drawn more often."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ LENGTH = 12
 
 
 def text_folder(folder: Path, number: int) -> Path:
-    """Text as it is prepared, of another number of documents for each domain."""
+    """Writes prepared text, with another number of documents for each domain."""
     draw = np.random.default_rng(number)
     documents = [draw.integers(5, 61, draw.integers(3, 20)).tolist() for _ in range(9 * number)]
     write_shard(folder / "train-00000.arrow", documents, 61)
@@ -28,7 +28,7 @@ def past(tmp_path: Path) -> PastText:
     return PastText(folders)
 
 
-def test_domains_come_as_often_as_their_loss_has_fallen(past: PastText) -> None:
+def test_domains_are_drawn_in_proportion_to_their_loss_reduction(past: PastText) -> None:
     for name, losses in {"a": [5.0, 4.0, 3.0, 2.0], "b": [5.0, 4.5, 4.0, 3.5]}.items():
         for loss in losses:
             past.note(name, loss)
@@ -38,13 +38,13 @@ def test_domains_come_as_often_as_their_loss_has_fallen(past: PastText) -> None:
     assert drawn.count("a") / 2000 == pytest.approx(past.shares()["a"], abs=0.03)
 
 
-def test_what_is_not_known_comes_first(past: PastText) -> None:
+def test_domains_without_losses_come_first(past: PastText) -> None:
     assert past.shares() == {"a": 0.5, "b": 0.5}
     past.note("a", 3.0)
     assert past.shares() == {"a": 0.0, "b": 1.0}
 
 
-def test_losses_that_rise_are_drawn_evenly_and_old_ones_forgotten(past: PastText) -> None:
+def test_rising_losses_give_even_draws_and_old_losses_are_dropped(past: PastText) -> None:
     for step in range(2 * WINDOW):
         past.note("a", 9.0 - step if step < WINDOW else 1.0)
         past.note("b", 1.0 + step)
@@ -52,8 +52,8 @@ def test_losses_that_rise_are_drawn_evenly_and_old_ones_forgotten(past: PastText
     assert past.shares() == {"a": 0.5, "b": 0.5}
 
 
-def test_ranks_share_what_is_drawn(past: PastText) -> None:
-    """Rows of the whole are those of the ranks, and every draw has its address."""
+def test_ranks_divide_the_drawn_rows(past: PastText) -> None:
+    """The ranks' rows together are all rows, and every draw depends on its address (seed, step)."""
     name, whole = past.rows(6, slice(0, None), LENGTH, (), (1, 7))
     parts = [past.rows(6, slice(rank, None, 2), LENGTH, (), (1, 7)) for rank in range(2)]
     assert {each for each, _ in parts} == {name}
