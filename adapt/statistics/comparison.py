@@ -311,13 +311,17 @@ def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "
     if comparison.low is not None and comparison.high is not None:
         figures += f", 95% CI {points(comparison.low)} to {points(comparison.high)}"
     if comparison.p is None:
-        why = "seeds whose scores do not vary" if comparison.is_constant else "one seed a side"
-        return f"{figures}; {why} and no predictions, so nothing can be said of chance"
+        why = "seeds whose scores do not vary" if comparison.is_constant else "one seed per side"
+        return f"{figures}; significance cannot be tested with {why} and no predictions"
     figures += f", {p_value(comparison.p)}"
     if adjusted is not None and adjusted != comparison.p:
         figures += f" (Holm {p_value(adjusted, bare=True)})"
     if comparison.over == ("examples",):
-        figures += ", of seeds that do not vary" if comparison.is_constant else ", of one seed: another may differ"
+        constant, single = (
+            "the scores do not vary between seeds",
+            "one seed, so variation between seeds is not included",
+        )
+        figures += f" ({constant if comparison.is_constant else single})"
     if significant(comparison, adjusted):
         return figures
     return f"no significant difference: {figures}; {_sight(comparison, recipes)}"
@@ -364,9 +368,9 @@ def _sight(comparison: Comparison, recipes: int) -> str:
     if text := out_of_reach(comparison, recipes):
         return text
     if comparison.detectable is None:
-        return "how small a difference could have been seen is not known"
+        return "the smallest detectable difference is not known"
     corrected = ", before correction" if recipes > 1 else ""
     return (
-        f"only a difference of about {100 * comparison.detectable:.1f} or more would probably have been seen "
+        f"only a difference of about {100 * comparison.detectable:.1f} or more would probably have been detected "
         f"(power 80%{corrected})"
     )

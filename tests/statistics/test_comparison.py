@@ -124,7 +124,7 @@ def test_predictions_that_seeds_do_not_change_are_tested_by_examples_alone():
     sides = (single_label([truth.tolist()] * 5, [each.tolist()] * 5, 6, "accuracy") for each in (after, before))
     found = compare(*sides)
     assert (found.over, found.p) == (("examples",), 1.0)
-    assert "of seeds that do not vary" in verdict(found)
+    assert "(the scores do not vary between seeds)" in verdict(found)
 
 
 def test_a_side_whose_seeds_do_not_vary_is_one_number():

@@ -126,7 +126,7 @@ def test_no_finding_is_said_in_words_with_what_could_have_been_seen():
     text = verdict(one)
     assert text.startswith("no significant difference: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
     assert one.detectable == pytest.approx(2.8 * 0.015, rel=0.03)
-    seen = f"{100 * one.detectable:.1f} or more would probably have been seen (power 80%)"
+    seen = f"{100 * one.detectable:.1f} or more would probably have been detected (power 80%)"
     assert text.endswith(f"only a difference of about {seen}")
 
 
@@ -142,7 +142,7 @@ def test_too_few_seeds_are_named():
 
 def test_without_p_nothing_is_claimed():
     text = verdict(found(low=None, high=None, p=None, error=None, least=None))
-    assert text == "+4.1 points; one seed a side and no predictions, so nothing can be said of chance"
+    assert text == "+4.1 points; significance cannot be tested with one seed per side and no predictions"
     assert not significant(found(p=None))
 
 
@@ -170,4 +170,4 @@ def test_too_many_recipes_for_the_seeds_are_named():
 
 def test_one_seed_is_said_to_be_one():
     one = Comparison(0.04, 0.01, 0.07, 0.015, 0.01, 0.001, ("examples",), np.empty(0), {})
-    assert verdict(one).endswith("p = .010, of one seed: another may differ")
+    assert verdict(one).endswith("p = .010 (one seed, so variation between seeds is not included)")

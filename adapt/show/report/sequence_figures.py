@@ -139,11 +139,9 @@ def front_verdict(sequences: Sequences) -> list[FindingBlock]:
         return []
     names = "; ".join(each.method for each in front)
     are = "method is" if len(front) == 1 else "methods are"
-    text = f"{len(front)} of {rivals} {are} beaten by no other on both losses ({names})"
+    text = f"{len(front)} of {rivals} {are} Pareto-optimal (no other method is better on both losses): {names}"
     if bend is None:
-        return [
-            FindingBlock("Domains against general text", f"{text}, and there is no single best compromise.", "open")
-        ]
+        return [FindingBlock("Domains against general text", f"{text}. There is no single best compromise.", "open")]
     loss, change = bend.point
     ends = f"loss on the domains {loss:.3f}, on general text {nats(change, 3)}"
     return [

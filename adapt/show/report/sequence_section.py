@@ -77,8 +77,8 @@ def _difference(measure: Measure, paired: Paired) -> str:
     comparison = paired.comparison
     text = f"difference {measure.change(comparison.difference)}"
     if comparison.p is None:
-        why = "of seeds that do not vary" if comparison.is_constant else "of one seed"
-        return f"{text}, {why}, so nothing can be said of chance"
+        why = "seeds whose values do not vary" if comparison.is_constant else "one seed"
+        return f"{text}; significance cannot be tested with {why}"
     text += worded_interval(comparison.low, comparison.high, measure.change, ", 95% CI ")
     text += f", {p_value(comparison.p)}"
     if paired.adjusted is not None and paired.adjusted != comparison.p:

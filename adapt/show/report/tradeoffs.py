@@ -271,12 +271,10 @@ def tradeoff_verdicts(found: Sequence[MeasuredAlike]) -> list[FindingBlock]:
 def _finding(measured: MeasuredAlike) -> FindingBlock:
     front, bend = _on_front(measured)
     are = "model is" if len(front) == 1 else "models are"
-    text = f"{len(front)} of {len(measured.models)} {are} beaten by no other on both texts"
+    text = f"{len(front)} of {len(measured.models)} {are} Pareto-optimal (no other model is better on both texts)"
     if bend is None:
         names = "; ".join(model.label for model in front)
-        return FindingBlock(
-            "Gain against forgetting", f"{text} ({names}), and there is no single best compromise.", "open"
-        )
+        return FindingBlock("Gain against forgetting", f"{text}: {names}. There is no single best compromise.", "open")
     losses = " and ".join(
         f"loss on {name} {loss.value:.2f}{_change(loss)}"
         for name, loss in (("the domain", bend.domain), ("general text", bend.general))

@@ -56,8 +56,8 @@ def test_the_front_is_of_methods_that_learn_in_turn(sequences: Sequences) -> Non
 def test_the_verdict_names_the_front_and_its_knee(sequences: Sequences) -> None:
     (finding,) = front_verdict(sequences)
     assert finding.text == (
-        "4 of 5 methods are beaten by no other on both losses (NCL; DAS; replay; frozen). The best compromise "
-        "(the knee) is replay: loss on the domains 2.100, on general text +0.100 nats per token."
+        "4 of 5 methods are Pareto-optimal (no other method is better on both losses): NCL; DAS; replay; frozen. The "
+        "best compromise (the knee) is replay: loss on the domains 2.100, on general text +0.100 nats per token."
     )
 
 

@@ -169,7 +169,7 @@ def test_the_verdict_says_what_is_forgotten_and_how_surely(sequences):
         (0.05, 6, "worse", "p = .031"),
         (0.05, 5, "open", "p = .062: with so few seeds p cannot fall below .062, whatever the difference"),
         (0.015, 3, "open", "difference 0.0, p = 1.00"),
-        (0.0, 1, "open", "of one seed, so nothing can be said of chance"),
+        (0.0, 1, "open", "significance cannot be tested with one seed"),
     ],
 )
 def test_the_verdict_is_no_stronger_than_the_runs(tmp_path, forgets, seeds, tone, said):

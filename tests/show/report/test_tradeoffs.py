@@ -190,8 +190,8 @@ def test_the_verdict_names_the_knee_what_it_changed_and_what_it_cost(study: Stud
     (finding,) = tradeoff_verdicts(tradeoffs(study, FEWEST))
     assert finding.head == "Gain against forgetting"
     assert finding.text.replace("\N{MINUS SIGN}", "-") == (
-        "4 of 5 models are beaten by no other on both texts. The best compromise (the knee) is rate 1e-4, share 0.5:"
-        " loss on the domain 2.20"
+        "4 of 5 models are Pareto-optimal (no other model is better on both texts). The best compromise (the knee) is"
+        " rate 1e-4, share 0.5: loss on the domain 2.20"
         " (-0.80, -0.83 to -0.77) and loss on general text 2.02 (+0.02, -0.01 to +0.05), for 0.5 device-hours."
     )
 
@@ -229,8 +229,8 @@ def test_a_front_without_a_knee_names_its_models(tmp_path: Path) -> None:
     entries = [Entry("dapt", "dapt", {"rate": "1"}, finished(fake.adapted("1", (2.5, 2.5))))]
     entries.append(Entry("dapt", "dapt", {"rate": "2"}, finished(fake.adapted("2", (2.6, 2.6)))))
     (finding,) = tradeoff_verdicts(tradeoffs(Study("s", "dapt", entries), FEWEST))
-    assert (
-        finding.text
-        == "2 of 3 models are beaten by no other on both texts (rate 1; base), and there is no single best compromise."
+    assert finding.text == (
+        "2 of 3 models are Pareto-optimal (no other model is better on both texts): rate 1; base. There is no single"
+        " best compromise."
     )
     assert finding.tone == "open"
