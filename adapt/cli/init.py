@@ -262,8 +262,7 @@ class Draft:
 
     def _head(self) -> str:
         if self.text:
-            parts = [part for part in Path(self.text.paths[0]).parts if not has_magic(part)]
-            first = Path(*parts).absolute().name.partition(".")[0]
+            first = _name_of(self.text.paths)
         else:
             first = self.task.config.name if self.task else ""
         return (
@@ -398,6 +397,14 @@ def _next(out: Path, text: TextLook | None, task: TaskLook | None) -> list[str]:
         commands.append((f"dontstop finetune {config}{model}", "learns the labels and tests the model"))
     width = max(len(command) for command, _ in commands)
     return [f"Wrote {out}. Look at it, then run:", *(f"  {command:{width}}  # {about}" for command, about in commands)]
+
+
+def _name_of(paths: Sequence[str]) -> str:
+    """Names a corpus after its file or folder, or after the folder that holds all of several files."""
+    plain = [Path(*(part for part in Path(path).parts if not has_magic(part))).absolute() for path in paths]
+    if len(plain) == 1:
+        return plain[0].name.partition(".")[0]
+    return Path(os.path.commonpath([path.parent if path.is_file() else path for path in plain])).name
 
 
 def _with_comment(line: str, comment: str) -> str:

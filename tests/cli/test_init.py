@@ -62,6 +62,22 @@ def test_text_in_every_format_is_found_by_its_field() -> None:
     assert config.corpus.paths == ["a.jsonl", "d.csv"]
 
 
+@pytest.mark.parametrize(
+    ("paths", "name"),
+    [
+        (["papers/0.jsonl", "papers/1.jsonl"], "papers"),
+        (["papers/0.jsonl"], "0"),
+        (["papers/*.jsonl"], "papers"),
+        (["papers/*.jsonl", "papers/old"], "papers"),
+    ],
+)
+def test_several_files_name_the_configuration_after_their_folder(paths: list[str], name: str) -> None:
+    Path("papers/old").mkdir(parents=True)
+    for file in ("papers/0.jsonl", "papers/1.jsonl", "papers/old/2.jsonl"):
+        write(Path(file), [{"text": text} for text in TEXTS[:60]])
+    assert written(*paths).name == name
+
+
 def test_a_field_called_text_comes_first_and_text_without_blanks_is_text() -> None:
     write(Path("a.jsonl"), [{"text": "a short text of its own", "other": "a longer one " * 20}] * 30)
     assert look_at_text(["a.jsonl"]).text_field == "text"
