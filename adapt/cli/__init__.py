@@ -1,10 +1,10 @@
-"""The command `dontstop`. It alone owns signals, exit codes and the environment; `adapt.api` is what it calls.
+"""The command `dontstop`, which calls `adapt.api`. Only this package handles signals, exit codes and the environment.
 
-- `main`: the commands, their help, recipes that come with the package, completion in shells.
-- `chain_command`: chains of stages, here and on clusters.
-- `tune_command`: searches.
-- `demo_command`: the demo, and how long it takes here.
-- `init`: writes a first configuration for a user's files.
-- `inspect_files`: what these files hold.
-- `doctor`: checks the machine.
+- `main`: lists and runs commands, prints help, shipped recipes and completion scripts for shells.
+- `chain_command`: `dontstop chain`, on this machine and on clusters.
+- `tune_command`: `dontstop tune`, which runs searches.
+- `demo_command`: `dontstop demo`, with a forecast of its time on this machine.
+- `init`: `dontstop init`, which writes a first configuration for a user's files.
+- `inspect_files`: detects fields and formats of a user's files.
+- `doctor`: `dontstop doctor`, which checks the machine.
 """

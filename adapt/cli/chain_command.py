@@ -1,4 +1,4 @@
-"""Chains of stages from one file: run, plan, status, logs, report; and submit, follow and stop them on a cluster."""
+"""The command `dontstop chain`: run, plan, status, logs and report; on a cluster also submit, follow and stop."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ from adapt.terminal.console import finish, log
 from adapt.terminal.streams import is_unread
 
 FOLLOW_S = 10.0
-"""Seconds between two looks of `status --follow`."""
+"""Seconds between two updates of `status --follow`."""
 HELP = """\
 A chain runs several jobs from one file.
 
@@ -58,13 +58,13 @@ On a cluster, with --address URL (the address of its dashboard) or RAY_API_SERVE
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carries out a command line of `dontstop chain`.
+    """Runs a command line of `dontstop chain`.
 
     Args:
-        arguments: a verb, and what follows it.
+        arguments: a verb and its arguments.
 
     Raises:
-        AdaptError: it cannot be done.
+        AdaptError: the command fails.
     """
     arguments = _with_recipe(arguments)
     if not arguments or {"-h", "--help"} & {*arguments}:
@@ -102,7 +102,7 @@ def _run(chain: ChainRun) -> None:
 
 
 def _plan(chain: ChainRun) -> None:
-    """Shows what a chain would run."""
+    """Shows the stages that a chain would run."""
     plan = chain.plan()
     show_blocks(plan.blocks())
     later = {"later": len(plan.later)} if plan.later else {}
@@ -116,7 +116,7 @@ def show_report(report: Report) -> None:
 
 
 def plan_one(arguments: Sequence[str]) -> None:
-    """Shows what a single job would run, and what its trainings will take."""
+    """Shows the stages that a single job would run, with a forecast of its trainings."""
     job, rest = read_job(arguments)
     context = Context.of(parse(rest, "dontstop chain plan", job.kind))
     made = plan_of(job, context)
@@ -126,7 +126,7 @@ def plan_one(arguments: Sequence[str]) -> None:
 
 
 def on_cluster(arguments: Sequence[str]) -> None:
-    """Carries out a verb that concerns a cluster, or that looks at what runs there or here."""
+    """Runs a verb that concerns a cluster, or that shows a chain's progress."""
     asked = read_asked(arguments)
     if asked.verb == "report":
         _serve(asked)
@@ -167,7 +167,7 @@ def _serve(asked: Asked) -> None:
     chains = [chain_of(order)]
 
     def look() -> tuple[Study, ChainNow]:
-        if chains[-1].later:  # a search that has finished makes known what takes its best values
+        if chains[-1].later:  # a finished search adds stages
             chains[:] = [chain_of(order)]
         chain = chains[-1]
         now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)

@@ -1,4 +1,4 @@
-"""The demo: adapts a small language model to technical English, and says first how long that takes here."""
+"""Runs the demo, which adapts a small language model to technical English, after a forecast of its time."""
 
 import ast
 import time
@@ -15,15 +15,15 @@ from adapt.support.shipped import recipe_file
 from adapt.terminal.console import duration, log
 
 MODEL = "demo:bert-tiny"
-"""The model of the recipe, for which the figures below hold."""
+"""The model of the demo. The measured times below hold for it."""
 PARSED = 1000
-"""How often the yardstick parses this file."""
+"""Number of times that the yardstick parses this file."""
 START = 100.0
-"""Time of all but the training steps: starting Ray, reading, tokenizing, evaluating [yardsticks]."""
+"""Time of everything except training steps (starting Ray, reading, tokenizing, evaluating) [yardsticks]."""
 PER_MILLION_TOKENS = 250.0
 """Time of the training steps [yardsticks per million tokens]."""
 BUSY = 1.5
-"""From this ratio of time in all to time of a core on, other processes are said to slow the demo down."""
+"""If elapsed time exceeds CPU time by this factor, a message says that other processes slow down the demo."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def length_in_yardsticks(config: Config) -> float | None:
-    """Returns how long the demo takes [yardsticks], or None if its model or its number of steps was changed."""
+    """Computes the time of the demo [yardsticks]; returns None if its model or its number of steps was changed."""
     training = config.training
     if config.model.path != MODEL or not training.max_steps:
         return None
@@ -57,9 +57,9 @@ def time_forecast(length: float, cpu_s: float, wall_s: float) -> str:
     """Says how long the demo takes on this machine.
 
     Args:
-        length: of the demo [yardsticks].
-        cpu_s: time of a core that the yardstick took [s].
-        wall_s: time from start to end of the yardstick [s].
+        length: time of the demo [yardsticks].
+        cpu_s: CPU time of the yardstick [s].
+        wall_s: elapsed time of the yardstick [s].
     """
     idle = duration(max(10.0, round(length * cpu_s, -1)))
     if wall_s < BUSY * cpu_s:

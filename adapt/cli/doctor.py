@@ -1,4 +1,4 @@
-"""Checks that this machine has what jobs need, each in one line with its fix: `dontstop doctor`."""
+"""The command `dontstop doctor`: checks that this machine can run jobs, with one line per check and its fix."""
 
 import importlib.metadata
 import importlib.util
@@ -40,32 +40,32 @@ pass, and 1 otherwise. Nothing is started.
 
 With a configuration it also checks the fields storage.root and resources.address, and fields that need a compiler."""
 MAIN = ("torch", "ray", "deepspeed", "transformers")
-"""Packages that have a line of their own, with their versions."""
+"""Packages with a line of their own, which shows the version."""
 _LIMIT_S = 7.0
-"""How long torch may take to load before it is left alone [s]."""
+"""Maximum time for loading torch [s]."""
 _ANSWER_S = 3.0
-"""How long a cluster may take to answer [s]."""
+"""Maximum time for a cluster to answer [s]."""
 _GB = 10**9
 _FEWEST_MEMORY, _FEWEST_DISK, _FEWEST_SHARED = 3 * _GB, 2 * _GB, 512 * 1024**2
 _FULL = 0.95
-"""Ray writes nothing more to a disk that is filled to this share."""
+"""Share of a full disk at which Ray stops writing to it."""
 _TRY_TORCH = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.version.cuda or '')"
 
 
 @dataclass(frozen=True)
 class CheckLine:
-    """One line of the doctor."""
+    """The result of one check."""
 
     what: str
     fix: str = ""
-    """What to do; empty if all is right."""
+    """What to do; empty if the check passes."""
 
     def __str__(self) -> str:
         return f"fix  {self.what}: {self.fix}" if self.fix else f"ok   {self.what}"
 
 
 class MachineError(AdaptError):
-    """Something on this machine must be fixed before jobs can run well."""
+    """At least one check failed."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -97,7 +97,7 @@ def examine(config: Config) -> Iterator[CheckLine]:
     """Yields the line of each check. All checks together take at most about 10 s.
 
     Args:
-        config: whose storage, address and devices are checked.
+        config: the configuration with the storage, address and devices to check.
     """
     with ThreadPoolExecutor(2) as threads:
         torch = threads.submit(try_torch)
@@ -118,7 +118,7 @@ class Requirement:
     name: str
     versions: str
     extra: str = ""
-    """The optional extra that needs it; empty if every job does."""
+    """The optional extra that needs the package; empty if every job needs it."""
 
     @property
     def text(self) -> str:
@@ -134,7 +134,7 @@ class Requirement:
             return None
 
     def finding(self) -> CheckLine:
-        """Checks that it is installed in a version that fits."""
+        """Checks that a suitable version is installed."""
         if (version := self.installed) is None:
             return CheckLine(f"{self.name} is not installed", f"pip install {self.text}")
         if others := untried(self.name):
@@ -187,7 +187,7 @@ def package_findings() -> Iterator[CheckLine]:
 def try_torch() -> list[CheckLine]:
     """Loads torch in another process, to check that it works and sees the GPUs of this machine."""
     if importlib.util.find_spec("torch") is None:
-        return []  # the packages' findings say so
+        return []  # the check of packages reports that torch is missing
     command = [sys.executable, "-c", _TRY_TORCH]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
@@ -254,10 +254,10 @@ def folder_findings(config: Config) -> Iterator[CheckLine]:
 
 
 def check_writable_or_parent(root: Path) -> None:
-    """Checks that a folder can be written or, where it does not exist yet, that it can be made. Leaves none behind.
+    """Checks that a folder can be written or, if it does not exist, created. No folder is left behind.
 
     Raises:
-        StorageError: it cannot.
+        StorageError: the folder cannot be written.
     """
     check_writable(next(folder for folder in (root, *root.absolute().parents) if folder.exists()))
 
@@ -272,7 +272,7 @@ def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
         check()
     except AdaptError as error:
         return CheckLine(f"{where}: {error.what}", error.fix or "fix it")
-    except OSError as error:  # such as from folders of the kernel, in which files cannot be made
+    except OSError as error:  # such as from kernel folders like /proc, where no files can be created
         return CheckLine(f"{where} cannot be used ({error.strerror})", "name another folder")
     return None
 
@@ -311,7 +311,7 @@ def _ninja() -> str | None:
 
 
 def cluster_checks(config: Config) -> Iterator[CheckLine]:
-    """Checks that the cluster that jobs would join answers, and that there is a token for it."""
+    """Checks that the configured cluster answers, and that there is a token for it."""
     api = os.environ.get("RAY_API_SERVER_ADDRESS", "")
     address = address_of(config.resources)
     if not address and not api:
@@ -355,7 +355,7 @@ def _token() -> tuple[str, CheckLine]:
 
 
 def _dashboard(address: str, token: str) -> CheckLine:
-    """Whether a cluster's dashboard answers and lets us in."""
+    """Checks that a cluster's dashboard answers and accepts the token."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with urlopen(Request(f"{address.rstrip('/')}/api/version", headers=headers), timeout=_ANSWER_S) as answer:

@@ -1,4 +1,4 @@
-"""Writes a first configuration for a user's own files: `dontstop init`."""
+"""The command `dontstop init`: writes a first configuration for a user's files."""
 
 import argparse
 import json
@@ -37,11 +37,11 @@ OPTIONS = ("task", "model", "out", "force", "help")
 """Options of the command, for completion."""
 _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
-"""Usual length of a sequence [tokens], and the shortest one, for little text."""
+"""Usual number of tokens per sequence, and the smallest one, for little text."""
 _CPU_WORK = 6 * 4.4e6 * 1e6
-"""Operations of a first training on CPUs: a million tokens of the demo model, some minutes on two busy cores."""
+"""Floating-point operations of a first training on CPUs: a million tokens of the demo model, which takes minutes."""
 _SMALL = 20e6
-"""Models with fewer parameters take high learning rates."""
+"""Models with fewer parameters get high learning rates."""
 _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
 _MOST_EPOCHS, _TAPT_EPOCHS = 10, 100
 _TAPT_EXAMPLES = 256
@@ -115,13 +115,13 @@ def _check_free(file: Path, force: bool) -> None:
 
 @dataclass(frozen=True)
 class ModelSeen:
-    """What the configuration needs to know of a model."""
+    """Properties of a model that decide the configuration."""
 
     name: str
     longest: int | None
-    """The longest sequence [tokens] that it takes; None for any."""
+    """Maximum sequence length [tokens]; None if there is no limit."""
     parameters: float
-    """About how many it has."""
+    """Approximate number of parameters."""
     is_causal: bool
 
     @classmethod
@@ -192,7 +192,7 @@ def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
 
 @dataclass(frozen=True)
 class DraftLength:
-    """How long a training is, and over what."""
+    """Length of a training, and shape of its batches."""
 
     sequence: int
     """Tokens in one sequence."""
@@ -201,7 +201,7 @@ class DraftLength:
     epochs: int
     steps_per_epoch: int
     max_steps: int | None
-    """Steps after which it ends before its epochs are over; None if it does not."""
+    """Steps after which training ends before the last epoch; None if all epochs are run."""
 
     @classmethod
     def of(cls, text_bytes: int, model: ModelSeen, on_gpu: bool) -> "DraftLength":
@@ -227,7 +227,7 @@ class DraftLength:
 
 
 def _bound(steps: int, step_tokens: float, model: ModelSeen, on_gpu: bool) -> int | None:
-    """Returns the number of steps that a first run should end at, or None if it has fewer."""
+    """Returns the maximum number of steps for a first run, or None if the planned steps are not more."""
     affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
     most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
     return most if steps > most else None
@@ -240,7 +240,7 @@ def tapt_examples(task: TaskLook) -> int:
 
 @dataclass(frozen=True)
 class Draft:
-    """A configuration to be written."""
+    """The configuration to write."""
 
     model: ModelSeen
     text: TextLook | None
@@ -248,7 +248,7 @@ class Draft:
 
     @property
     def job(self) -> str:
-        """The job that the configuration is for first."""
+        """The job to run first with this configuration."""
         return "dapt" if self.text else "tapt"
 
     def yaml(self) -> str:
@@ -261,15 +261,12 @@ class Draft:
         return "\n\n".join(parts) + "\n"
 
     def _head(self) -> str:
-        if self.text:
-            first = _name_of(self.text.paths)
-        else:
-            first = self.task.config.name if self.task else ""
+        name = _name_of(self.text.paths) if self.text else self._need_task().config.name
         return (
             "# Written by dontstop init. To see what would run and how long it takes:\n"
             f"#   dontstop chain plan --job {self.job} --config THIS_FILE\n"
             f"# All fields and their defaults: dontstop {self.job} --help\n"
-            f"name: {_scalar(plain_name(first) or 'mine')}"
+            f"name: {_scalar(plain_name(name) or 'mine')}"
         )
 
     def _model(self) -> str:

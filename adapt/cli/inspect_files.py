@@ -1,4 +1,4 @@
-"""Looks at a user's files: the fields that hold text and labels, the number of documents, the examples of a task."""
+"""Detects the contents of a user's files: fields with text and labels, number of documents, and examples of a task."""
 
 import os
 import zlib
@@ -17,20 +17,20 @@ from adapt.corpus.files.storage import state
 from adapt.support.errors import DataError
 
 SAMPLE_BYTES = 32 << 20
-"""At most about this much text is read, over all files."""
+"""Maximum amount of text that is read over all files [bytes]."""
 SAMPLE_FILES = 50
-"""At most this many files are read, evenly spaced among all."""
+"""Maximum number of files that are read, evenly spaced among all files."""
 _RECORDS = 1000
-"""Records of each file of text by which the fields are judged."""
+"""Number of records per text file that are read to detect the fields."""
 _EXAMPLES = 50_000
-"""The same of each file of a task: files may be sorted by label."""
+"""Number of records per task file that are read. It is large, because files may be sorted by label."""
 _MOST_LABELS = 400
-"""A field with more values than this holds no label."""
+"""A field with more distinct values than this is not a label."""
 _TEXT_NAMES = ("text",)
 _LABEL_NAMES = ("label", "labels")
 _WORD_NAMES = ("tokens", "words")
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
-"""How the names of the files of each split begin."""
+"""Prefixes of file names by split."""
 _COMPRESSED_SHARE = {"parquet": 0.5, "arrow": 1.0}
 
 
@@ -42,15 +42,15 @@ class FieldSeen:
     strings: int = 0
     characters: int = 0
     prose: int = 0
-    """Characters of the strings that have a blank or a letter beyond ASCII: not ids, hashes or addresses."""
+    """Number of characters in strings with a space or a non-ASCII letter, which excludes ids, hashes and addresses."""
     lists: int = 0
-    """Values that are lists of strings."""
+    """Number of values that are lists of strings."""
     others: int = 0
     values: dict[str, int] = field(default_factory=dict)
-    """Strings and integers with their counts, up to one more than _MOST_LABELS different ones."""
+    """Counts of strings and integers, up to one more than _MOST_LABELS distinct values."""
 
     def add(self, value: Any) -> None:
-        """Looks at a value."""
+        """Adds a value to the statistics."""
         if isinstance(value, str):
             self.strings += 1
             self.characters += len(value)
@@ -67,7 +67,7 @@ class FieldSeen:
 
     @property
     def may_be_label(self) -> bool:
-        """Whether it has two or more values, few enough that they come again and again."""
+        """Whether the field has at least two values, few enough that they repeat."""
         count = len(self.values)
         return 2 <= count <= _MOST_LABELS and 2 * count <= sum(self.values.values())
 
@@ -81,10 +81,10 @@ class FieldSeen:
 
 
 def fields_seen(records: Iterable[Any]) -> dict[str, FieldSeen]:
-    """Collects the fields of some records by name.
+    """Collects the fields of records by name.
 
     Args:
-        records: mappings; all else is passed over.
+        records: mappings; other values are skipped.
     """
     seen: dict[str, FieldSeen] = {}
     for record in records:
@@ -118,33 +118,33 @@ def find_text(seen: dict[str, FieldSeen], where: str) -> str:
 
 @dataclass(frozen=True)
 class TextLook:
-    """What the files of a corpus hold."""
+    """Properties of the files of a corpus."""
 
     paths: list[str]
-    """As the user gave them."""
+    """The paths on the command line."""
     files: list[str]
     size: int
-    """Bytes of all files on disk."""
+    """Total size of all files on disk [bytes]."""
     text_field: str | None
-    """None where all files are plain text."""
+    """Name of the field with the text; None if all files are plain text."""
     other_fields: list[str]
     text_unit: str
     """For plain text: `line` or `paragraph`."""
     documents: int
-    """Documents that the default cleaning keeps; an estimate unless `is_whole`."""
+    """Number of documents that the default cleaning keeps; an estimate unless `is_whole`."""
     dropped: int
-    """Documents of those read that the default cleaning drops."""
+    """Number of documents read that the default cleaning drops."""
     text_bytes: int
     """UTF-8 bytes of the documents; an estimate unless `is_whole`."""
     is_whole: bool
     """Whether all text was read."""
     heldout_fraction: float
     heldout_documents: int
-    """How many documents the fraction holds out, about."""
+    """Approximate number of documents that the fraction holds out."""
 
 
 def look_at_text(paths: Sequence[str]) -> TextLook:
-    """Looks at the files of a corpus, of which it reads at most about SAMPLE_BYTES.
+    """Inspects the files of a corpus, reading at most about SAMPLE_BYTES.
 
     Args:
         paths: files, folders, globs and URLs.
@@ -200,11 +200,11 @@ def look_at_text(paths: Sequence[str]) -> TextLook:
 
 
 def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple[float, int]:
-    """Chooses a value for `corpus.heldout_fraction`, and estimates how many documents it holds out.
+    """Chooses a value for `corpus.heldout_fraction`, and estimates the number of documents that it holds out.
 
     Args:
         texts: documents, after cleaning.
-        documents: how many there are in all.
+        documents: number of all documents.
         is_whole: whether `texts` are all of them.
     """
     from adapt.corpus.heldout import keys_of, share_of_keys
@@ -213,7 +213,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
 
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
     usual = CorpusConfig().heldout_fraction
-    if usual * documents >= 1.5 * wanted:  # enough, though it is left to chance how many exactly
+    if usual * documents >= 1.5 * wanted:  # enough documents, although their exact number is random
         most = 5000
         share = usual if usual * documents <= most else float(f"{most / documents:.1g}")
         return share, round(share * documents)
@@ -224,14 +224,14 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
 
 
 def _texts(file: str, reading: Reading) -> Iterator[Any]:
-    """Reads the texts of a file. Unlike the job, it does not read files of cells twice to learn what quotes mean."""
+    """Reads the texts of a file. Unlike a job, it does not read tables twice to detect their quoting."""
     if format_of(file)[0] in DELIMITERS:
         return texts((record for _, record in read_objects(file, checks_quotes=False)), reading)
     return read_records(file, reading)
 
 
 class _Share(Iterator[Any]):
-    """The first records of a file, up to a number of bytes of text."""
+    """Yields the first records of a file, up to a number of bytes of text."""
 
     def __init__(self, records: Iterator[Any], limit: int) -> None:
         self.bytes, self.is_whole = 0, False
@@ -253,7 +253,7 @@ class _Share(Iterator[Any]):
         return record
 
     def bytes_on_disk(self, file: str) -> float:
-        """Estimates how many bytes of the file hold the text that was read."""
+        """Estimates the number of bytes of the file that hold the text read so far."""
         kind, compression = format_of(file)
         if not compression:
             return self.bytes * _COMPRESSED_SHARE.get(kind, 1.0)
@@ -279,7 +279,7 @@ def _first_records(file: str, most: int = _RECORDS) -> Iterator[Any]:
 
 
 def _unit(files: Sequence[str]) -> str:
-    """Whether documents of plain text are lines or paragraphs: these have several lines each in a wrapped text."""
+    """Decides whether documents of plain text are lines or paragraphs, which have several lines in wrapped text."""
     paragraphs = lines = 0
     for file in files:
         for number, text in enumerate(read_records(file, Reading(text_unit="paragraph", max_bytes=1 << 20))):
@@ -292,19 +292,19 @@ def _unit(files: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class TaskLook:
-    """What the files of a task hold."""
+    """Properties of the files of a task."""
 
     config: TaskConfig
-    """The task, with the fields that were found."""
+    """The task, with the detected fields."""
     examples: dict[str, int]
-    """Examples by split."""
+    """Number of examples by split."""
     classes: list[str]
     text_bytes: int
-    """UTF-8 bytes of the texts of train."""
+    """UTF-8 bytes of the texts in train."""
     other_texts: list[str]
-    """Fields that hold other strings, one of which may be the second text of a pair."""
+    """Other fields with strings, one of which may be the second text of a pair."""
     other_labels: list[str]
-    """Fields that could hold the label as well."""
+    """Other fields that could hold the label."""
 
     @property
     def counts(self) -> str:
@@ -318,10 +318,10 @@ class TaskLook:
 
 
 def split_paths(given: Sequence[str]) -> dict[str, list[str]]:
-    """Finds the files of each split in `--task`: up to three paths in the order train, dev, test, or one folder.
+    """Sorts the paths of `--task` by split: up to three paths in the order train, dev, test, or one folder.
 
     Raises:
-        DataError: a folder has no file whose name begins with `train`; names the files.
+        DataError: a folder has no file whose name begins with `train`; the message names its files.
     """
     if len(given) > 1 or not Path(given[0]).expanduser().is_dir():
         return {split: [path] for split, path in zip(_SPLIT_NAMES, given, strict=False)}
@@ -344,11 +344,11 @@ def split_paths(given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
-    """Looks at the files of a task, and reads all of them, as the job will.
+    """Inspects the files of a task. It reads all of them, like the job.
 
     Args:
-        paths: the files by split; `train` among them.
-        name: of the task; empty to take that of the folder or file of train.
+        paths: the files by split, including `train`.
+        name: name of the task; empty to use the name of the folder or file of train.
 
     Raises:
         DataError: a file is missing or broken, no field holds text or labels, or labels are missing or wrong.
@@ -419,7 +419,7 @@ def _why_no_label(seen: FieldSeen) -> str:
 
 
 def _are_aligned(record: Any, one: str, other: str) -> bool:
-    """Whether two fields of a record hold lists of one length, as the words of a text and their labels."""
+    """Whether two fields of a record hold lists of equal length, such as words and their labels."""
     if isinstance(record, Bad):
         return True
     first, second = record.get(one), record.get(other)
@@ -427,5 +427,5 @@ def _are_aligned(record: Any, one: str, other: str) -> bool:
 
 
 def plain_name(text: str) -> str:
-    """Makes a folder name of letters, digits, `-` and `_`."""
+    """Turns a text into a folder name of letters, digits, `-` and `_`."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in text).strip("-_")[:60]

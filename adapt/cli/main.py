@@ -1,4 +1,4 @@
-"""The command `dontstop`: a job, a chain, a search, or one of the small commands around them."""
+"""The entry point of the command `dontstop`: runs a job, a chain, a search, or one of the small commands."""
 
 import ast
 import os
@@ -31,7 +31,7 @@ COMMANDS = {
     "recipes": "list the recipes and search spaces that come with the package",
     "completion": "print a script that completes commands in a shell: completion bash|zsh|fish",
 }
-"""Commands next to the jobs, and what they do."""
+"""The commands other than jobs, each with a description."""
 HELP = ("-h", "--help", "help")
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process, with 0 or with the exit code of the error.
 
     Args:
-        arguments: the command and what follows it; None for those of this process.
+        arguments: the command and its arguments; None for those of this process.
     """
     if arguments is not None:
         sys.argv[1:] = arguments
@@ -50,11 +50,11 @@ def run_command(arguments: Sequence[str]) -> None:
     """Runs a command line.
 
     Args:
-        arguments: the command and what follows it.
+        arguments: the command and its arguments.
 
     Raises:
-        ConfigError: there is no such command; names the nearest.
-        AdaptError: as the command raises.
+        ConfigError: there is no such command; the message names the nearest.
+        AdaptError: the command fails.
     """
     command, *rest = [*arguments] or ["help"]
     if command in HELP:
@@ -119,23 +119,23 @@ def _completion(arguments: list[str]) -> None:
 
 @dataclass(frozen=True)
 class ShippedRecipe:
-    """A configuration, or a chain of stages, that comes with the package."""
+    """A configuration or chain file that comes with the package."""
 
     file: Path
 
     @property
     def name(self) -> str:
-        """What the command calls it."""
+        """Name of the recipe on the command line."""
         return self.file.stem
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is a chain, to be given to `dontstop chain run`."""
+        """Whether it is a chain file, which `dontstop chain run` takes."""
         return "\nstages:" in self.file.read_text(encoding="utf-8")
 
     @property
     def about(self) -> str:
-        """Its first sentence: the comment that it begins with."""
+        """Its description: the first sentence of the comment at its top."""
         lines = []
         for line in self.file.read_text(encoding="utf-8").splitlines():
             if not line.startswith("#") or line.startswith("#   "):
@@ -158,7 +158,7 @@ def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> li
     Args:
         arguments: of the command.
         option: such as `--config`.
-        file_of: files by name.
+        file_of: paths of shipped files by name.
     """
     replaced = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
@@ -219,13 +219,13 @@ complete -c dontstop -n "__fish_seen_subcommand_from chain" -f -a "{chain}"
 
 
 def script(shell: str) -> str:
-    """Returns the completion script of a shell.
+    """Returns the completion script for a shell.
 
     Args:
         shell: `bash`, `zsh` or `fish`.
 
     Raises:
-        ConfigError: it is another.
+        ConfigError: the shell is not supported.
     """
     forms = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
     if shell not in forms:
@@ -254,4 +254,4 @@ RUN: dict[str, Callable[[list[str]], None]] = {
     "recipes": _recipes,
     "completion": _completion,
 }
-"""What each of COMMANDS does with the rest of its command line."""
+"""The function of each command in COMMANDS, which takes the rest of the command line."""

@@ -27,13 +27,13 @@ the section `tune` set the number of trials, the objectives and the searcher."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carries out a command line of `dontstop tune`.
+    """Runs a command line of `dontstop tune`.
 
     Args:
-        arguments: a verb, or none for `run`, and what follows it.
+        arguments: a verb, or none for `run`, and its arguments.
 
     Raises:
-        AdaptError: it cannot be done.
+        AdaptError: the command fails.
     """
     if not arguments or {"-h", "--help"} & {*arguments}:
         print(HELP)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _plan(search: Search, store: Store) -> None:
-    """Shows the trials, and what they take."""
+    """Shows the trials with a forecast of their cost."""
     ahead = SearchAhead.of(search, store)
     show_blocks(ahead.blocks())
     finish(
@@ -53,7 +53,7 @@ def _plan(search: Search, store: Store) -> None:
 
 
 def _status(search: Search, store: Store) -> None:
-    """Shows how far the trials are."""
+    """Shows the progress of the trials."""
     folder = store.folder_of(search)
     record, trials = store.record_of(search), TrialsNow.load(folder)
     if record:
@@ -66,7 +66,7 @@ def _status(search: Search, store: Store) -> None:
 
 
 def _run(search: Search, store: Store) -> None:
-    """Runs the trials that have not run, then the best one with fresh seeds, and writes the report."""
+    """Runs the unfinished trials, then the best one with fresh seeds, and writes the report."""
     run = run_search(search)
     show_blocks(run.blocks())
     searched = run.searched.result

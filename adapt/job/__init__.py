@@ -1,12 +1,12 @@
-"""What a user starts: each job is a function that builds its stages from a context.
+"""The jobs that users start. Each job is a function that builds its stages from a context.
 
-- `job_run`: what a job is, how it runs, and what it would run.
+- `job_run`: runs and plans jobs.
 - `registry`: all jobs, by name.
-- `job_text`: the text of a job, for training and for measuring.
+- `job_text`: prepares the text of a job, for training and for measuring.
 - `training_jobs`: dapt, tapt, finetune.
-- `selection_job`: select, and what other jobs select of a pool.
+- `selection_job`: select, and the selection of documents for other jobs.
 - `sequence_steps`, `sequence_job`: sequence, which adapts a model to one domain after another.
-- `merge_job`: merge, which makes models of others without training.
+- `merge_job`: merge, which combines models without training.
 - `measuring_jobs`: evaluate, similarity, advise.
-- `vocabulary_job`: vocabulary, which looks at how the tokenizer breaks words, and changes it.
+- `vocabulary_job`: vocabulary, which measures how the tokenizer splits words, and changes the vocabulary.
 """

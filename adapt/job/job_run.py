@@ -1,4 +1,4 @@
-"""What a job is, how it runs, and what it would run."""
+"""Defines jobs, runs them, and plans what they would run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,35 +25,35 @@ from adapt.terminal.console import finish
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What a user starts. A further one is its file, its test, and its line in `adapt.job.registry`."""
+    """A job that users can start. To add one, write its file and its test, and add a line to `adapt.job.registry`."""
 
     kind: Kind
-    """Its name, and what must be configured."""
+    """Name of the job, and the parts of the configuration that it needs."""
     final: Callable[[Context], Stage[Any]]
-    """Builds its last stage, which reads all others. Read this function to see what a job does."""
+    """Builds the last stage, which depends on all other stages of the job."""
     answer: Callable[[Context, Finished[Any], Sequence[str]], Any] | None = None
-    """Computes the job's result from its last stage; None where the stage's own result is the job's. Like a result of a
-    stage, it is a dataclass with a method `blocks`. The third argument is the command line."""
+    """Computes the job's result from its last stage; None if the stage's result is the job's result. The result is a
+    dataclass with a method `blocks`. The third argument is the command line."""
     training: Callable[[Any], Stage[Any] | None] | None = None
-    """Finds in the last stage the training, or the merge, whose model others may start from. It is None if the job
+    """Finds, from the last stage, the training or merge whose model other jobs may start from; returns None if the job
     makes no such model."""
     tokens: Callable[[Any], Start] | None = None
-    """Finds in the last stage the model whose tokens and shape that model has. It is None if it is the one that the job
-    begins with."""
+    """Finds, from the last stage, the model that determines tokenizer and architecture of the new model. None: the
+    start model does."""
     own_tokenizer: bool = False
-    """Whether that model comes with a tokenizer of its own."""
+    """Whether the new model has its own tokenizer."""
     texts: Callable[[Any], Select] | None = None
-    """Finds in the last stage the selection that others may train on. It is None if the job selects no text."""
+    """Finds, from the last stage, the selection that other jobs may train on. None: the job selects no text."""
     takes_texts: bool = False
     """Whether `from` may name a selection."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
-    """For chains: builds the last stage of each seed, in place of the stage that sums all seeds up."""
+    """For chains: builds the last stage of each seed instead of the stage that summarizes all seeds."""
     first: Callable[[Any], list[Stage[Any]]] | None = None
-    """Finds in the last stage the stages that must run before all others, since they are the most likely to fail."""
+    """Finds, from the last stage, the stages that must run before all others because they are likely to fail."""
     is_wide: bool = False
-    """Whether it has stages that can run side by side."""
+    """Whether some of its stages can run in parallel."""
     is_named: bool = False
-    """Whether a run is continued by its name. In a chain, such a name begins with the name of the chain."""
+    """Whether a later run with the same name continues the job. In a chain, the chain's name is put before the name."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Job:
         return self.kind.name
 
     def leaves(self, context: Context, final: Stage[Any]) -> Start | None:
-        """Returns the model that others may start from; None if there is none or several.
+        """Returns the model that other jobs may start from; None if there is none or there are several.
 
         Args:
             context: of the job.
@@ -83,7 +83,7 @@ class JobRun:
     finished: Finished[Any]
     """Its last stage."""
     arguments: Sequence[str] = ()
-    """The command line."""
+    """The arguments of the command line."""
 
     @cached_property
     def result(self) -> Any:
@@ -96,10 +96,10 @@ class JobRun:
         """Returns the folder of the model that the job made.
 
         Args:
-            share: of a merge with several shares, the one whose model is meant.
+            share: of a merge with several shares, the share of the model.
 
         Raises:
-            ConfigError: the job makes no model, or none with this share, or several.
+            ConfigError: the job makes no model, none with this share, or several.
         """
         made = getattr(self.result, "models_made", None)
         if made is None:
@@ -121,12 +121,12 @@ class JobRun:
 
 
 def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> JobRun:
-    """Runs what is not finished of a job.
+    """Runs the unfinished stages of a job.
 
     Args:
         job: to run.
         context: what its stages are made from.
-        arguments: the command line, where there is one.
+        arguments: the command line, if there is one.
 
     Raises:
         AdaptError: the configuration or the data are wrong, or a stage failed.
@@ -152,7 +152,7 @@ def carry_out(job: Job, arguments: Sequence[str]) -> None:
 
 
 def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
-    """Runs a job, shows people its result, and prints the line that machines read.
+    """Runs a job, shows its result, and prints the line for programs on stdout.
 
     Args:
         job: to run.
@@ -183,7 +183,7 @@ class Plan(SelfShown):
         return [line for line in self.stages if not line.record]
 
     def blocks(self) -> list[Block]:
-        """Shows how many stages will run, a row for each stage, and what the trainings take."""
+        """Returns the number of stages that will run, a row for each stage, and a forecast of the trainings."""
         number, to_run = len(self.stages), len(self.to_run)
         finished = f"{number - to_run} of {number} stages are finished"
         said = f"{finished}; {to_run} will run." if to_run else f"{finished}, so nothing will run."
@@ -225,10 +225,10 @@ def _why(line: Planned) -> str:
 
 
 def plan_of(job: Job, context: Context) -> Plan:
-    """Looks ahead; nothing runs.
+    """Plans a job without running anything.
 
     Raises:
-        AdaptError: as the job would raise before anything runs.
+        AdaptError: errors that the job would raise before anything runs.
     """
     final = job.final(context)
     stages = plan_stages(final, context.store)

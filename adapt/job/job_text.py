@@ -1,4 +1,4 @@
-"""The text of a job, for training and for measuring, and what a method asks for before and after a domain."""
+"""Prepares the text of a job for training and measuring, and builds the stages of its method around each domain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from adapt.stage.prepare_text import Gather, Prepare, Prepared, Streamed
 from adapt.stage.text_sources import Dedup, Files, TaskTexts, held_out, listed_files
 
 GENERAL, REPLAY = "(general)", "(replay)"
-"""Names that text beside the domain has among sources."""
+"""Names of general text among the sources of a corpus: to measure on, and to replay."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class DomainText:
 
     @property
     def streamed(self) -> Streamed | None:
-        """The corpus, where it is read while it is trained on."""
+        """The corpus if it is streamed during training, else None."""
         (first, *_) = self.sources.values()
         return Streamed.of(first) if isinstance(first, Prepare) and first.files.corpus.streaming else None
 
@@ -37,10 +37,10 @@ class DomainText:
 def general_text(context: Context) -> Prepare | None:
     """Prepares general text to measure on; returns None if there is none.
 
-    Where the same files are trained on, only their held-out share is measured, which training leaves out.
+    If training uses the same files, only their held-out share is measured, which training leaves out.
 
     Raises:
-        ConfigError: it is the domain's text, or nothing of what is trained on too is held out.
+        ConfigError: it is the domain's text, or no share of shared files is held out.
     """
     config, name = context.config, f"{context.config.name}-general"
     if not config.evaluation.general_paths:
@@ -59,11 +59,11 @@ def general_text(context: Context) -> Prepare | None:
 
 
 def domain_text(context: Context, general: Prepare | None) -> DomainText:
-    """Prepares the text of the corpus, without copies of the general text that is measured.
+    """Prepares the text of the corpus without near copies of the general text that is measured.
 
     Args:
         context: of the job.
-        general: what is measured.
+        general: general text that is measured.
     """
     config = context.config
     sources = tuple(
@@ -110,7 +110,7 @@ def prepared_beside(
     general: Prepare | None,
     unseen: TaskTexts | None,
 ) -> Prepare:
-    """Prepares further text to train on beside that of the domain or the tasks, without near copies of general text."""
+    """Prepares additional text to train on, without near copies of general text."""
     apart = beside(context, general, replay=False)
     dedup = deduplicated(context, (files,), apart, unseen) if apart else None
     return Prepare(
@@ -121,13 +121,13 @@ def prepared_beside(
 def prepared_files(
     context: Context, files: Files, general: Prepare | None, dedup: Dedup | None = None, place: int = 0
 ) -> Prepare:
-    """Prepares one source, without what is measured of general text."""
+    """Prepares one source, leaving out general text that is measured."""
     measured = (general,) if general else ()
     return Prepare(files.listing.name, files, context.tokens, context.config, dedup, place, measured=measured)
 
 
 def beside(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
-    """Lists texts of which a corpus must hold no near copy, because one of them is measured."""
+    """Lists texts of which a corpus must not contain near copies."""
     config = context.config
     if config.corpus.deduplicate != "near":
         return ()
@@ -140,18 +140,18 @@ def beside(context: Context, general: Prepare | None, replay: bool = True) -> tu
 def deduplicated(
     context: Context, sources: tuple[Files, ...], before: tuple[Files, ...] = (), unseen: TaskTexts | None = None
 ) -> Dedup | None:
-    """Finds documents that are copies of another one in any of some sources; None if all may stay.
+    """Builds the stage that finds duplicate documents within and between sources; None without deduplication.
 
     Args:
         context: of the job.
         sources: in the order of `adapt.corpus.files.sources.sources_of`.
-        before: text that stays as it is.
+        before: text that is kept if it has copies in the sources.
         unseen: texts that the sources must not hold.
     """
     config = context.config
     if config.corpus.deduplicate == "none":
         return None
-    tokens = replace(context.tokens, vocabulary=None)  # what copies are does not depend on it
+    tokens = replace(context.tokens, vocabulary=None)  # duplicates do not depend on the vocabulary
     return Dedup(config.name, sources, before, unseen, tokens, config)
 
 
@@ -163,11 +163,11 @@ def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
 def before_training(
     context: Context, texts: Sequence[Stage[Prepared]], general: Stage[Prepared] | None
 ) -> Mapping[str, Stage[Any]]:
-    """Builds the stages of the method before a training.
+    """Builds the stages that a method needs before a training.
 
     Args:
-        context: whose model is going to learn.
-        texts: what it learns first, one a source.
+        context: starts from the model to train.
+        texts: text of the first domain, by source.
         general: general text that is replayed.
 
     Raises:
@@ -178,12 +178,12 @@ def before_training(
 
 
 def after_training(context: Context, text: Stage[Prepared], past: Mapping[str, Stage[Any]]) -> Mapping[str, Stage[Any]]:
-    """Builds the stages of the method after a domain.
+    """Builds the stages that a method needs after a domain was learnt.
 
     Args:
-        context: whose model has learnt it.
-        text: the domain's.
-        past: what the method knew before.
+        context: starts from the model that learnt the domain.
+        text: of the domain.
+        past: the method's stages from before the domain.
     """
     learnt = Domain(context.config, context.start, (text,), past)
     return {**past, **method_of(context.config).after_domain(learnt)}

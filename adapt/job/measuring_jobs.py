@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 
 FIRST = "base"
-"""The name of the model that a context begins with."""
+"""Name of the model that a job starts from."""
 
 
 def evaluate_stages(context: Context) -> Compare:
     """Builds the stages in the order in which they run.
 
-    The first model, called `base`, is model.path; then come comparison.models. Domains are the corpus's sources, or
-    `domain` where it has none, and `general`. Where there are tasks with one label a text, features are judged too.
+    The first model, called `base`, is model.path, followed by comparison.models. Domains are the corpus's sources (or
+    `domain` if it has none) and `general`. For tasks with one label per text, features are evaluated too.
 
-    A model with other tokens is measured on the same texts in its own, and then losses are those of a byte.
+    A model with another tokenizer is measured on the same texts in its own tokens; losses are then per byte.
 
     Raises:
-        ConfigError: a name is given twice, or cannot name a folder; or pseudo-perplexities of different tokens are
-            asked for.
+        ConfigError: a name is given twice or cannot be a folder's name, or pseudo-perplexity is configured for models
+            with different tokenizers.
         ModelError: a model cannot be measured as configured.
     """
     config, others = context.config, context.config.comparison.models or []
@@ -65,7 +65,7 @@ def evaluate_stages(context: Context) -> Compare:
 
 
 def _texts(context: Context) -> tuple[dict[str, Stage[Prepared]], dict[str, PrepareTask]]:
-    """Prepares what models are measured on, in the tokens of the context: corpora and tasks by name."""
+    """Prepares corpora and tasks by name, tokenized for the context's model."""
     general = general_text(context)
     text = domain_text(context, general)
     _check_names("corpus.sources", [*text.sources, *(["general"] if general else [])])
@@ -83,7 +83,7 @@ def _measured(
 
 
 def _tasks(context: Context) -> dict[str, PrepareTask]:
-    """Prepares the tasks on which features are judged: neighbours vote for one label."""
+    """Prepares the tasks for evaluating features, which must have one label per text because neighbours vote."""
     config = context.config
     tasks = [task for task in (config.task, *config.tasks) if task.train and task.kind == "single_label"]
     _check_names("task and tasks", [task.name for task in tasks])
@@ -91,7 +91,7 @@ def _tasks(context: Context) -> dict[str, PrepareTask]:
 
 
 def with_model(context: Context, path: str) -> Context:
-    """Returns a context that begins with another model of the same tokenizer, from the chain or a path.
+    """Returns a context that starts from another model with the same tokenizer.
 
     Raises:
         ConfigError, ModelError: it has another tokenizer, or cannot be measured as configured.
@@ -104,7 +104,7 @@ def with_model(context: Context, path: str) -> Context:
 
 
 def _same_tokens(one: Context, other: Context) -> bool:
-    if one.start.vocabulary or other.start.vocabulary:  # a stage makes it, perhaps later
+    if one.start.vocabulary or other.start.vocabulary:  # a stage makes the tokenizer, perhaps later
         return one.start.vocabulary == other.start.vocabulary
     ours, theirs = (each.digests.of_all(tokenizer_files(each.start.pretrained.tokenizer)) for each in (one, other))
     if ours == theirs:
@@ -115,10 +115,10 @@ def _same_tokens(one: Context, other: Context) -> bool:
 
 
 def starting_at(context: Context, path: str) -> Context:
-    """Returns a context that begins with another model, from the chain or a path.
+    """Returns a context that starts from another model, named by a stage of the chain or a path.
 
     Raises:
-        ConfigError, ModelError: it cannot be measured as configured.
+        ConfigError, ModelError: the model cannot be measured as configured.
     """
     config = context.config
     start = context.made.get(path) or located(replace(config.model, path=path), context.digests)
@@ -150,7 +150,7 @@ def similarity_stages(context: Context) -> Similarity:
     """Builds the comparison of the domains in `corpus.sources`, by words and by losses of models if there are any.
 
     Raises:
-        ConfigError: there is one source only, or another number of models.
+        ConfigError: there is only one source, or the number of models differs from that of sources.
         ModelError: a model has another tokenizer.
     """
     config, models = context.config, context.config.similarity.models

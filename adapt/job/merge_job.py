@@ -1,4 +1,4 @@
-"""Makes models of others without training."""
+"""Builds the merge job, which combines models without training."""
 
 import glob
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def merge_stages(context: Context) -> Merge:
 
     Raises:
         ConfigError: fields of `merge` contradict each other.
-        ModelError: a model is not there, or of another architecture or vocabulary than the base.
+        ModelError: a model does not exist, or its architecture or vocabulary differs from the base's.
     """
     config, base = context.config, context.start
     models = tuple(merged_from(context, path) for name in config.merge.models for path in _named(context, name))
@@ -33,18 +33,18 @@ def merge_stages(context: Context) -> Merge:
 
 
 def _extended(base: Start, models: Sequence[Start]) -> int | None:
-    """Finds the number of the first model with more tokens than the base, after checking all existing models."""
+    """Finds the index of the first model with more tokens than the base, after checking all existing models."""
     tokens = check_alike(base.pretrained, [model.pretrained for model in models])
     made = [place for place, model in enumerate(models) if model.vocabulary is not base.vocabulary]
     return min([*made, *(tokens.extended if tokens else ())], default=None)
 
 
 def _named(context: Context, name: str) -> list[str]:
-    """Expands a pattern to folders in the order of their names. Any other name is returned unchanged."""
+    """Expands a pattern to matching folders sorted by name. Any other name is returned unchanged."""
     if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
     folder = Path(name).expanduser()
-    if folder.is_dir():  # also where its name could be read as a pattern
+    if folder.is_dir():  # checked first, because the name of a folder may look like a pattern
         return [str(folder)]
     if folders := sorted(glob.glob(str(folder))):
         return folders
@@ -53,7 +53,7 @@ def _named(context: Context, name: str) -> list[str]:
 
 
 def _check_residual(kind: str, models: Sequence[Start]) -> None:
-    """Checks that the instruct model is in its place: if another model has a chat template, they were swapped."""
+    """Checks that the instruct model is given as such: if another model has a chat template, they were swapped."""
     place = MERGERS.load(kind).dressed_as
     if place is None:
         return

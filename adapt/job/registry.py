@@ -1,4 +1,4 @@
-"""All jobs. Parsing, help, chain files, plans, summaries and reports read this table, and nothing else knows names."""
+"""The table of all jobs, by name. Parsing, help, chain files, plans, summaries and reports read it."""
 
 from adapt.config.kinds import imported
 from adapt.job.job_run import Job
@@ -29,10 +29,10 @@ JOBS: dict[str, Job] = {
 
 
 def job_of(name: str) -> Job:
-    """Returns the job of a name, or a user's own by `package.module:JOB`.
+    """Returns the job of a name, or a user-defined job by `package.module:JOB`.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        ConfigError: there is no such job; the message names the nearest.
     """
     if ":" in name:
         job = imported("job", name)

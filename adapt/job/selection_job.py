@@ -1,4 +1,4 @@
-"""Selects documents of a pool, for a job or as a job of its own (Don't Stop Pretraining, section 5.3, and later)."""
+"""Builds the selection of documents from a pool, as a job or within others (Don't Stop Pretraining, section 5.3)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,10 +45,10 @@ def vector_stages(
     Args:
         context: of the job.
         steps: the selections.
-        pool: what is selected of.
-        target: what documents should resemble.
-        unseen: texts that must not be chosen, and so need no vectors.
-        measured: further ones.
+        pool: files to select from.
+        target: text that documents should resemble.
+        unseen: texts that must not be selected, and so need no vectors.
+        measured: text that is measured, which is excluded too.
 
     Raises:
         ConfigError: there is no embedder of this name, or an option is wrong.
@@ -70,7 +70,7 @@ def vector_stages(
     index = BuildIndex(
         name=f"{name}-pool",
         vectors=Embed(f"{name}-pool", embedding, learnt, documents, resources),
-        index=select.index if "target" in asked else "flat",  # nobody searches it
+        index=select.index if "target" in asked else "flat",  # without target vectors, no search needs an index
         memory_gib=INDEX_GIB,
         queries=0,
         resources=resources,
@@ -86,10 +86,10 @@ BUDGETS = ("per_example", "documents", "tokens")
 
 
 def selection_of_job(context: Context, general: Prepare | None) -> Select | None:
-    """Returns the selection that a job trains on, from the chain or of `select.pool_paths`; None without selection.
+    """Returns the selection that a job trains on, from the chain or from `select.pool_paths`; None if there is none.
 
     Raises:
-        ConfigError: as `select_documents`; or both are given.
+        ConfigError: both are given, or as `select_documents`.
     """
     select = context.config.select
     if context.selected and select.pool_paths:
@@ -107,7 +107,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
 
     Args:
         context: of the job.
-        general: what is measured, and so not selected.
+        general: text that is measured and therefore not selected.
         like: a selection whose number of tokens is the budget.
 
     Raises:
@@ -140,7 +140,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
 
 
 def random_beside(context: Context, chosen: Select) -> Select:
-    """Builds a selection of random documents of the same pool, with as many tokens."""
+    """Builds a selection of random documents from the same pool with the same number of tokens."""
     config = context.config
     random = SelectConfig(pool_paths=config.select.pool_paths, pool_text_field=config.select.pool_text_field)
     name = f"{config.name}-random"
@@ -165,7 +165,7 @@ def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Tar
 
 
 def unseen_texts(context: Context, tasks: Sequence[TaskConfig]) -> TaskTexts | None:
-    """Returns the text of dev and test, which training must not see; None if it may, or without a task."""
+    """Returns the text of dev and test to exclude from training; None if it may be used, or without a task."""
     return None if context.config.tapt.transductive or not tasks else split_texts(context, tasks, ["dev", "test"])
 
 
@@ -187,8 +187,8 @@ def selected_text(
     Args:
         context: of the job.
         chosen: the selection.
-        measured: text that is measured, which it leaves out.
-        unseen: texts that it must not hold, also where it was selected for other tasks.
+        measured: text that is measured, which is left out.
+        unseen: texts that are left out, even if they were selected for other tasks.
     """
     return PrepareTexts.of(context, chosen, context.config.corpus.heldout_fraction, measured, unseen, True)
 
@@ -199,7 +199,7 @@ def has_corpus(corpus: CorpusConfig) -> bool:
 
 
 def selected_domain(context: Context, chosen: Select, general: Prepare | None) -> DomainText:
-    """Prepares the selected documents in place of a corpus.
+    """Prepares the selected documents as the text of the domain.
 
     Raises:
         ConfigError: there is a corpus too.
@@ -236,7 +236,9 @@ def _check(config: Config, has_like: bool) -> None:
 
 
 def select_stages(context: Context) -> JudgeSelection:
-    """Builds the stages in the order in which they run. In a chain, `from` may name a selection of as many tokens.
+    """Builds the stages in the order in which they run.
+
+    In a chain, `from` may name a selection whose number of tokens becomes the budget.
 
     Raises:
         ConfigError, DataError, ModelError: as `adapt.job.selection_job.select_documents`.

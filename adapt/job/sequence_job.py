@@ -1,4 +1,4 @@
-"""Adapts a model to one domain after another, or to each domain separately and merges the models."""
+"""Builds the sequence job: adapts a model to one domain after another, or one model per domain and merges them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,15 +38,15 @@ from adapt.support.errors import ConfigError
 
 
 def merged_domains(setup: Setup) -> Iterator[Step]:
-    """Builds after each domain the merge of all models so far, each of which was trained from the first model.
+    """Builds, after each domain, the merge of the models trained so far. Each was trained from the first model.
 
-    A domain that is added trains one model and merges once more; another way of merging trains nothing.
+    Adding a domain trains one model and merges again. Changing the way of merging trains nothing.
 
     Raises:
-        ConfigError: section `merge` does not suit as many models.
+        ConfigError: section `merge` does not fit the number of models.
     """
     before_training(setup.context, [setup.texts[setup.order[0]]], None)
-    merging_of_domains(setup.context.config, len(setup.order))  # what is wrong is said before the first is trained
+    merging_of_domains(setup.context.config, len(setup.order))  # raise errors before the first training
     models: list[Start] = []
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
@@ -56,7 +56,7 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
 
 
 def _merged_step(setup: Setup, domain: Context, number: int, training: Train, models: Sequence[Start]) -> Step:
-    """Builds the merge of the first models, its losses and its tasks."""
+    """Builds the merge of the models so far, with its losses and tasks."""
     config, seen = setup.context.config, setup.order[:number]
     merging = merging_of_domains(config, number)
     merge = Merge(f"{config.name}-{number}", config, setup.context.start, tuple(models), merging)
@@ -76,14 +76,14 @@ def _merged_step(setup: Setup, domain: Context, number: int, training: Train, mo
 
 
 def merging_of_domains(config: Config, models: int) -> Merging:
-    """Returns the merge of the models of the first domains.
+    """Returns the settings of the merge of the first domains' models.
 
     Args:
         config: of the sequence.
-        models: how many domains were learnt.
+        models: number of domains learnt.
 
     Raises:
-        ConfigError: the way of merging takes no such models, or there are several shares or too few weights.
+        ConfigError: the way of merging does not fit these models, or there are several shares or too few weights.
     """
     section, most = config.merge, MERGERS.load(config.merge.kind).models[1]
     if most is not None:
@@ -114,14 +114,14 @@ def merging_of_domains(config: Config, models: int) -> Merging:
 def sequence_stages(context: Context) -> SequenceStage:
     """Builds the stages of all domains.
 
-    For each: what the method wants to know before, training, what it wants to know after, export, held-out losses, and
-    the tasks of all domains seen so far, each taught to a copy of the model, which is not told the domain (arXiv
-    2302.03241, section 4). Every stage depends on the domains before it alone: one that is added at the end redoes
-    nothing, another order shares what it has in common.
+    Each domain has the method's stages before training, the training, the method's stages after it, the export,
+    held-out losses, and fine-tuning on the tasks of all domains so far. Each task is taught to a copy of the model,
+    without telling it the domain (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding
+    a domain at the end reruns nothing, and another order reuses the common beginning.
 
     Raises:
-        ConfigError: a domain is unknown, or comes twice, by its name or by its text; a task belongs to none; or the
-            sequence of this name was begun otherwise.
+        ConfigError: a domain is unknown, or is listed twice by its name or by its text; a task belongs to no domain; or
+            an earlier run of this name began with other settings.
     """
     order = check_domains(context.config)
     config = in_its_mode(context.config)
@@ -149,7 +149,7 @@ def sequence_stages(context: Context) -> SequenceStage:
 
 
 def _one_after_another(setup: Setup) -> Iterator[Step]:
-    """Builds trainings that each start from the model that learnt the domain before."""
+    """Builds trainings that each start from the model of the previous domain."""
     context = setup.context
     past = before_training(context, [setup.texts[setup.order[0]]], replayed_text(context, setup.general))
     keys = tuple((name, text.key) for name, text in setup.texts.items())
@@ -166,7 +166,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
 
 
 def _each_alone(setup: Setup) -> Iterator[Step]:
-    """Builds trainings that each start from the model that the sequence begins with."""
+    """Builds trainings that each start from the first model of the sequence."""
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
         training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general))

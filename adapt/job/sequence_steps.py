@@ -1,4 +1,4 @@
-"""The domains of a sequence, and the model after each of them with what is measured of it."""
+"""The steps of a sequence: its domains, and the model after each of them with its measurements."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 
 RESERVED = {"general", "training"}
-"""Names that domains cannot have, because what is measured or read beside domains has them."""
+"""Names that domains cannot have, because other inputs of the stages have them."""
 
 
 def domain_of(task: TaskConfig) -> str:
@@ -83,7 +83,7 @@ def check_domains(config: Config) -> list[str]:
 
 
 def _check_replay(config: Config) -> None:
-    """Refuses a share of past text where there is none to replay, another says the share, or none is left."""
+    """Refuses a share of replayed text if there is none to replay, another field sets the share, or none remains."""
     share, method = config.sequence.replay_fraction, method_of(config)
     if share is None:
         return
@@ -101,13 +101,13 @@ def _check_replay(config: Config) -> None:
 
 
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
-    """Prepares the text of each domain separately: no domain restricts what another domain trains on.
+    """Prepares the text of each domain separately: no domain restricts the training text of another domain.
 
-    One exception: no domain trains on what another one measures. All domains hold out the same documents, and where
-    near copies are looked for, the domain that is listed later drops its copy.
+    There is one exception: no domain trains on text that another one measures. All domains hold out the same documents,
+    and if near copies are searched, the domain that is listed later drops its copy.
 
     Raises:
-        ConfigError: two domains are one text.
+        ConfigError: two domains have the same text.
     """
     config, texts = context.config, dict[str, Prepare]()
     before = beside(context, general)
@@ -126,7 +126,7 @@ def as_listed(config: Config, texts: Mapping[str, Prepare]) -> dict[str, Prepare
 
 
 def _check_distinct(texts: Mapping[str, Prepare]) -> None:
-    """Refuses two names for one text, which would be one domain learnt twice."""
+    """Refuses two names for one text, because one domain would be learnt twice."""
     known: dict[tuple[str, str], str] = {}
     for name, text in texts.items():
         other = known.setdefault((text.files.listing.key, repr(text.files.what())), name)
@@ -139,12 +139,12 @@ def _check_distinct(texts: Mapping[str, Prepare]) -> None:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all models of a sequence have in common."""
+    """The settings that all models of a sequence share."""
 
     context: Context
-    """Starts from the model that the sequence begins with."""
+    """Starts from the first model of the sequence."""
     order: Sequence[str]
-    """The domains, in the order in which they are learnt."""
+    """The domains in the order of learning."""
     texts: Mapping[str, Prepare]
     """The text of each domain, by its name."""
     general: Prepare | None
@@ -152,7 +152,7 @@ class Setup:
 
     @property
     def beside(self) -> dict[str, Prepare]:
-        """What every model is measured on besides its domain."""
+        """Texts that every model is measured on in addition to its domain."""
         return {"general": self.general} if self.general else {}
 
 
@@ -163,7 +163,7 @@ def on_domain(setup: Setup, context: Context, name: str) -> Context:
 
 
 def with_general_share(context: Context, number: int) -> Context:
-    """Returns the configuration with the share of general text of a domain, if the method changes that share."""
+    """Returns the context with the share of general text for a domain, if the method changes that share."""
     config, growth = context.config, method_of(context.config).general_growth
     if not growth or number == 1:
         return context
@@ -179,12 +179,12 @@ def sequence_step(
     """Builds the stages around one training: the export, the losses on earlier domains, and the tasks.
 
     Args:
-        setup: what all models of the sequence have in common.
-        context: the one that the training was made from.
-        number: how many domains the model has learnt.
-        name: the domain that it learnt last; empty if it learnt all at once.
+        setup: shared settings of the sequence.
+        context: the context of the training.
+        number: number of domains that the model has learnt.
+        name: the domain learnt last; empty if all were learnt at once.
         training: makes the model.
-        past: what the method knew before the training.
+        past: the method's stages from before the training.
     """
     config, order = setup.context.config, setup.order
     mode = config.sequence.mode
@@ -222,13 +222,13 @@ def sequence_step(
 
 
 def recalled_texts(setup: Setup, number: int) -> Mapping[str, Prepare]:
-    """Returns the texts of earlier domains that are mixed into the training of this domain."""
+    """Returns the texts of earlier domains that are replayed while training on this domain."""
     past = setup.order[: number - 1] if past_fraction(setup.context.config) else ()
     return {name: setup.texts[name] for name in past}
 
 
 def known_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:
-    """Builds the stages of what the method knows once the domain of a step is learnt."""
+    """Builds the stages that the method needs after the domain of a step was learnt."""
     context = on_domain(setup, setup.context, step.domain).starting_from(step.training)
     return after_training(context, setup.texts[step.domain], step.past)
 
@@ -237,10 +237,10 @@ def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: 
     """Builds fine-tuning runs that start from the model of `context`: one per task and seed.
 
     Args:
-        setup: what all models of the sequence have in common.
+        setup: shared settings of the sequence.
         context: starts from the model.
-        tasks: that it is taught.
-        parted: the domains that the model has parts for. A task of one of them takes these, unless
+        tasks: to fine-tune on.
+        parted: domains for which the model has its own parameters. A task of such a domain uses them, unless
             `sequence.domain_ids` is off.
     """
     given = setup.context.config
@@ -254,11 +254,10 @@ def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: 
 
 
 def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
-    """Prepares the tasks that a model is fine-tuned on.
+    """Returns the tasks that a model is fine-tuned on.
 
-    With sequence.full_matrix, and for the last model, these are the tasks of all domains that it has seen; otherwise
-    only those of its own domain. With sequence.forward_transfer, a model that goes on to another domain is also taught
-    the tasks of that one.
+    With sequence.full_matrix, and for the last model, these are the tasks of all domains so far; otherwise only those
+    of its own domain. With sequence.forward_transfer, tasks of the next domain are added.
     """
     settings = setup.context.config.sequence
     ahead = setup.order[number : number + 1] if settings.forward_transfer and settings.mode == "continual" else []

@@ -27,7 +27,7 @@ from adapt.stage.train import Train
 
 
 def dapt_stages(context: Context) -> Export:
-    """Builds the stages in the order in which they run: all that can fail on the data comes before the training."""
+    """Builds the stages in the order in which they run. Stages that can fail on the data run before the training."""
     general = general_text(context)
     chosen = selection_of_job(context, general) if context.selected or not has_corpus(context.config.corpus) else None
     text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
@@ -59,14 +59,14 @@ DAPT_JOB = Job(
 
 
 POOL, SELECTION = "(pool)", "(selection)"
-"""The names that a pool, and what was selected of one, have among the sources of a training."""
+"""Names of a pool, and of text selected from a pool, among the sources of a training."""
 
 
 def tapt_stages(context: Context) -> Export:
     """Builds the stages in the order in which they run.
 
-    The text is that of the tasks' train split, and, where it is configured, of a pool (Curated-TAPT) or what is
-    selected of one (kNN-TAPT, RAND-TAPT). The loss is measured on the text of dev.
+    The text is that of the tasks' train split, plus, if configured, a pool (Curated-TAPT) or text selected from a pool
+    (kNN-TAPT, RAND-TAPT). The loss is measured on the text of dev.
 
     Raises:
         ConfigError: as `adapt.job.selection_job.selection_of_job`.

@@ -1,4 +1,4 @@
-"""How the tokenizer breaks words, and models with a changed vocabulary."""
+"""Builds the vocabulary job: measures how the tokenizer splits words, and makes models with a changed vocabulary."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from adapt.support.errors import ConfigError, nearest
 
 
 def change_vocabulary(context: Context) -> Stage[Any]:
-    """Builds the stage of `vocabulary.action`.
+    """Builds the last stage of the configured `vocabulary.action`.
 
     Raises:
         ConfigError, DataError: the corpus cannot be read.
@@ -36,7 +36,7 @@ def change_vocabulary(context: Context) -> Stage[Any]:
 
 
 def analyze(context: Context) -> AnalyzeVocabulary:
-    """Measures how the tokenizer breaks the words of each source and of general text."""
+    """Builds the stage that measures how the tokenizer splits the words of each source and of general text."""
     config = context.config
     domains = domain_files(context)
     if config.evaluation.general_paths:
@@ -55,7 +55,7 @@ def domain_files(context: Context) -> dict[str, Files]:
 
 
 def screening(context: Context) -> Screening:
-    """Returns what is left out of the text of the corpus, which is the same as in a training on it.
+    """Returns the text to leave out of the corpus, the same as in a training on it.
 
     Raises:
         ConfigError, DataError: as `adapt.job.job_text.general_text`.
@@ -66,11 +66,11 @@ def screening(context: Context) -> Screening:
 
 
 def extend(context: Context) -> ExtendVocabulary | TeachRows:
-    """Adds words of the corpus as tokens.
+    """Builds the stage that adds words of the corpus as tokens.
 
     Raises:
-        ConfigError: `vocabulary.candidates` is no way and no file, or wants general text and there is none; or the
-            model cannot have a module.
+        ConfigError: `vocabulary.candidates` is neither a known way nor a file, or needs general text and there is
+            none; or the model does not support a module.
     """
     config, asked = context.config, context.config.vocabulary.candidates
     file = Path(asked).expanduser()
@@ -141,10 +141,10 @@ def _donor(context: Context) -> Start | None:
 
 
 def trim(context: Context) -> TrimVocabulary:
-    """Removes the tokens that no text uses.
+    """Builds the stage that removes the tokens that no text uses.
 
     Raises:
-        ConfigError: `vocabulary.keep` is no file.
+        ConfigError: `vocabulary.keep` is not a file.
         ModelError: the model carries additions.
     """
     refuse_additions(context.start.pretrained.model, "trimmed")
@@ -159,15 +159,15 @@ def trim(context: Context) -> TrimVocabulary:
 
 
 def _whole(files: Files) -> Files:
-    """Returns the files with nothing left out: a trim also keeps the tokens of text that models are measured on."""
+    """Returns the files with nothing held out, because trimming also keeps tokens of text that is only measured."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=0.0, decontaminate=[]))
 
 
 def scratch(context: Context) -> ScratchModel:
-    """Trains a tokenizer on the corpus, and makes a model with random weights for it.
+    """Builds the stage that trains a tokenizer on the corpus and makes a model with random weights for it.
 
     Raises:
-        ConfigError: `vocabulary.size` is `elbow`, of which there is none.
+        ConfigError: `vocabulary.size` is `elbow`, which needs existing tokens.
         ModelError: the model carries additions.
     """
     refuse_additions(context.start.pretrained.model, "built from scratch")
@@ -181,7 +181,7 @@ ACTIONS: Kinds[Callable[[Context], Stage[Any]]] = Kinds(
     "vocabulary.action",
     {name: f"{__name__}:{name}" for name in ("analyze", "extend", "trim", "scratch")},
 )
-"""The functions of this file that give the stage of each action."""
+"""The functions of this file that build the stage of each action."""
 
 
 def told(arguments: Sequence[str]) -> list[str]:

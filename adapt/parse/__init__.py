@@ -1,4 +1,4 @@
-"""From YAML files and the command line to a checked configuration; both go the same way."""
+"""Reads YAML files and command lines into a checked configuration. Both use the same code."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,12 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
 
     Args:
         arguments: without the program's name. `--help` and `--print_config` print and end the process.
-        program: for the usage line.
+        program: name of the program in the usage line.
         kind: of the job.
 
     Raises:
-        ConfigError: unreadable file, unknown key (names the nearest), wrong type or value, fields that contradict.
+        ConfigError: a file cannot be read, a key is unknown (the message names the nearest), a type or value is wrong,
+            or fields contradict each other.
     """
     values = _with_defaults(read_given(arguments, kind), kind)
     kinds = named_in(values)
@@ -50,12 +51,12 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
 
 
 def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
-    """Parses the configuration of a job whose fields a chain file gives.
+    """Parses the configuration of a job from fields in a chain file.
 
     Args:
         values: sections with their fields, or fields by dotted name.
         kind: of the job.
-        place: where the values stand, as messages name it.
+        place: location of the values, for messages.
 
     Raises:
         ConfigError: as `parse`.
@@ -73,7 +74,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
 
 
 def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
-    """Adds the job's own defaults to the given values. Its default number of steps yields to another given length."""
+    """Adds the job's defaults to the given values. A given training length replaces the default number of steps."""
     training = given.get("training")
     has_length = isinstance(training, Mapping) and any(map(training.get, ("epochs", "max_tokens", "max_flops")))
     own = {name: value for name, value in kind.defaults.items() if not (has_length and name == "training.max_steps")}

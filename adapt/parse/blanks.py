@@ -1,4 +1,4 @@
-"""Refuses what was written in place of a value but is none: nothing at all (`learning_rate:`), and `$HOME`."""
+"""Refuses empty values (`learning_rate:`) and unexpanded shell variables such as `$HOME`."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ from adapt.parse.yaml_file import Keys, node_at
 from adapt.support.errors import ConfigError
 
 Place = Callable[[Keys], str]
-"""Says where a value is written, for messages: ` in FILE, line N`."""
+"""Formats the location of a value for messages, as ` in FILE, line N`."""
 _VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_]\w*)")
 _SHELL = (
     "write the value out (a path may begin with ~), or give it on the command line in double quotes, where the shell"
@@ -26,24 +26,24 @@ _SHELL = (
 
 
 def refuse_blanks(given: Mapping[str, Any], named: Named, place: Place, root: yaml.Node | None = None) -> None:
-    """Refuses null in fields that have no null, and variables of the shell, which nothing here expands.
+    """Refuses null in fields that cannot be null, and shell variables, which are not expanded here.
 
     Args:
         given: sections with their fields.
         named: kinds whose options are sections, too.
-        place: says where a value is written.
-        root: the YAML document that `given` was read from, if there is one. It tells an empty value from `null`. The
-            options in a list of kinds, whose types are not known here, must not be empty, but may be null.
+        place: formats the location of a value.
+        root: the YAML document that `given` was read from, if any. It distinguishes an empty value from `null`. Options
+            in a list of kinds, whose types are not known here, may be null but not empty.
 
     Raises:
-        ConfigError: names the field and the place.
+        ConfigError: names the field and its location.
     """
     kinds = _kinds(named, frozenset(given))
     for section, content in given.items():
         for keys, kind, value in _leaves(content, kinds.get(section, Any), (section,)):
             name = field_name(keys)
             is_text = isinstance(keys[-1], int) or str(keys[-1]).endswith("_field")
-            is_blank = value == "" and is_text and kind is not Any  # a path "" would be the current folder
+            is_blank = value == "" and is_text and kind is not Any  # an empty path would mean the current folder
             if value is None:
                 is_blank = _is_empty(root, keys) if kind is Any else not takes_null(kind)
             if is_blank:
@@ -62,7 +62,7 @@ def takes_list(name: str, named: Named) -> bool:
 
 
 def takes_text(name: str, named: Named) -> bool:
-    """Whether a field, by its dotted name, may be any text, and is no number."""
+    """Whether a field, by its dotted name, can be any text and not a number."""
     options = _options(name, named)
     return str in options and not {int, float} & {*options}
 
@@ -83,7 +83,7 @@ def _kinds(named: Named, sections: frozenset[str]) -> dict[str, Any]:
 
 
 def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
-    """Yields each single value in some content with its keys and its type, which is Any if it is not declared."""
+    """Yields each scalar in nested content with its keys and its declared type, which is Any if there is none."""
     options = [option for option in options_of(kind) if option is not NoneType]
     if isinstance(value, Mapping):
         section = next((option for option in options if is_dataclass(option)), None)
@@ -99,14 +99,14 @@ def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tupl
 
 
 def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
-    """Whether nothing is written there, not even `null`. The name of a cleaning block with a colon is enough."""
+    """Whether a value is empty in the YAML text, without even `null`. A cleaning block may be empty after its name."""
     node, _ = node_at(root, keys)
     is_block = keys[:2] == ("corpus", "cleaning") and len(keys) == 4
     return isinstance(node, yaml.ScalarNode) and node.value == "" and not is_block
 
 
 def _variable(keys: Keys, value: str) -> str | None:
-    """Finds a shell variable in a text, unless a file has that name. Names of fields in data may contain a $."""
+    """Finds a shell variable in a text, unless a file of that name exists. Field names in data may contain a $."""
     if str(keys[-1]).endswith("_field"):
         return None
     found = _VARIABLE.search(value.partition("?")[0] if "://" in value else value)

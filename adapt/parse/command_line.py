@@ -1,4 +1,4 @@
-"""Reads a command line, and the files that it names, as sections with their fields."""
+"""Reads a command line and the files that it names into sections with their fields."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,20 +30,20 @@ from adapt.terminal.console import log
 SWITCHES = frozenset({"debug", "help", "print_config"})
 """Options that take no value."""
 _NO_FIELDS = frozenset({"config", "help", "print_config", "log_format"})
-"""Further options of a command line. `adapt.terminal.console` reads log_format before all else."""
+"""Options of a command line that are no fields. `adapt.terminal.console` reads log_format first."""
 
 
 def asks_for(arguments: Sequence[str], *options: str) -> bool:
-    """Whether one of some options is given."""
+    """Whether at least one of some options is on the command line."""
     return any(argument in options for argument in arguments)
 
 
 def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
-    """Reads the values that a command line and its files give, by section, before types are checked.
+    """Reads the values on a command line and in its files, by section, before types are checked.
 
     Args:
         arguments: without the program's name.
-        kind: of the job; `--field+=VALUE` adds to its default.
+        kind: of the job. `--field+=VALUE` adds to its default.
 
     Raises:
         ConfigError: a key is not known, or a file cannot be read.
@@ -100,7 +100,7 @@ def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
 
 
 def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict[str, Any]:
-    """Reads sections that are given as the name of a file, relative to the naming file or to the working folder."""
+    """Replaces sections that name a file by its contents. Paths are relative to `folder` or to the working folder."""
     read = dict(sections)
     for name, value in sections.items():
         if is_dataclass(hints_of(Config).get(name)) and isinstance(value, str):
@@ -114,7 +114,7 @@ def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict
 
 
 def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
-    """Returns the list that a field has so far, from earlier options, the job's defaults or the field's default."""
+    """Returns the current list of a field: from earlier options, the job's defaults, or the field's default."""
     section, _, name = field.partition(".")
     inside = given.get(section)
     if name and isinstance(inside, Mapping) and name in inside:
@@ -128,12 +128,12 @@ def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
 
 
 def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
-    """Says which value holds where an option is given twice. Refuses that for lists: the values may all be meant.
+    """Logs which value is used if an option is given twice. Lists are refused, because all values may be intended.
 
     Args:
         name: of the option, without dashes.
-        value: what is given now.
-        before: the options so far, by name; this one is added.
+        value: its new value.
+        before: the earlier options by name; this one is added.
         is_list: whether the option takes a list.
 
     Raises:
@@ -152,7 +152,7 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
 
 
 def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
-    """Finds the kinds that a command line and its files name. Errors in them are left to `read_given`."""
+    """Finds the kinds that a command line and its files name. Errors are ignored: `read_given` raises them."""
     found: dict[str, Any] = {}
     for position, argument in enumerate(arguments):
         name, equals, text = argument.removeprefix("--").partition("=")
@@ -170,26 +170,26 @@ def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
 
 
 def _value(text: str, field: str, kinds: Named) -> Any:
-    """Reads the value of an option. A text field takes numbers and similar values as they are written."""
+    """Reads the value of an option. Text fields keep numbers and similar values as text."""
     value = _read(text)
     return text if "\n" in text or (takes_text(field, kinds) and isinstance(value, int | float)) else value
 
 
 def _read(text: str) -> Any:
-    """Reads a text as YAML. A text that is no YAML, such as `*.jsonl`, is returned unchanged."""
+    """Reads a text as YAML. A text that is not valid YAML, such as `*.jsonl`, is returned unchanged."""
     with suppress(yaml.YAMLError):
         return load_yaml(text)
     return text
 
 
 def refuse_stray(arguments: Sequence[str]) -> None:
-    """Refuses values that belong to no option, as the shell makes them of a pattern without quotes.
+    """Refuses values without an option, which the shell produces from an unquoted pattern.
 
     Args:
         arguments: of a command line, without the program's name.
 
     Raises:
-        ConfigError: there are such values; names the option before them.
+        ConfigError: there are such values; the message names the option before them.
     """
     option, takes_value, stray = "", False, list[str]()
     for argument in arguments:

@@ -1,4 +1,4 @@
-"""Keys of the configuration and options of the command line. Unknown ones are refused; the nearest is named."""
+"""Checks keys of the configuration and options of the command line. Errors name the nearest known key."""
 
 import difflib
 import re
@@ -16,16 +16,16 @@ from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
 
 OPTIONS = frozenset({"method_options", "select_options"})
-"""The fields that hold the options of the chosen kinds; users write the sections that are called like the kinds."""
+"""The fields with the options of the chosen kinds. Users write sections named after the kinds instead."""
 TABLES: dict[str, Kinds[Any]] = {table.field: table for table in (METHODS, SELECTIONS, EMBEDDERS)}
 """The tables of kinds whose options are sections, by the field that names a kind."""
 Named = frozenset[tuple[str, str]]
-"""Kinds that a configuration names, each with the field that names it."""
+"""Pairs of a field and the kind that the configuration chooses in it."""
 _MOVED = {
     "select.options": "write `dsir: {ngram: 2}`, or --dsir.ngram 2: the section is named like the selection",
     "select.embedder_options": "write `static: {path: …}`, or --static.path …: the section is named like the embedder",
 }
-"""Fields that there were, and what to write in their place."""
+"""Removed fields, each with its replacement."""
 _ENTRIES = {
     "corpus.sources": SourceConfig,
     "corpus.decontaminate": EvaluationSet,
@@ -34,23 +34,23 @@ _ENTRIES = {
 }
 """Fields that hold lists of sections."""
 _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "kind", "storage": "root"}
-"""The field that is meant where a section is given a single value."""
+"""The field that a single value sets when it is given in place of a section."""
 SHOWN = 20
-"""Names that a message lists in full."""
+"""Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
-"""Fields of such sections that hold lists again."""
+"""Fields of such sections that are lists of sections themselves."""
 
 
 @cache
 def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> dict[str, type[Any]]:
-    """Returns the options of kinds, built in and a user's own, by the name of their section.
+    """Returns the options of kinds, built-in and user-defined, by the name of their section.
 
     Args:
-        kinds: that are named. They are loaded in any case.
-        among: sections to look at, since a job that has nothing to do should not load all kinds; None for all.
+        kinds: the chosen kinds, which are loaded in any case.
+        among: sections to look at, because jobs without work should not load all kinds; None for all.
 
     Raises:
-        ConfigError: there is no such kind, or as `Kinds.load`; or the section of a user's own has the name of another.
+        ConfigError: there is no such kind, it cannot be loaded, or a user's kind has the section name of another kind.
     """
     places = {name: (table, name) for table in TABLES.values() for name in table}
     taken = {*Config.__dataclass_fields__, *places}
@@ -72,10 +72,10 @@ def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = N
 
 
 def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> set[str]:
-    """Collects all sections, and all fields by dotted name, including the options of all kinds.
+    """Collects all sections, and all fields by dotted name, including the options of kinds.
 
     Args:
-        kinds: that are named.
+        kinds: the chosen kinds.
         among: sections of options to look at; None for all.
 
     Raises:
@@ -93,7 +93,7 @@ def _own_keys() -> frozenset[str]:
 
 
 def named_in(given: Mapping[str, Any]) -> Named:
-    """Finds the kinds that sections name, also in lists. What is not a name is refused by the code that reads it."""
+    """Finds the kinds that sections choose, also in lists. Values that are not names are left to later checks."""
     found = set()
     for table in TABLES:
         section, _, field = table.partition(".")
@@ -106,7 +106,7 @@ def named_in(given: Mapping[str, Any]) -> Named:
 
 
 def overlaid(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Joins the sections of both; where both give a field, the second holds."""
+    """Merges two sets of sections. If both have a field, the second one is used."""
     overlaid = {name: value for name, value in first.items() if name not in second}
     for name, value in second.items():
         before = first.get(name)
@@ -119,8 +119,8 @@ def refuse_unknown_values(content: Mapping[str, Any], place: str, kinds: Named =
 
     Args:
         content: sections or fields.
-        place: where they stand, for messages.
-        kinds: whose options are known too; empty for those that the content names.
+        place: their location, for messages.
+        kinds: kinds whose options are known too; empty for those that the content chooses.
     """
     kinds = kinds or named_in(nested(content))
     for key in _keys(content):
@@ -129,7 +129,7 @@ def refuse_unknown_values(content: Mapping[str, Any], place: str, kinds: Named =
 
 
 def refuse_unknown_key(key: str, shown: str, kinds: Named, further: frozenset[str] = frozenset()) -> None:
-    """Refuses a key that is no section, field by dotted name, or one of `further`; `shown` is what messages call it."""
+    """Refuses a key that is not a section, field by dotted name, or in `further`. `shown` is its name in messages."""
     if key in _MOVED:
         raise ConfigError(f"unknown key {shown}", _MOVED[key])
     if key not in known_keys(kinds, frozenset([key.partition(".")[0]])) | further:
@@ -137,7 +137,7 @@ def refuse_unknown_key(key: str, shown: str, kinds: Named, further: frozenset[st
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts fields by dotted name into their sections. If a field is given twice, the later value holds."""
+    """Puts fields by dotted name into their sections. If a field is given twice, the later value is used."""
     sections: dict[str, Any] = {}
     for name, value in values.items():
         section, _, field = str(name).partition(".")
@@ -151,7 +151,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
-    """Refuses sections in lists that have unknown keys, or lack one that they need."""
+    """Refuses list items with unknown or missing keys."""
     for name, kind in _ENTRIES.items():
         section, _, field = name.partition(".")
         inside = content.get(section)
@@ -181,7 +181,7 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
 def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
     """Returns the error for an unknown key."""
     near = _shortened(name, known)
-    if not near and "." not in name:  # the sections of kinds have fields of the same names
+    if not near and "." not in name:  # the sections of kinds have fields of equal names
         near = [key for key in flat(Config()) if key.endswith(f".{name}") and key in known]
     if not near:
         by_field = {key.rsplit(".", 1)[-1]: key for key in known}
@@ -206,7 +206,7 @@ def _shortened(name: str, known: set[str]) -> list[str]:
 
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
-    """Refuses sections that are a number, a list or nothing. A text must be the name of a file with the fields."""
+    """Refuses sections that are a number, a list or empty. A text must be the name of a file with the fields."""
     options = option_sections(named_in(nested(content)), frozenset(content))
     for section, default in {**vars(Config()), **options}.items():
         given = content.get(section, {})

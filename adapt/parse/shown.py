@@ -1,4 +1,4 @@
-"""What `--help` and `--print_config` show."""
+"""Texts of `--help` and `--print_config`."""
 
 import ast
 import inspect
@@ -29,10 +29,10 @@ def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given:
     """Writes the help of a job: every field with its type, meaning and default.
 
     Args:
-        program: for the usage line.
+        program: name of the program in the usage line.
         kind: of the job.
         options: the sections of kinds, by name.
-        given: what holds in place of the defaults, by section.
+        given: values that replace the defaults, by section.
     """
     width = shutil.get_terminal_size().columns
     lines = [f"usage: {program} [--config FILE] [--section.field VALUE ...]", "", kind.description, ""]

@@ -1,4 +1,4 @@
-"""Values out of their range, and fields that contradict each other."""
+"""Checks the ranges of values, and that fields do not contradict each other."""
 
 import re
 from dataclasses import asdict, is_dataclass
@@ -19,14 +19,14 @@ from adapt.support.errors import ConfigError
 
 
 def check_config(config: Config, kind: Kind = DAPT) -> None:
-    """Refuses values of another type or out of their range, and fields that contradict each other.
+    """Refuses values of a wrong type or out of range, and fields that contradict each other.
 
     Args:
         config: made in Python.
-        kind: of the job that is to use it.
+        kind: of the job that will use it.
 
     Raises:
-        ConfigError: names them.
+        ConfigError: names the fields.
     """
     names, defaults, hints = {"method_options": section_of(config.method.kind)}, vars(Config()), hints_of(Config)
     for name, value in vars(config).items():
@@ -39,10 +39,10 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
 
 
 def refuse_contradictions(config: Config, kind: Kind) -> None:
-    """Refuses fields that contradict each other, and lists that are empty or have a name twice.
+    """Refuses fields that contradict each other, empty lists, and lists with duplicate names.
 
     Raises:
-        ConfigError: names them.
+        ConfigError: names the fields.
     """
     _check_workers(config.resources)
     OBJECTIVES.place(config.objective.kind)
@@ -66,7 +66,7 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
             check_several(config.corpus)
         _check_sources(config.corpus)
         _check_mixture(config)
-        if kind.corpus:  # others may be given a corpus, and stream nothing
+        if kind.corpus:  # other jobs accept a corpus, but never stream it
             _check_streaming(config)
     if kind.task or config.task.train or config.tasks:
         _check_tasks(config, kind)
@@ -81,10 +81,10 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
 
 
 def check_several(corpus: CorpusConfig) -> None:
-    """Refuses a corpus that is no list of sources.
+    """Refuses a corpus that is not a list of sources.
 
     Raises:
-        ConfigError: says where they go.
+        ConfigError: says where to write the sources.
     """
     if not corpus.sources:
         raise ConfigError(
@@ -94,7 +94,7 @@ def check_several(corpus: CorpusConfig) -> None:
 
 
 def _check_sources(corpus: CorpusConfig) -> None:
-    """Refuses sources without one place to read from, a name of their own, and weights for all or for none."""
+    """Checks that each source has one of `paths` and `dataset` and a unique name, and that all or none have weights."""
     if not corpus.sources:
         _check_source("corpus.", corpus)
         return
@@ -121,7 +121,7 @@ def _check_sources(corpus: CorpusConfig) -> None:
 
 
 def _check_tasks(config: Config, kind: Kind) -> None:
-    """Refuses tasks without files, or with a name that cannot name a folder, and fine-tuning without seeds."""
+    """Refuses tasks without files or with a name that cannot be a folder's name, and fine-tuning without seeds."""
     first = {"task": config.task} if kind.task or config.task.train else {}
     tasks = {**first, **{f"tasks, entry {n}": task for n, task in enumerate(config.tasks, start=1)}}
     for section, task in tasks.items():
@@ -147,7 +147,7 @@ def _check_tasks(config: Config, kind: Kind) -> None:
 
 
 def _check_mixture(config: Config) -> None:
-    """Refuses shares for sources that follow each other."""
+    """Refuses mixture shares for sources that are trained on one after another."""
     if config.mixture.order != "sequential":
         return
     weighted = any(source.weight is not None for source in config.corpus.sources)
@@ -160,7 +160,7 @@ def _check_mixture(config: Config) -> None:
 
 
 def _check_streaming(config: Config) -> None:
-    """Refuses to stream a corpus without what a run over text of unknown size needs."""
+    """Refuses to stream a corpus without the settings that text of unknown size needs."""
     training = config.training
     if not config.corpus.streaming:
         return
@@ -182,7 +182,7 @@ def _check_streaming(config: Config) -> None:
 
 
 def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
-    """Refuses a source that lacks the field that its kind needs, or sets that of another kind."""
+    """Refuses a source that lacks the field of its kind, or sets the field of another kind."""
     for kind, name in (("files", "paths"), ("dataset", "dataset"), ("docstrings", "packages")):
         if getattr(source, name) and source.source != kind:
             fix = f"remove one of the two, or set source to {kind}"
@@ -194,7 +194,7 @@ def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
 
 
 def _check_entities(config: Config) -> None:
-    """Refuses two origins of entities, or none, and any under other objectives."""
+    """Refuses an entity objective with no or two sources of entities, and sources of entities for other objectives."""
     objective = config.objective
     given = [name for name in ("entity_field", "tagger") if getattr(objective, name)]
     if objective.kind != "entity" and given:

@@ -1,4 +1,4 @@
-"""Reads YAML as configurations need it: numbers as people write them, no key twice, and the line of every key."""
+"""Reads YAML for configurations: `1e-4` is a number, duplicate keys are refused, and the line of every key is known."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import yaml
 from adapt.support.errors import ConfigError
 
 Keys = Sequence[str | int]
-"""The way from a document to one of its values: names of keys, and positions in lists from 0."""
+"""Path from a document to one of its values: names of keys, and indices in lists."""
 _FIXES = (
     (r"'\\t'", "use blanks in place of tabs"),
     (r"alias|anchor|alphabetic", "put text that begins with * or & in quotes, such as '*.jsonl'"),
@@ -24,7 +24,7 @@ _FIXES = (
     (r"another document", "give one document per file: remove the `---` line, or split the file"),
     (r"could not find expected ':'", "write `key: value`, with a blank after the colon"),
 )
-"""How to mend what YAML's parser says, by a pattern of its words."""
+"""Fixes for messages of the YAML parser, by a pattern of the message."""
 _WHOLE = r"[-+]?(?:0|[1-9][\d_]*)"
 
 
@@ -112,7 +112,7 @@ def yaml_text(path: str) -> str:
 def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
     """Finds the node of a value, or None, and the line of its key, counted from 1.
 
-    A section may be written as `section:` with fields below, or as `section.field:`.
+    A section can be written as `section:` with fields below, or as `section.field:`.
     """
     line = node.start_mark.line + 1 if node else 1
     if not keys or node is None:
@@ -130,12 +130,12 @@ def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
 
 
 def place_in(file: str, *above: str, below: int = 0) -> Callable[[Keys], str]:
-    """Says in which line of a YAML file a value is written, for messages.
+    """Returns a function that formats the line of a value in a YAML file, for messages.
 
     Args:
         file: path of the file.
         above: keys below which the values are found.
-        below: so many of a value's first keys are not written in the file.
+        below: number of leading keys of a value that are not written in the file.
     """
 
     def place(keys: Keys) -> str:
@@ -145,7 +145,7 @@ def place_in(file: str, *above: str, below: int = 0) -> Callable[[Keys], str]:
 
 
 def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
-    """Refuses keys that stand twice in one mapping: YAML would silently take the last."""
+    """Refuses duplicate keys in a mapping, because YAML would silently use the last one."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -162,7 +162,7 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
 
 
 def _refuse_dotted_again(root: yaml.Node | None, path: str) -> None:
-    """Refuses a field that is given as `section.field` and below `section`, too."""
+    """Refuses a field that is set as `section.field` and also below `section`."""
     top = (
         [(str(key.value), key.start_mark.line + 1, value) for key, value in root.value]
         if isinstance(root, yaml.MappingNode)

@@ -1,9 +1,9 @@
-"""How results are shown: plain blocks, and a renderer for each place where people read them.
+"""How results are shown: plain blocks, and a renderer for each medium.
 
 - `blocks`: sections of plain blocks, and the text of their cells.
-- `terminal`: tables on stderr, sentences as log lines, and both as plain text.
-- `drawing`: SVG that takes its colours from the page, such as the loss of a training.
-- `pages`: one file of HTML that needs nothing else, what a notebook shows (both by the `templates/`), and Markdown.
-- `progress/`: how far chains and searches are.
-- `report/`: results of several stages compared, as a page.
+- `terminal`: renders tables on stderr and sentences as log lines, or both as plain text.
+- `drawing`: SVG in the colours of the page, such as the loss curve of a training.
+- `pages`: self-contained HTML pages, HTML for notebooks (both from `templates/`), and Markdown.
+- `progress/`: the progress of chains and searches.
+- `report/`: a page that compares the results of several stages.
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 NONE = "\N{EN DASH}"
-"""What a cell holds if there is nothing to show."""
+"""Content of a cell that has nothing to show."""
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 SERIES = 8
-"""Number of colours; further recipes take them again from the first."""
+"""Number of colours. Further series start again with the first colour."""
 LONGEST = 22
-"""At most this many characters of a name are shown in a figure."""
+"""Maximum number of characters of a name in a figure."""
 INK, LINE = "#010203", "#020304"
-"""Stand-ins that `svg` replaces by variables of the style sheet."""
+"""Placeholder colours, which `svg` replaces by variables of the style sheet."""
 STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text: it can be read out, searched and copied
-    "text.parse_math": False,  # a dollar in a name is a dollar
+    "svg.fonttype": "none",  # text stays text, so that it can be read aloud, searched and copied
+    "text.parse_math": False,  # show a dollar sign in a name as a dollar sign
     "font.family": "sans-serif",
     "font.size": 10,
     "text.color": INK,
@@ -98,7 +98,7 @@ def svg(figure: "Figure", name: str) -> str:
 WIDTH = 4.8
 """Width of a drawing in inches: readable on a phone without scrolling."""
 METRICS_LINES = "metrics.jsonl"
-"""File of a training with a line of JSON for each of its reports."""
+"""Name of a training's file of reports, one JSON object per line."""
 
 
 def loss_curve(metrics: Path, name: str, caption: str) -> Drawing | None:

@@ -1,7 +1,7 @@
-"""What a process says, and how it ends.
+"""Messages of a process, and how the process ends.
 
 - `console`: messages, errors and exit codes.
-- `live`: one line that shows how far the work is.
-- `streams`: stdout and stderr that nobody reads any more.
-- `library`: keeps a Python process as it was, where dontstop is used as a library.
+- `live`: a line or a table that shows progress and is redrawn in place.
+- `streams`: lets a process outlive the readers of its stdout and stderr.
+- `library`: restores the state of a Python process that uses dontstop as a library.
 """

@@ -1,4 +1,4 @@
-"""What people and programs see: progress and messages on stderr, one line of JSON on stdout at the end."""
+"""Output for people and programs: progress and messages on stderr, and one line of JSON on stdout at the end."""
 
 import atexit
 import json
@@ -21,14 +21,14 @@ from adapt.terminal import library
 from adapt.terminal.streams import outlive_readers
 
 FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
-"""Variables by which a job's processes know how to log, and which run they are of."""
+"""Environment variables with the log format and the id of the run, for the processes that a job starts."""
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 (it is never changed in place)
 _copies: ContextVar[Path | None] = ContextVar("copies", default=None)
 _ending = threading.Lock()
-"""Held by what says why the process ends, so that only one does."""
+"""Held while the reason for the end of the process is printed, so that only one is printed."""
 _SHOW_CURSOR = "\x1b[?25h"
 AGAIN = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
-"""The fix for a job that something from outside has ended."""
+"""The fix in messages of jobs that were ended from outside."""
 
 
 def log(message: str) -> None:
@@ -48,15 +48,15 @@ def log(message: str) -> None:
 
 
 def note(message: str, **further: Any) -> str:
-    """Returns a line of JSON with time, run, stage and rank. It is kept in the file of `telling`, and not shown.
+    """Returns a message as a line of JSON with time, run, stage and rank, and adds it to the log file of `telling`.
 
     Args:
-        message: what people read.
-        further: what else the line says.
+        message: the text for people.
+        further: further values of the line.
     """
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    told = redacted({**_about.get(), **further, "message": message})
-    structured = json.dumps({"time": time, "run": os.environ.get(RUN, ""), **told})
+    values = redacted({**_about.get(), **further, "message": message})
+    structured = json.dumps({"time": time, "run": os.environ.get(RUN, ""), **values})
     if copy := _copies.get():
         with suppress(OSError), copy.open("a") as file:  # the work matters more than its log
             file.write(f"{structured}\n")
@@ -65,11 +65,11 @@ def note(message: str, **further: Any) -> str:
 
 @contextmanager
 def telling(copy: Path | None = None, **about: Any) -> Iterator[None]:
-    """Adds to what structured lines of this thread say, until the block is left.
+    """Adds values to all structured log lines of this thread until the block is left.
 
     Args:
-        copy: a file that gets these lines too, as JSON.
-        about: such as `stage` and `rank`.
+        copy: a file to which these lines are also written, as JSON.
+        about: the values, such as `stage` and `rank`.
     """
     told = _about.set({**_about.get(), **about})
     copied = _copies.set(copy or _copies.get())
@@ -86,7 +86,7 @@ def logs_json() -> bool:
 
 
 def take_log_format() -> None:
-    """Takes `--log_format json` off the command line, and names this run to the processes that it starts.
+    """Removes `--log_format json` from the command line, and passes format and run id to child processes.
 
     Raises:
         ConfigError: there is no such format.
@@ -120,12 +120,12 @@ def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
     sys.stderr.flush()
     line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
     print(line, flush=True)
-    if getattr(sys.stdout, "is_full", False):  # see adapt.terminal.streams
+    if getattr(sys.stdout, "is_full", False):  # a line could not be written; see adapt.terminal.streams
         log(f"the result cannot be written to stdout; it is {line}")
 
 
 class Unexpected(AdaptError):
-    """An error that nobody foresaw: a bug of this package, or of its use of an untried version of a library."""
+    """An unexpected error: a bug of this package, or a library in a version that was not tested."""
 
     exit_code = 70
 
@@ -139,11 +139,11 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
     """
     outlive_readers()
     code = attempt(job, debug)
-    # Python's own end takes away what threads run on that nobody waits for. Ray wakes such threads as it is shut down,
-    # and one interrupted job in six ended in a segmentation fault here. This is also quicker.
+    # Python's own exit frees resources of threads that nobody waits for. Ray wakes such threads as it is shut down,
+    # and one interrupted job in six crashed here with a segmentation fault. This exit is also faster.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # nobody reads it any more
+        with suppress(OSError):  # nobody reads the stream
             stream.flush()
     os._exit(code)
 
@@ -171,7 +171,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
     except Exception as error:
         try:
             _check_working_directory()
-        except ConfigError as gone:  # while the job ran: the error is a consequence
+        except ConfigError as gone:  # deleted while the job ran: the error is a consequence
             return _failed(gone, debug)
         lines = str(error).strip().splitlines() or ["no message"]
         what = f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"
@@ -186,7 +186,7 @@ def _fix_of_unexpected() -> str:
 
 
 def _check_working_directory() -> None:
-    """Checks that the working directory exists. Ray and other libraries ask for it, and paths may be relative to it.
+    """Checks that the working directory exists, because Ray and relative paths need it.
 
     Raises:
         ConfigError: it has been deleted, or its file system does not answer.
@@ -201,9 +201,9 @@ def _check_working_directory() -> None:
 
 
 def catch_signals() -> None:
-    """Makes SIGTERM (a stopped job, a preempted node) end a job like ctrl-C; also where SIGINT came in ignored.
+    """Makes SIGTERM (a stopped job, a preempted node) end a job like ctrl-C, even if SIGINT was ignored before.
 
-    SIGHUP does not end it: a job outlives its terminal.
+    SIGHUP does not end a job, so that jobs outlive their terminal.
     """
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -213,21 +213,21 @@ def catch_signals() -> None:
 
 def _interrupted(_signal: int, _frame: object) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the end is under way
+        signal.signal(number, signal.SIG_IGN)  # the process is already ending
     raise KeyboardInterrupt
 
 
 def end_now(error: AdaptError) -> None:
-    """Ends this process with a message, from any thread. Nothing is cleaned up: it is for when that would hang.
+    """Ends this process with a message, from any thread and without cleaning up, because cleaning up might hang.
 
-    In a process that uses dontstop as a library, it ends the run with this error, and not the process.
+    In a process that uses dontstop as a library, it raises the error in the run instead.
     """
     if library.is_active():
         library.end_runs(error)
         return
     _ending.acquire()
     if sys.stderr.isatty():
-        log(_SHOW_CURSOR)  # which a live line hides
+        log(_SHOW_CURSOR)  # a live line hides the cursor
     _say_failed(error)
     os._exit(error.exit_code)
 

@@ -1,4 +1,4 @@
-"""Keeps a Python process as it was around what dontstop does in it as a library."""
+"""Restores the state of a Python process after it used dontstop as a library."""
 
 import logging
 import os
@@ -11,30 +11,30 @@ from contextlib import contextmanager
 from typing import Any
 
 OURS = ("RAY_", "DONTSTOP_", "MALLOC_", "OMP_", "GOMP_", "TOKENIZERS_", "MASTER_", "TORCHINDUCTOR_", "PYTHONBREAKPOINT")
-"""Beginnings of the names of environment variables that a run sets, for Ray and for the processes that it starts."""
+"""Prefixes of environment variables that a run sets for Ray and for child processes."""
 QUIET = ("ray", "ray.data", "ray.serve", "ray.train", "ray.tune")
-"""Loggers that a run keeps quiet."""
+"""Loggers that a run silences."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOGGER = logging.getLogger("dontstop")
-"""What a run logs to in a process that uses dontstop as a library."""
+"""The logger of messages in a process that uses dontstop as a library."""
 
 _lock = threading.Lock()
 _running = 0
-"""Runs at the moment, in several threads."""
+"""Number of runs in progress, over all threads."""
 _before: dict[str, Any] = {}
 _error: list[Exception] = []
-"""What ended the runs from another thread."""
+"""The error with which another thread ended the runs."""
 
 
 @contextmanager
 def as_library() -> Iterator[None]:
-    """Puts environment, warning filters, loggers and signal handlers back when the last run has ended.
+    """Restores environment, warning filters, loggers and signal handlers when the last run has ended.
 
-    Runs in several threads share one restore point: that of the first one. A run itself needs the changes, since Ray
+    Runs in several threads share the state saved by the first one. The run itself needs the changes, because Ray
     reads the environment when it starts processes. In a notebook, messages are printed below the cell.
 
     Raises:
-        Exception: what `end_runs` was given, in place of the KeyboardInterrupt that it causes.
+        Exception: the error passed to `end_runs`, in place of the KeyboardInterrupt that it causes.
     """
     global _running
     with _lock:
@@ -59,7 +59,7 @@ def as_library() -> Iterator[None]:
 
 
 def is_active() -> bool:
-    """Whether a run is under way in this process that uses dontstop as a library."""
+    """Whether a run is in progress in this process, which uses dontstop as a library."""
     return bool(_running)
 
 
@@ -110,7 +110,7 @@ class _Printed(logging.Handler):
 
 
 def _print_messages() -> None:
-    """Prints messages in a notebook, unless its user has said how the logger is to be handled."""
+    """Prints messages in a notebook, unless its user has configured the logger."""
     if not LOGGER.handlers and LOGGER.level == logging.NOTSET:
         LOGGER.addHandler(_Printed())
         LOGGER.setLevel(logging.INFO)

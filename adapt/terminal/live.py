@@ -18,23 +18,23 @@ _BAR = 24
 _REDRAW_S = 0.1
 _NOTEBOOK_S = 0.5
 _terminal = threading.Lock()
-"""Held by who draws the live line. Whoever reports meanwhile gets plain lines, which appear above it."""
+"""Held by the display that draws the live line. Other displays print plain lines above it meanwhile."""
 
 
 class Display(Protocol):
-    """Shows how far something is."""
+    """Shows the progress of some work."""
 
     def update(self, parts: Mapping[str, str], done: int, total: int) -> None:
         """Shows the latest report of the work.
 
         Args:
-            parts: what it says, by name; first what is counted.
-            done: of `total`, for the bar.
-            total: 0 where it is not known, which leaves the bar out.
+            parts: texts by name, the counter first.
+            done: amount of finished work, for the bar.
+            total: amount of all work; 0 if it is not known, which leaves the bar out.
         """
 
     def close(self) -> None:
-        """Shows the last report, where it has not been shown."""
+        """Shows the last report if it has not been shown."""
 
 
 @contextmanager
@@ -42,9 +42,9 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
     """Opens a display for reports until the block is left.
 
     Args:
-        waiting: what a terminal shows until the first report.
-        least: names of parts, the least telling first: they are left out where a terminal is too narrow.
-        period_s: between two plain lines, at least. What takes less than that in all has none.
+        waiting: text on a terminal until the first report.
+        least: names of parts to leave out if the terminal is too narrow, the least important first.
+        period_s: minimum time between two plain lines [s]. Work that takes less time prints none.
     """
     can_redraw = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not logs_json()
     on_terminal = can_redraw and _terminal.acquire(blocking=False)
@@ -67,7 +67,7 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
 
 @contextmanager
 def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
-    """Gives what draws a table on a terminal in place of the one before, until the block is left; None elsewhere."""
+    """Yields a function that draws a table on a terminal in place of the previous one; None if there is no terminal."""
     if not (sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and _terminal.acquire(blocking=False)):
         yield None
         return
@@ -82,7 +82,7 @@ def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
 
 
 class _PlainLines:
-    """A line a report, or the last of a period's."""
+    """Prints each report as a plain line, or the last report of each period."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
@@ -105,10 +105,10 @@ class _PlainLines:
 
 
 class _NotebookLine:
-    """One line below the cell of a notebook, written again as reports come."""
+    """Shows one line below the cell of a notebook, which is updated with each report."""
 
     def __init__(self, waiting: str) -> None:
-        from IPython.display import display as show  # a notebook's kernel has it
+        from IPython.display import display as show  # only notebooks have IPython
 
         self._handle = show(_Plain(waiting), display_id=True)
         self._drawn_at = 0.0
@@ -132,7 +132,7 @@ class _NotebookLine:
 
 
 class _Plain:
-    """A text that a notebook shows as it is."""
+    """A text that a notebook shows without quotes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -142,7 +142,7 @@ class _Plain:
 
 
 class _LiveLine:
-    """One line, drawn again as reports come. What is logged meanwhile appears above it."""
+    """Shows one line that is redrawn with each report. Log messages appear above it."""
 
     def __init__(self, waiting: str, least: Sequence[str]) -> None:
         from rich.console import Console
@@ -156,7 +156,7 @@ class _LiveLine:
             waiting,
             console=self._console,
             auto_refresh=False,
-            transient=True,  # until there is a report, which stays
+            transient=True,  # removed until there is a report, which stays
             redirect_stdout=False,
         )
         self._live.start(refresh=True)
@@ -173,7 +173,7 @@ class _LiveLine:
 
     def _draw(self, parts: Mapping[str, str], done: int, total: int) -> None:
         self._live.transient = False
-        width = self._console.width - 3  # leaves room for the ^C that a terminal shows
+        width = self._console.width - 3  # leave room for the ^C that a terminal shows
         self._live.update(line(parts, done, total, self._least, width), refresh=True)
         self._drawn_at, self._undrawn = time.monotonic(), None
 
@@ -186,7 +186,7 @@ def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], 
 
     kept = dict(parts)
     for name in least:
-        if len("  ".join(kept.values())) + 5 <= width:  # with a bar of four or more
+        if len("  ".join(kept.values())) + 5 <= width:  # with a bar of at least four characters
             break
         kept.pop(name, None)
     first, *rest = kept.values()

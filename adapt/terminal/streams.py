@@ -1,4 +1,4 @@
-"""Standard streams that outlive their readers: a line that cannot be written is dropped, and the work goes on."""
+"""Standard streams that never fail: a line that cannot be written is dropped, and the process continues."""
 
 import errno
 import io
@@ -13,18 +13,18 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 PATIENCE_S = 10.0
-"""How long a line waits for a reader that does not read, such as a paused `less`. Lines after it do not wait [s]."""
+"""Time that a line waits for a reader that has paused, such as `less` [s]. The lines after it do not wait."""
 _PIECE = 1000
-"""Characters that are written at once to a pipe: at most 4,000 bytes, for which poll(2) promises room."""
+"""Maximum number of characters per write to a pipe: at most 4,000 bytes, for which poll(2) guarantees room."""
 _GONE = errno.EPIPE, errno.EIO, errno.ENXIO, errno.ECONNRESET
-"""What a pipe without a reader and a terminal that has been closed answer."""
+"""Errors of a pipe without a reader and of a closed terminal."""
 
 
 class Unfailing(io.TextIOBase):
     """A text stream whose writes never raise and never wait for long.
 
-    When the reader has gone, the file descriptor is pointed to /dev/null, so that libraries and child processes, which
-    write to it directly, do not end of it either.
+    When the reader has gone, the file descriptor is redirected to /dev/null, so that libraries and child processes that
+    write to it directly do not fail either.
 
     Args:
         stream: a standard stream.
@@ -34,7 +34,7 @@ class Unfailing(io.TextIOBase):
         self.is_unread = False
         """Whether the reader has gone."""
         self.is_full = False
-        """Whether something could not be written for another reason, such as a full disk."""
+        """Whether a write failed for another reason, such as a full disk."""
         self._stream = stream
         self._waits_ms = PATIENCE_S * 1000
         self._lock = threading.RLock()
@@ -66,12 +66,12 @@ class Unfailing(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Writes a text, as far as it can be written.
+        """Writes a text as far as possible.
 
         Returns:
-            The number of its characters, whether they were written or not.
+            The length of the text, even if it could not be written.
         """
-        with self._lock, suppress(ValueError):  # a stream that a library has closed
+        with self._lock, suppress(ValueError):  # ValueError: a library has closed the stream
             if self._poll is None:
                 self._try(text)
             else:
@@ -81,7 +81,7 @@ class Unfailing(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Hands on what was written, as far as that is possible."""
+        """Flushes the stream as far as possible."""
         with self._lock, suppress(ValueError):
             self._try("")
 
@@ -89,7 +89,7 @@ class Unfailing(io.TextIOBase):
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError as error:  # a full disk may have room again; a reader that has gone does not come back
+        except OSError as error:  # a full disk may have room later; a closed reader does not return
             if error.errno in _GONE:
                 self.is_unread = True
                 point_to_null([self._stream.fileno()])
@@ -103,10 +103,10 @@ class Unfailing(io.TextIOBase):
 
 
 def outlive_readers() -> None:
-    """Makes stdout and stderr of this process unfailing.
+    """Replaces stdout and stderr of this process by streams that never fail.
 
-    Descriptors that were closed before the process began (`2>&-`) are opened to /dev/null: otherwise the next file that
-    is opened would get the number of stderr, and what libraries write to stderr would go into it.
+    Descriptors that were closed before the process began (`2>&-`) are opened to /dev/null. Otherwise the next opened
+    file would get the number of stderr, and receive everything that libraries write to stderr.
     """
     point_to_null(number for number in range(3) if not _is_open(number))
     for name, number in (("stdout", 1), ("stderr", 2)):
@@ -116,7 +116,7 @@ def outlive_readers() -> None:
 
 
 def end_with_terminal() -> None:
-    """Lets SIGHUP end this process again. It is for commands that only show something."""
+    """Makes SIGHUP end this process again, for commands that only show something."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
@@ -126,7 +126,7 @@ def is_unread() -> bool:
 
 
 def point_to_null(descriptors: Iterable[int]) -> None:
-    """Points file descriptors to /dev/null."""
+    """Redirects file descriptors to /dev/null."""
     for number in descriptors:
         null = os.open(os.devnull, os.O_RDWR)
         if null != number:

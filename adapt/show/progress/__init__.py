@@ -1,1 +1,1 @@
-"""How far chains and searches are: what is finished, what runs and what it said, what waits and why, what it cost."""
+"""The progress of chains and searches: what is finished, running or waiting (and why), latest reports, and costs."""

@@ -30,33 +30,34 @@ from adapt.train.progress_display import describe
 from adapt.train.training_run import METRICS_FILE
 
 TRIALS_FILE = "trials.json"
-"""In the folder of a search while it runs; the record has the trials of one that has finished."""
+"""Name of the file with the trials of a running search, in the search's folder. Finished searches have them in the
+record."""
 
 
 @dataclass(frozen=True)
 class TrialNow:
-    """A trial under way, or one that has ended."""
+    """A trial that is running or has ended."""
 
     number: int
     values: str
-    """What it has in place of the configuration, for people."""
+    """The trial's values for the searched fields, as text."""
     state: str
-    """What of it runs and how far it is, after how many steps it was measured, or why it failed."""
+    """Its running stage and progress, the number of steps at which it was measured, or why it failed."""
     figures: list[float] = field(default_factory=list)
-    """The objectives; empty until it is measured."""
+    """Values of the objectives; empty until the trial is measured."""
 
 
 @dataclass(frozen=True)
 class TrialsNow:
-    """How far a search is."""
+    """The progress of a search."""
 
     count: int
-    """Trials in all, with that of the configuration as it is."""
+    """Total number of trials, including the unchanged configuration."""
     ended: int
     failed: int
     objectives: list[str]
     trials: list[TrialNow]
-    """Those under way, the best that have ended, those that failed."""
+    """The running trials, the best finished ones, and those that failed."""
 
     @property
     def title(self) -> str:
@@ -78,7 +79,7 @@ class TrialsNow:
         return Table(["trial", "state", *self.objectives, "values"], rows, title, words=True)
 
     def save(self, folder: Path) -> None:
-        """Writes it into the folder of its search."""
+        """Writes the state to a file in the search's folder."""
         write_atomically(folder / TRIALS_FILE, json.dumps(asdict(self)))
 
     @classmethod
@@ -87,7 +88,7 @@ class TrialsNow:
         try:
             told = json.loads((folder / TRIALS_FILE).read_text())
             return cls(**{**told, "trials": [TrialNow(**trial) for trial in told["trials"]]})
-        except (OSError, ValueError, TypeError, KeyError):  # TypeError: another version wrote it
+        except (OSError, ValueError, TypeError, KeyError):  # TypeError: written by another version
             return None
 
 
@@ -96,13 +97,13 @@ def last_said(folder: Path) -> str:
     metrics = folder / METRICS_FILE
     lines = metrics.read_text(errors="replace").splitlines() if metrics.exists() else []
     for line in reversed(lines):
-        with suppress(ValueError, TypeError):  # the last line may be one that is being written
+        with suppress(ValueError, TypeError):  # the last line may still be incomplete
             return "  ".join(describe(dict(json.loads(line))).values())
     return ""
 
 
 def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
-    """Yields the unfinished ones among some stages and the stages that they need, each once."""
+    """Yields the unfinished stages among `stages` and all their inputs, each once."""
     for stage in stages:
         if stage.key not in seen and not store.record_of(stage):
             seen.add(stage.key)
@@ -117,34 +118,34 @@ class TrainingNow:
     name: str
     key: str
     state: str
-    """`running`, `finished`, or `stopped`: begun, not finished, and nobody works on it."""
+    """`running`, `finished`, or `stopped` (begun, not finished, and no process works on it)."""
     said: str
-    """Its last report, for people."""
+    """Its latest report, as text."""
     metrics: Path
-    """The file of its reports."""
+    """Path of the file with its reports."""
 
 
 @dataclass(frozen=True)
 class ChainNow(SelfShown):
-    """How far a chain is."""
+    """The state of a chain at one moment."""
 
     counts: dict[str, int]
-    """How many of its goals are finished, running, waiting."""
+    """Number of goals that are finished, running and waiting."""
     entries: list[list[str]]
-    """A row an entry of the file, with the columns ENTRY_COLUMNS."""
+    """One row per entry of the chain file, with the columns ENTRY_COLUMNS."""
     running: list[tuple[str, str]]
-    """Stages under way, each with what it said last."""
+    """Running stages, each with its latest report."""
     trainings: list[TrainingNow]
     waiting: list[tuple[str, str]]
-    """What waits, and why."""
+    """Waiting stages, each with the reason."""
     costs: list[str]
-    """What has been spent, and what is ahead, in sentences."""
+    """Sentences about the cost so far and the cost of the remaining trainings."""
     later: list[str] = field(default_factory=list)
-    """Labels of what follows when searches have finished."""
+    """Labels of goals whose stages are only known when searches have finished."""
     searches: list[tuple[str, TrialsNow]] = field(default_factory=list)
-    """Searches under way, each with its trials."""
+    """Running searches, each with its trials."""
     spent: dict[str, float] = field(default_factory=dict)
-    """`seconds` of work, `device_hours` and `cost` of all that is finished."""
+    """`seconds` of work, `device_hours` and `cost` of all finished stages."""
 
     def blocks(self) -> list[Block]:
         """Shows what is finished, what runs with its loss by step, what waits and why, and the cost so far."""
@@ -167,7 +168,7 @@ class ChainNow(SelfShown):
 
 
 MOST_CURVES = 12
-"""Drawings at most; those of running trainings come first."""
+"""Maximum number of drawings. Running trainings come first."""
 
 
 def _curve(training: TrainingNow) -> Drawing | None:
@@ -176,7 +177,7 @@ def _curve(training: TrainingNow) -> Drawing | None:
 
 
 def dotted(said: str) -> str:
-    """Puts dots between the parts of a report, because pages join two blanks."""
+    """Puts dots between the parts of a report, because HTML collapses two spaces into one."""
     return said.replace("  ", " \N{MIDDLE DOT} ")
 
 

@@ -14,13 +14,13 @@ from adapt.terminal.console import duration, logs_json
 from adapt.terminal.streams import is_unread
 
 START = "start.training"
-"""The input that is another entry's training; see `adapt.model.start.Start`."""
+"""Name of the input that is another entry's training; see `adapt.model.start.Start`."""
 STATES = ("finished", "running", "waiting")
 ENTRY_COLUMNS = ("entry of the file", *STATES, "not finished")
 
 
 class TrainingAhead(NamedTuple):
-    """A training that is to run; figures are None where its text must be prepared first."""
+    """A training that will run. Figures are None if its text is not prepared yet."""
 
     label: str
     tokens: int | None = None
@@ -41,7 +41,7 @@ class ShownGoal(Protocol):
 
     @property
     def stage(self) -> Stage[Any]:
-        """The stage that is to be finished."""
+        """The stage to finish."""
 
 
 def goals_table(goals: Sequence[ShownGoal], store: Store) -> Table:
@@ -82,9 +82,9 @@ def _state(stage: Stage[Any], store: Store) -> str:
 
 
 def _works_for(stage: Stage[Any], store: Store) -> bool:
-    """Whether something that a stage needs is being made now.
+    """Whether an input of a stage is being produced at the moment.
 
-    The model that it starts from does not count if another entry makes it.
+    The model that the stage starts from does not count if another entry makes it.
     """
     return any(
         is_held(store.folder_of(needed)) or _works_for(needed, store)
@@ -120,11 +120,11 @@ def _figure(value: Any, form: str) -> str:
 
 
 NAMED = 10
-"""The most goals whose reasons are told."""
+"""Maximum number of waiting goals whose reasons are listed."""
 
 
 def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]]:
-    """Lists what waits, such as `finetune[DAPT, acl_arc, 3] and 4 more`, and why; at most NAMED of them."""
+    """Lists at most NAMED waiting goals with their reasons. Names look like `finetune[DAPT, acl_arc, 3] and 4 more`."""
     reasons: dict[str, list[str]] = {}
     for goal in goals:
         if reason := why_waiting(goal.stage, store):
@@ -134,7 +134,7 @@ def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]
 
 
 def why_waiting(stage: Stage[Any], store: Store) -> str:
-    """Says what keeps a stage from being finished; empty if it is finished or running."""
+    """Says what a stage waits for. The text is empty if the stage is finished or running."""
     folder = store.folder_of(stage)
     if store.record_of(stage) or is_held(folder):
         return ""
@@ -158,7 +158,7 @@ def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
 
 
 def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
-    """Sums what the finished stages behind some stages have taken.
+    """Sums the cost of all finished stages among `stages` and their inputs.
 
     Returns:
         `seconds` of work, `device_hours`, and `cost` in the currency of resources.price_per_device_hour.
@@ -172,7 +172,7 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
 
 
 def spent_lines(taken: dict[str, float], ahead: Sequence[TrainingAhead]) -> list[str]:
-    """Says what has been spent (as `spent` gives it), and what the trainings that will run take."""
+    """Describes the cost so far (as returned by `spent`) and the device-hours of the trainings that will run."""
     money = f" (cost {taken['cost']:,.2f})" if taken["cost"] else ""
     hours = f"{device_hours(taken['device_hours'])} device-hours{money}"
     so_far = f"Finished stages took {hours} and {duration(taken['seconds'])} of work in all."
@@ -188,19 +188,19 @@ def spent_lines(taken: dict[str, float], ahead: Sequence[TrainingAhead]) -> list
 
 
 def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> int:
-    """Prints the logs of some stages on stderr, in the order of time.
+    """Prints the logs of stages on stderr, sorted by time.
 
     Args:
         goals: of the chain.
         store: of the chain.
-        wanted: the label or entry of a goal, whose stages are meant with all that they need; the kind or the folder of
-            stages; None for all.
+        wanted: selects stages by the label or entry of a goal (with all its inputs), or by the kind or folder of a
+            stage. None selects all stages.
 
     Returns:
         The number of lines.
 
     Raises:
-        ConfigError: nothing is called so; names the nearest.
+        ConfigError: nothing has this name; the message names the nearest.
     """
     everywhere = everything(goal.stage for goal in goals)
     folders = {stage.key: store.folder_of(stage) for stage in everywhere}

@@ -1,4 +1,4 @@
-"""The graph of stages, as nodes and as a drawing. Stages of one kind that serve the same are one node."""
+"""The graph of stages, as nodes and as a drawing. Stages of one kind with the same users share a node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from adapt.show.report.study import Entry, Study, record_at
 
 @dataclass(eq=False)
 class LineageNode:
-    """Some stages of one kind."""
+    """A box of the drawing: stages of one kind."""
 
     kind: str
     label: str
     column: int = 0
-    """The column that it is drawn in, counted from the left. It is to the right of all its inputs."""
+    """Column in the drawing, counted from the left. It is to the right of all inputs."""
     keys: set[str] = field(default_factory=set)
     inputs: "list[LineageNode]" = field(default_factory=list)
 
     @property
     def lines(self) -> tuple[str, str]:
-        """What its box says: the kind with the number of stages, and the label."""
+        """Returns the two lines of text of the box: kind with number of stages, and label."""
         number = f" \N{MULTIPLICATION SIGN} {len(self.keys)}" if len(self.keys) > 1 else ""
         return self.kind + number, self.label
 
@@ -63,9 +63,9 @@ def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
 
 
 def _walk(study: Study) -> dict[str, _Stage]:
-    """Returns every stage by its key. Where a record is gone, the stages that read it say its kind.
+    """Returns every stage by its key. If a record is gone, the stage's kind comes from the stages that read it.
 
-    An export counts as made from its training alone: its other inputs are what it was measured on.
+    An export counts as made from its training only, because its other inputs are texts that it was measured on.
     """
     stages: dict[str, _Stage] = {}
     waiting = [entry.record for entry in study.entries]
@@ -83,7 +83,7 @@ def _walk(study: Study) -> dict[str, _Stage]:
 
 
 def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:
-    """Lets the users of a training read from its export instead: readers think of the model that was handed over."""
+    """Connects the users of a training to its export instead, because readers think of the exported model."""
     export_of = {
         entry.record.inputs["training"]["key"]: entry.record.key for entry in entries if entry.record.stage == "export"
     }
@@ -98,7 +98,7 @@ def _label(entry: Entry) -> str:
 
 
 def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]) -> dict[str, LineageNode]:
-    """Gives each stage a node: an entry's label decides which, for other stages the nodes that use them."""
+    """Assigns each stage to a node, by the label of its entry or, for other stages, by the nodes that use it."""
     users: dict[str, set[int]] = {key: set() for key in order}
     by_group: dict[object, LineageNode] = {}
     nodes = {}
@@ -108,7 +108,7 @@ def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]
         node = by_group.setdefault(group, LineageNode(stage.kind, labels.get(key, stage.name)))
         node.keys.add(key)
         if key not in labels and node.label != stage.name:
-            node.label = ""  # several names
+            node.label = ""  # stages of several names share the node
         nodes[key] = node
         for input_key in stage.inputs:
             users[input_key].add(id(node))
@@ -118,20 +118,20 @@ def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]
 HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN = 38.0, 40.0, 12.0, 3.0
 """Sizes of boxes and of the gaps between them [px]."""
 LETTER = 6.9
-"""The width of a character, about [px]."""
+"""Approximate width of a character [px]."""
 SWEEPS = 9
-"""How many times the columns are sorted."""
+"""Number of times that the columns are sorted."""
 
 
 @dataclass(eq=False)
 class _Slot:
-    """A place in a column: a node's box, or room for an arrow that passes. Sizes are in pixels."""
+    """A position in a column: a node's box, or room for an arrow that passes the column. Sizes are in pixels."""
 
     column: int
     node: LineageNode | None
     neighbours: "list[_Slot]" = field(default_factory=list)
     middle: float = -1.0
-    """Its height in the drawing; negative until it is placed."""
+    """Vertical position of its middle; negative until it is assigned."""
     left: float = 0.0
     right: float = 0.0
 

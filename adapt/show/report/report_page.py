@@ -27,9 +27,9 @@ from adapt.show.report.trainings import exports_of, pretraining, training_costs,
 from adapt.stage.judge_selection import SelectionJudged
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
-"""Kinds of stages that the comparisons show."""
+"""Kinds of stages that the comparison sections show."""
 KEY = 12
-"""Characters of a key that are shown."""
+"""Number of characters of a key that are shown."""
 
 
 def sections(study: Study, results: Results) -> list[Section]:
@@ -147,7 +147,7 @@ def _selections(study: Study) -> list[Block]:
 
 
 def _others(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
-    """Collects what stages show that no comparison has shown, each once under its label."""
+    """Collects the blocks of stages that no comparison shows, each once, under the stage's label."""
     drawn = {key for measured in traded for key in measured.compared}
     blocks: dict[str, list[Block]] = {}
     for entry in study.entries:

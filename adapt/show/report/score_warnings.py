@@ -1,4 +1,4 @@
-"""Warnings that a reader of the scores should know."""
+"""Warnings about how far the scores can be trusted."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,14 +31,14 @@ def _transductive(results: Results) -> str:
 
 
 def _cut_short(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields trainings whose text ended early, and what they lack because of it."""
+    """Yields trainings whose text ended early, each with a description of what is missing."""
     for entry in study.entries:
         if entry.record.stage == "export" and (lack := entry.record.metrics.get("cut_short")):
             yield entry, lack
 
 
 def _read_badly(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields trainings on text that does not suit the tokenizer, and the fault."""
+    """Yields trainings on text that does not suit the tokenizer, each with the fault."""
     for entry in study.entries:
         if entry.record.stage == "export":
             yield from ((entry, fault) for fault in entry.record.metrics.get("text_faults", []))

@@ -1,4 +1,4 @@
-"""What finished searches have measured: their trials, and how these went."""
+"""Results of finished searches: their trials, and curves of the trials."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from adapt.show.report.study import Study, upstream
 
 @dataclass(frozen=True)
 class FoundTrial:
-    """A trial that was measured after the longest turn."""
+    """A trial that was measured at the longest training length of the search."""
 
     number: int
     values: Mapping[str, Any]
-    """All searched fields, those that it leaves as they are too."""
+    """Values of all searched fields, including those that the trial leaves unchanged."""
     figures: Mapping[str, Mapping[str, float | None]]
-    """`value`, `low` and `high` by objective, and of all else that was measured."""
+    """`value`, `low` and `high` by the name of the objective or of any other measured figure."""
     key: str
-    """The key of its stage `trial`."""
+    """Key of its stage `trial`."""
     rank: int
-    """Its place by the first objective; 0 is the best."""
+    """Rank by the first objective; 0 is the best."""
 
     def value(self, objective: str) -> float:
-        """Returns the value of an objective, or None if the trial failed."""
+        """Returns the value of an objective."""
         value = self.figures[objective]["value"]
         assert value is not None
         return value
@@ -34,45 +34,45 @@ class FoundTrial:
 
 @dataclass(frozen=True)
 class FoundSearch:
-    """A search that has finished."""
+    """A finished search."""
 
     label: str
-    """What it is called in the chain."""
+    """Label of the search in the chain."""
     record: Record
     fields: list[str]
     trials: list[FoundTrial]
-    """The best first."""
+    """The trials, the best first."""
     confirmed: Mapping[str, Any] | None
-    """What fresh seeds said; None where they were not asked."""
+    """Results with fresh seeds; None if the best trial was not run with fresh seeds."""
 
     @property
     def objectives(self) -> dict[str, str]:
-        """`min` or `max`, by the name of the figure; the first decides."""
+        """`min` or `max` by the name of each objective. The first objective decides."""
         return dict(self.record.metrics["objectives"])
 
     @property
     def first(self) -> str:
-        """The objective that decides."""
+        """Name of the objective that decides."""
         return next(iter(self.objectives))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All trials, also those that failed or were stopped."""
+        """All trials, including those that failed or were stopped."""
         return list(self.record.metrics["trials"])
 
     @property
     def best(self) -> FoundTrial:
-        """The best trial on dev."""
+        """The trial with the best result on dev."""
         return next(trial for trial in self.trials if trial.number == self.record.metrics["best"])
 
     @property
     def as_it_is(self) -> FoundTrial | None:
-        """The configuration as it is; None if it failed."""
+        """The trial of the unchanged configuration; None if it failed."""
         return next((trial for trial in self.trials if trial.number == 0), None)
 
     @property
     def front(self) -> list[FoundTrial]:
-        """The trials that no other is better than in all objectives."""
+        """The Pareto-optimal trials: no other trial is better in all objectives."""
         return [trial for trial in self.trials if trial.number in self.record.metrics["front"]]
 
 
@@ -107,7 +107,7 @@ def _found(label: str, record: Record, confirmed: Mapping[str, Any] | None) -> F
 
 
 Curve = Sequence[tuple[float, float]]
-"""What was measured, by step or epoch."""
+"""Points of (step or epoch, measured value)."""
 
 
 def loss_curves(found: FoundSearch) -> dict[int, Curve]:

@@ -1,4 +1,4 @@
-"""What searches for good values have found: sentences for the verdict, tables and drawings for the section."""
+"""Results of searches in the report: sentences for the verdict, and tables and drawings for the section."""
 
 from collections.abc import Mapping, Sequence
 from math import log10, nan
@@ -16,12 +16,12 @@ from adapt.statistics.hyperparameter_importance import Importances, importances
 from adapt.statistics.seeds import LEVEL
 
 SHOWN_TRIALS = 12
-"""Trials that a table has before the rest is folded."""
+"""Number of trials in the table. Further trials are folded."""
 FEW_SEEDS = "Five seeds or fewer cannot show a significant difference."
 FRESH = {"best": "best trial", "as_it_is": "your configuration", "difference": "difference"}
-"""What is told of a figure with fresh seeds, and what it is called in the table."""
+"""Columns of the table of fresh seeds, by their keys in the record."""
 FRONT = "*"
-"""Stands beside trials that no other is better than in all objectives."""
+"""Mark of Pareto-optimal trials: no other trial is better in all objectives."""
 
 
 def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
@@ -55,7 +55,7 @@ def _gained(found: FoundSearch) -> str:
 
 
 def _are_few(seeds: int) -> bool:
-    """Whether so few seeds cannot show a significant difference: signs of n differences agree with p = 2^(1 - n)."""
+    """Whether this number of seeds cannot show significance: the signs of n differences agree with p = 2^(1 - n)."""
     return bool(2.0 ** (1 - seeds) >= LEVEL)
 
 
@@ -194,14 +194,14 @@ def _shown(value: Any) -> str:
 
 
 AS_IT_IS, OTHERS, BEST = 0, 1, 2
-"""Numbers of colours."""
+"""Numbers of the colours."""
 LEGEND = (("best trial", BEST), ("your configuration", AS_IT_IS), ("other trials; the darker, the better", OTHERS))
 WIDE = 10.0
-"""From this ratio of the largest to the smallest value on, an axis is logarithmic."""
+"""Axes are logarithmic from this ratio of the largest to the smallest value."""
 AXIS = 1.7
-"""Between two axes of parallel coordinates [inches]."""
+"""Distance between two axes of parallel coordinates [inches]."""
 CLEAR = 0.05, 0.95
-"""Where on its axis the lowest and the highest value lie."""
+"""Positions of the lowest and the highest value on an axis, as fractions of its length."""
 
 
 def _look(found: FoundSearch, number: int) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def parallel_coordinates(found: FoundSearch, name: str) -> Drawn:
 
 
 def _scale(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Places each value on its axis, from 0 to 1, and labels the axis. A missing number has no place."""
+    """Computes the position of each value on its axis, from 0 to 1, and the axis labels. Missing numbers have none."""
     (low, high), numbers = CLEAR, [value for value in values if value is not None]
     if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
         names = sorted({str(value) for value in values})
@@ -300,7 +300,7 @@ def curves_figure(
 
 
 def front_figure(found: FoundSearch, name: str) -> Drawn:
-    """Draws the first objective against the second. A line joins the trials that no other trial beats."""
+    """Draws the first objective against the second. A line joins the Pareto-optimal trials."""
     (first, way), (second, _), *_ = found.objectives.items()
     front = sorted(found.front, key=lambda trial: trial.value(first), reverse=way == "max")
     with style():

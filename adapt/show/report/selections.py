@@ -12,7 +12,7 @@ from adapt.show.report.study import Entry
 from adapt.stage.judge_selection import Nearness, example_table, nearness_table
 
 OPEN, MOST = 3, 12
-"""Maps that are shown at once, and together with those that are folded: each takes some 130 KB of the page."""
+"""Number of maps that are shown unfolded, and number of maps in all. Each takes about 130 KB of the page."""
 
 
 def selection_blocks(entries: Sequence[Entry]) -> list[Block]:
@@ -47,7 +47,7 @@ MAP_FILE = "map.json"
 POOL, TARGET = "pool", "target"
 SERIES = {POOL: 0, TARGET: 2, "selection": 1, "random": 4}
 MARKERS = {POOL: ("o", 2.5, 0.5), TARGET: ("^", 4.0, 0.8)}
-"""The mark of a set, its size [points], and how much it covers."""
+"""Marker of a set of documents: its symbol, size [points], and opacity."""
 OTHERS = ("o", 4.0, 0.8)
 WIDTH, HEIGHT, ROOM = 4.8, 4.2, 0.04
 NOTE = (

@@ -1,4 +1,4 @@
-"""Drawings of sequences: losses over the domains, and domains against general text."""
+"""Drawings of sequences: losses over the domains, and loss on the domains against loss on general text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from adapt.statistics.continual_metrics import Matrix
 from adapt.statistics.seeds import spread
 
 COLORS = 7
-"""Number of colours for domains; general text has that of the baseline, 0."""
+"""Number of colours for domains. General text has colour 0, which is the baseline's in other figures."""
 CROWDED = 40
-"""So many letters below an axis fit beside each other."""
+"""Labels below an axis with more characters than this in total are rotated."""
 
 
 def legend(sequences: Sequences, domains: Sequence[str]) -> list[tuple[str, int]]:
@@ -80,30 +80,30 @@ def _name_steps(axes: Axes, names: Sequence[str]) -> None:
 
 
 LOSSES = "loss_average", "general_change"
-"""The figures that are set against each other."""
+"""The two figures on the axes of the front: average loss on the domains, and change on general text."""
 SIDES = {-1: "right", 0: "center", 1: "left"}, {-1: "top", 0: "center", 1: "bottom"}
-"""Which side of a name is at its point, where it stands to the left or right of it, and below or above."""
+"""Text alignment of a name by its side of the point: horizontal for left or right, vertical for below or above."""
 PLACES = [
     (distance, across, up)
     for distance in (4, 12, 22)
     for across, up in ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (0, -1), (-1, 0))
 ]
-"""Where a name may stand beside its point: how far [points], and on which side of it."""
+"""Candidate positions of a name around its point: distance [points], horizontal side and vertical side."""
 FAR = 3
-"""What lies so many times the distance between the quartiles beyond them is not drawn, but said."""
+"""Points farther outside the quartiles than this many interquartile ranges are listed below the drawing, not drawn."""
 
 
 @dataclass(frozen=True)
 class MethodReached:
-    """A method's losses, means over seeds."""
+    """A method's losses, as means over seeds."""
 
     method: str
     point: tuple[float, float]
-    """At the end, the mean over domains; and the change on general text [nats per token]."""
+    """Mean loss over domains at the end, and change of the loss on general text [nats per token]."""
     intervals: tuple[tuple[float, float], tuple[float, float]]
-    """95% of each, or the point itself with one seed."""
+    """95% interval of each loss; with one seed, the point itself twice."""
     is_one_model: bool
-    """Whether one model, which has learnt domain after domain, is behind it."""
+    """Whether a single model learnt all domains one after another."""
 
 
 def reached(sequences: Sequences) -> list[MethodReached]:
@@ -196,7 +196,7 @@ def _drawing(methods: Sequence[MethodReached], front: Sequence[MethodReached], b
 
 
 def _name(figure: Figure, axes: Axes, methods: Sequence[MethodReached]) -> None:
-    """Writes each name where it covers fewest other names and points, beside its intervals and near its point first."""
+    """Writes each name at the position that covers the fewest other names and points. Near positions come first."""
     figure.draw_without_rendering()
     points = [axes.transData.transform(each.point) for each in methods]
     taken: list[Bbox] = []

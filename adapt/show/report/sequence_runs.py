@@ -1,4 +1,4 @@
-"""The sequences of a study by method, their figures, and each method against the baseline."""
+"""The sequences of a study by method, their figures, and the comparison of each method with the baseline."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,20 +21,20 @@ from adapt.statistics.permutation import vary
 from adapt.support.better import ways_of
 
 ONE = "against_one"
-"""Name of the figure that needs separate models."""
+"""Name of the figure that compares with separate models."""
 
 
 @dataclass(frozen=True)
 class SequenceRun:
-    """One sequence: a method, an order, a seed."""
+    """One sequence of domains, with its method, order and seed."""
 
     order: tuple[str, ...]
-    """The domains, in the order in which they are learnt."""
+    """The domains in the order of learning."""
     seed: int
     mode: str
     """`continual`, `separate` or `joint`."""
     tables: Sequence[Mapping[str, Any]]
-    """What its method noted: `title`, `columns`, and `rows`, cells by name."""
+    """Tables that its method reports: `title`, `columns`, and `rows` of cells by name."""
     warnings: Sequence[str]
     scores: Matrix
     losses: Matrix
@@ -42,13 +42,13 @@ class SequenceRun:
     """The metric of each task."""
     figures: Mapping[str, float | None]
     models: Sequence[str] = ()
-    """The folder that each domain left, in order."""
+    """Folder of the model after each domain, in order."""
     made_of: Mapping[str, str] = field(default_factory=dict)
-    """The folders of the stages that it was made of, by what they are to it."""
+    """Folders of the stages that the sequence consists of, by the name of the input."""
 
     @property
     def end(self) -> dict[str, float | None]:
-        """The score of each task at the end."""
+        """Score of each task after the last domain."""
         return final(self.scores, self.mode)
 
 
@@ -57,7 +57,7 @@ class Sequences:
     """All sequences of a study."""
 
     methods: Mapping[str, list[SequenceRun]]
-    """The runs of each method, the baseline first and the others as they come."""
+    """The runs of each method: the baseline first, the others in the order of the study."""
     baseline: str | None
     orders: Mapping[tuple[str, ...], str]
     """The orders of the continual runs, each with its name."""
@@ -80,13 +80,13 @@ class Sequences:
 
 
 def sequences_of(study: Study) -> Sequences:
-    """Sorts the finished sequences. A method is named by what was swept besides order and seed, else by its entry."""
+    """Groups the finished sequences by method, which is named by swept values except order and seed, or by entry."""
     by_method: dict[str, dict[object, SequenceRun]] = {}
     orders: dict[tuple[str, ...], str] = {}
     for entry in study.entries:
         if entry.record.stage == "sequence":
             run = _run(entry.record)
-            # domains that are learnt apart or at once have no order
+            # domains that are learnt separately or at once have no order
             order_and_seed = (run.order if run.mode == "continual" else (), run.seed)
             by_method.setdefault(_method(entry), {}).setdefault(order_and_seed, run)
             if run.mode == "continual":
@@ -129,9 +129,9 @@ def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
 
 
 def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, float]:
-    """Averages the values that are known of each seed over the orders that it was run in.
+    """Averages the known values of each seed over all orders.
 
-    Orders of one seed share their fine-tuning's and their training's draws, so they are no independent runs.
+    Runs of one seed in several orders share the seed's random draws, so they are not independent.
     """
     known: dict[int, list[float]] = {}
     for run, value in values:
@@ -141,7 +141,7 @@ def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, flo
 
 
 def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
-    """Returns the values of a column in several runs, row by row."""
+    """Returns the values of a column in several runs, by row."""
     return [
         [row[column] for row in rows if column in row] for rows in zip(*(matrix.rows for matrix in by_run), strict=True)
     ]
@@ -149,10 +149,10 @@ def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a sequence."""
+    """How a figure of a sequence is named and formatted."""
 
     name: str
-    """The name that `sequence_figures` gives it."""
+    """Name in `sequence_figures`."""
     title: str
     is_loss: bool = False
     """Whether it is in nats per token. Otherwise it is a share, shown in points of 100."""
@@ -161,7 +161,7 @@ class Measure:
 
     @property
     def better(self) -> int:
-        """1 if more is better, -1 if less is, as `SequenceFigures` declares."""
+        """1 if higher is better, -1 if lower is better, as `SequenceFigures` declares."""
         return 1 if self.name == ONE else ways_of(SequenceFigures)[self.name]
 
     def change(self, value: float) -> str:
@@ -191,12 +191,12 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Paired(RecipeCompared):
-    """A method's mean difference from the baseline."""
+    """The comparison of a method with the baseline, paired by seed."""
 
     pairs: int = 0
-    """The number of seeds that both have."""
+    """Number of seeds that both methods have."""
     better: int = 1
-    """1 if more of the compared figure is better, -1 if less is."""
+    """1 if higher values of the figure are better, -1 if lower values are."""
 
     @property
     def tone(self) -> str:
@@ -207,9 +207,9 @@ class Paired(RecipeCompared):
 
 
 def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
-    """Compares each method with the baseline, by figure and method.
+    """Compares each method with the baseline; returns the comparisons by figure and method.
 
-    The figure ONE is not compared: its differences are those of what was just learnt.
+    The figure ONE is left out: its differences equal those of the score on the domain that was just learnt.
     """
     compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
     return {**compared, ONE: {}}
@@ -236,7 +236,7 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[tuple[float, float]]:
     """Returns the values of a method and of the baseline for each seed that both have.
 
-    They are means over the orders that both share, or over all orders if one of them has none.
+    Values are means over the orders that both share, or over all orders if one of them has no order.
     """
     names = method, sequences.baseline or ""
     mine, theirs = (sequences.methods[name] for name in names)

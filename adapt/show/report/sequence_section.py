@@ -21,12 +21,12 @@ from adapt.statistics.seeds import spread
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, in held-out loss,", " nats per token")}
 AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats per token")}
-"""The figures that sentences tell, with subject and unit: what scores, or else losses, forget; and both averages."""
+"""Figures in the verdict, each with its subject and unit: forgetting (of scores, else of losses), and both averages."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
-    """Makes a finding per method, compared with the baseline if there is one, and says once if seeds are too few."""
+    """Makes a finding per method, compared with the baseline if there is one. Too few seeds are mentioned once."""
     compared = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
     findings = [_finding(name, sequences, compared) for name in others or sequences.methods]
@@ -49,7 +49,7 @@ def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBl
     text = " ".join(_sentence(method, _BY_NAME[name], sequences, compared) for name in names)
     tones = {compared[name][method].tone for name in names if method in compared[name]}
     decided = tones - {"open"}
-    tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"  # better in one, worse in another: open
+    tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"  # undecided if one is better, one worse
     head = f"{method} against {sequences.baseline}" if tones else method
     return FindingBlock(head, text or "Nothing has been measured.", tone)
 
@@ -65,7 +65,7 @@ def _sentence(method: str, measure: Measure, sequences: Sequences, compared: Com
 
 
 def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") -> str:
-    """Says how high a figure is, as `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
+    """Formats the mean of a figure with its interval, as `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
     over_seeds = spread(sequences.values(method, measure.name))
     ends = worded_interval(over_seeds.low, over_seeds.high, measure.text, "95% CI ")
     seeds = f"{over_seeds.seeds} seed{'' if over_seeds.seeds == 1 else 's'}"
@@ -73,7 +73,7 @@ def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") 
 
 
 def _difference(measure: Measure, paired: Paired) -> str:
-    """Says what a method changes, as `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
+    """Describes the difference from the baseline, as `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
     comparison = paired.comparison
     text = f"difference {measure.change(comparison.difference)}"
     if comparison.p is None:
@@ -89,7 +89,7 @@ def _difference(measure: Measure, paired: Paired) -> str:
 
 
 def _limit(paired: Paired) -> str:
-    """Says what so few seeds cannot show; empty if they could."""
+    """Says that too few seeds make significance impossible. The text is empty if there are enough."""
     return out_of_reach(paired.comparison, paired.recipes, "methods")
 
 

@@ -127,7 +127,7 @@ def _score(scores: Sequence[float], best: float, has_several: bool) -> Cell:
 
 
 def noted(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
-    """Makes the tables that a method reports of its runs in one order, with the rows of every seed."""
+    """Makes the tables that a method reports about its runs in one order, with the rows of every seed."""
     by_title: dict[str, Table] = {}
     for run in runs:
         seed = f"seed {run.seed}, " if len(runs) > 1 else ""
@@ -168,28 +168,28 @@ def _of_run(run: SequenceRun, shown: Sequence[Measure]) -> list[str]:
 
 
 TRAINING, MEASURED = re.compile(r"steps\.\d+\.training"), re.compile(r"(^|\.)past\.")
-"""What a sequence calls its trainings, and what its method measured between them."""
+"""Patterns of the names that a sequence gives its trainings, and the measurements of its method between trainings."""
 WEIGHTS = ".safetensors"
 
 
 @dataclass(frozen=True)
 class RunCosts:
-    """What one sequence took and left."""
+    """Cost of one sequence, and size of its models."""
 
     device_hours: float
-    """Those of its trainings, and of what its method measured between them."""
+    """Device-hours of its trainings and of the method's measurements between them."""
     flops: float | None
-    """Those of its trainings; None where the size of a model was not known."""
+    """Floating-point operations of its trainings; None if the size of a model is unknown."""
     peak_memory: float | None
-    """The most that one worker held [bytes]; with libraries, on a CPU."""
+    """Peak memory of a worker [bytes]. On a CPU this includes libraries."""
     parameters: int
-    """Those of the model that has learnt all domains, or of the models of all domains together."""
+    """Number of parameters of the last model, or of all domains' models together if each domain has its own."""
     stored: int
-    """Weights of the same on disk [bytes]."""
+    """Size of these weights on disk [bytes]."""
 
 
 def run_costs(run: SequenceRun) -> RunCosts | None:
-    """Reads the records of the stages that a sequence is made of; None where one is gone."""
+    """Reads the records of all stages of a sequence; returns None if one is gone."""
     trained = _records(path for name, path in run.made_of.items() if TRAINING.fullmatch(name))
     measured = _records(path for name, path in run.made_of.items() if MEASURED.search(name))
     left = _records(run.models if run.mode == "separate" else run.models[-1:])
@@ -209,15 +209,15 @@ def run_costs(run: SequenceRun) -> RunCosts | None:
 
 
 def _records(folders: Iterable[str]) -> list[Record] | None:
-    """Reads the records of folders; None if one is gone or cannot be read."""
-    found = [record_at(folder) for folder in dict.fromkeys(folders)]  # the past may be an input of every step
+    """Reads the records in some folders; returns None if one is gone or cannot be read."""
+    found = [record_at(folder) for folder in dict.fromkeys(folders)]  # several steps may share an input
     known = [record for record in found if record]
     return known if len(known) == len(found) else None
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of the table."""
+    """A column of the table of costs."""
 
     title: str
     of: Callable[[RunCosts], float | None]
@@ -239,7 +239,7 @@ def _bytes(number: float) -> str:
 
 
 def sequence_costs(sequences: Sequences) -> Table | None:
-    """Makes a table of what each method costs, also relative to the baseline; None if records of sequences are gone."""
+    """Makes a table of the cost of each method, also relative to the baseline; None if a sequence's record is gone."""
     known = {name: [found for run in runs if (found := run_costs(run))] for name, runs in sequences.methods.items()}
     if not any(known.values()):
         return None
@@ -275,7 +275,7 @@ def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
     """Makes tables of scores and losses with a row for the model after each domain.
 
     Args:
-        runs: of one method in one order, one a seed.
+        runs: of one method in one order, one per seed.
         title: the order.
     """
     scores, losses = [run.scores for run in runs], [run.losses for run in runs]
@@ -294,7 +294,7 @@ def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str) -> Tabl
 
 
 def _header(name: str, number: int | None, order: Sequence[str]) -> str:
-    """Names a column, with its domain if the name does not say it."""
+    """Names a column, followed by the domain if the name does not contain it."""
     return name if number is None or order[number] == name else f"{name} ({order[number]})"
 
 
@@ -317,5 +317,5 @@ def _text(value: float, gain: int) -> str:
 
 def _deviation(values: Sequence[float], gain: int) -> str:
     deviation = spread(values).deviation
-    # one seed has no deviation, and the model as it came is the same for all seeds
+    # one seed has no deviation, and the original model is the same for all seeds
     return f"± {_text(deviation, gain)}" if deviation else ""

@@ -1,4 +1,4 @@
-"""The report as a page on this machine that follows a running chain."""
+"""Serves the report on this machine as a page that is updated while the chain runs."""
 
 import hashlib
 import threading
@@ -17,14 +17,14 @@ from adapt.show.report.study import Study
 from adapt.support.errors import AdaptError, ConfigError
 
 LEAST_S = 2.0
-"""For so long a page is handed out again, whoever asks for it, before the chain is looked at anew."""
+"""Minimum time [s] before the chain is read again. Requests in between get the same page."""
 SHARE = 0.2
-"""Looking takes at most this share of the time, however large the chain."""
+"""Maximum share of time spent on reading the chain."""
 
 
 @dataclass
 class FollowedPage:
-    """A page that is up to date whenever a thread asks for it. It tells of looks that fail, with what was seen last."""
+    """A page that is updated on request. If the chain cannot be read, it shows the error and the last known state."""
 
     name: str
     look: Callable[[], tuple[Study, ChainNow]]
@@ -36,7 +36,7 @@ class FollowedPage:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def html(self) -> str:
-        """Renders the page as of now."""
+        """Renders the page; reads the chain again if enough time has passed."""
         with self._lock:
             began = time.monotonic()
             if began >= self._again_at:
@@ -51,7 +51,7 @@ class FollowedPage:
             study, now = self.look()
             self._now = [Section("Now", now.blocks())]
             finished = tuple(entry.record.key for entry in study.entries)
-            if finished != self._finished:  # the report takes seconds, and changes with what is finished alone
+            if finished != self._finished:  # a report takes seconds, and only changes when a stage finishes
                 self._report, self._finished = contents_of(study), finished
         except (AdaptError, OSError) as error:
             warnings = [Section("Not seen", [Findings([FindingBlock(type(error).__name__, str(error), "warning")])])]
@@ -61,7 +61,7 @@ class FollowedPage:
 
 LOOPBACK = "127.0.0.1"
 OWN_HOSTS = {LOOPBACK, "localhost", "[::1]"}
-"""What a browser may call this machine. A page of another site whose name leads to 127.0.0.1 calls it by that name."""
+"""Host names that requests may use. Others are refused, because foreign sites could point their names at 127.0.0.1."""
 SCRIPT = "/follow.js"
 PROTECTION = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline';"
@@ -78,11 +78,11 @@ def serving(page: Callable[[], str], port: int) -> Iterator[str]:
     """Serves a page until the block is left.
 
     Args:
-        page: gives its HTML, from any thread.
-        port: 0 for one that is free.
+        page: returns the HTML; it is called from any thread.
+        port: the port; 0 chooses a free one.
 
     Yields:
-        Its address.
+        The address of the page.
 
     Raises:
         ConfigError: the port is taken.
@@ -104,7 +104,7 @@ def serving(page: Callable[[], str], port: int) -> Iterator[str]:
 
 
 def is_own(host: str) -> bool:
-    """Whether a Host header names this machine; the port may be that of a tunnel."""
+    """Whether a Host header names this machine. Any port is accepted, because requests may come through a tunnel."""
     name, colon, port = host.rpartition(":")
     return host in OWN_HOSTS or bool(colon and port.isdecimal() and name in OWN_HOSTS)
 
@@ -126,7 +126,7 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
         do_HEAD = do_GET  # noqa: N815 (the name that the library looks for)
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # the browser has gone on
+            with suppress(ConnectionError):  # the browser closed the connection
                 super().handle()
 
         def log_message(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What a report is made of: finished stages, each with its place in the chain."""
+"""What a report covers: the finished stages of a chain, each with its entry in the chain file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,26 +10,27 @@ from adapt.runner.record import Record, load_record
 from adapt.support.errors import StageError
 
 HTML = "report.html"
-"""The name of a report's page."""
+"""File name of a report's page."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One finished stage of a chain."""
+    """A finished stage of a chain."""
 
     name: str
     """The name of the entry in the chain file, such as `dapt`, `tapt`, `finetune`."""
     job: str
     """The job that the entry runs: `dapt`, `tapt`, `finetune` or `evaluate`."""
     values: Mapping[str, str]
-    """What it was swept over: `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`; empty where nothing was swept."""
+    """The swept values, such as `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`; empty if nothing was swept."""
     finished: Finished[Any]
-    """The stage with its record and its result: for `finetune` one seed, for `dapt` and `tapt` their `export` stage."""
+    """The stage with its record and result: the run of one seed for `finetune`, the `export` stage for `dapt` and
+    `tapt`."""
     trained: tuple[str, ...] = ()
-    """For `finetune`, the keys of the `train` and `merge` stages that made the model, first one first; empty if the
-    model was not made here."""
+    """For `finetune`, the keys of the `train` and `merge` stages that made the model, in order; empty if the chain did
+    not make the model."""
     task: str = ""
-    """For `finetune`, the name that its task goes by now; a record keeps none, since a name determines nothing."""
+    """For `finetune`, the task's current name. The record has no name, because the name does not affect results."""
 
     @property
     def record(self) -> Record:
@@ -38,7 +39,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """What the stage is called in tables, such as `tapt · TAPT · acl_arc`."""
+        """Label of the stage in tables, such as `tapt · TAPT · acl_arc`."""
         return " · ".join([self.name, *self.values.values()])
 
     @property
@@ -53,20 +54,20 @@ class Entry:
 
 @dataclass(frozen=True)
 class Study:
-    """A chain and what it has done so far."""
+    """The chain of a report and its results so far."""
 
     name: str
     baseline: str
-    """The member of the set `recipe` that the others are compared to."""
+    """The member of the set `recipe` that other recipes are compared with."""
     entries: list[Entry]
     missing: list[str] = field(default_factory=list)
     """The labels of stages that have not run, such as `finetune[DAPT, acl_arc, 3]`."""
     models: list[str] = field(default_factory=list)
     """The models that the chain started from, as configured."""
     warnings: list[str] = field(default_factory=list)
-    """What a reader of the report should be warned of."""
+    """Warnings for the reader of the report."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """What each stage is called now, by its key; a record has the name that it was made under."""
+    """The current label of each stage, by its key. The record has the label at the time of the run."""
 
     def name_of(self, record: Record) -> str:
         """Returns the label of a stage."""

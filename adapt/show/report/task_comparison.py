@@ -1,4 +1,4 @@
-"""Every recipe against the baseline: task by task, on average, what it cost, and what that comes to in sentences."""
+"""Compares every recipe with the baseline, by task and on average, with costs, and states the results in sentences."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class RecipeCompared:
     comparison: Comparison
     adjusted: float | None
     recipes: int = 1
-    """How many recipes were compared."""
+    """Number of recipes that were compared."""
 
     @property
     def significant(self) -> bool:
@@ -40,16 +40,16 @@ class Compared:
     tasks: dict[tuple[str, str], RecipeCompared]
     """The comparison of each recipe in each row, by the names of both."""
     average: dict[str, RecipeCompared]
-    """By recipe, over the rows that it shares with the baseline; empty where a task has several rows.
+    """The average of each recipe over the rows that it shares with the baseline.
 
-    Those share their test examples, and the average is of tasks that have nothing in common.
+    It is empty if a task has several rows: these share test examples, but averages require independent tasks.
     """
     shared: dict[str, int]
-    """For each recipe, the number of those rows."""
+    """Number of rows that each recipe shares with the baseline."""
 
 
 def compare_all(results: Results, without_leaks: bool = False) -> Compared:
-    """Compares all recipes with the baseline; nothing where there is none."""
+    """Compares all recipes with the baseline; the result is empty if there is no baseline."""
     tasks: dict[tuple[str, str], RecipeCompared] = {}
     if results.baseline:
         for row in results.rows:
@@ -74,7 +74,7 @@ def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Recipe
 
 
 def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
-    """Returns both sides, with their predictions only if these are of the same examples."""
+    """Returns the results of both recipes, without predictions if these are not of the same examples."""
     sides = recipe.tested(without_leaks), baseline.tested(without_leaks)
     if recipe.predictions.ids == baseline.predictions.ids:
         return sides
@@ -93,14 +93,14 @@ def corrected(comparisons: Mapping[str, Comparison]) -> dict[str, RecipeCompared
 
 @dataclass(frozen=True)
 class Cost:
-    """What pre-training cost. Each figure is None if the record of one training is not in the study."""
+    """Cost of pre-training. Each figure is None if the record of one training is not in the study."""
 
     device_hours: float | None
     money: float | None
 
 
 class Trainings:
-    """The exports of a study, by the key of the training that made the model."""
+    """The exports of a study by the key of their training."""
 
     def __init__(self, study: Study) -> None:
         exports = (entry for entry in study.entries if entry.record.stage == "export")

@@ -1,4 +1,4 @@
-"""The drawings of tasks."""
+"""Drawings of task results: differences, learning curves, reliability, and cost against gain."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def _forest(row: Row, by_recipe: Mapping[str, RecipeCompared], results: Results,
         for height, (recipe, compared) in enumerate(by_recipe.items()):
             shade, (low, high) = color(results.recipes.index(recipe)), _ends(compared.comparison)
             axes.plot([100 * low, 100 * high], [height, height], color=shade, linewidth=2.5, solid_capstyle="round")
-            fill = shade if compared.significant else "none"  # hollow: may be chance
+            fill = shade if compared.significant else "none"  # hollow if the difference may be chance
             axes.plot(
                 100 * compared.comparison.difference,
                 height,
@@ -158,7 +158,7 @@ def cost_against_gain(results: Results, compared: Compared, trainings: Trainings
 
 
 def _price_axis(axes: Any, prices: Sequence[float]) -> None:
-    """Makes the axis of prices logarithmic, with plain figures at 1, 2 and 5 times the powers of ten."""
+    """Makes the cost axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten."""
     low, high = min(prices) / 1.6, max(prices) * 1.6
     ticks = [base * 10.0**power for power in range(-5, 7) for base in (1, 2, 5)]
     shown = [tick for tick in ticks if low <= tick <= high]

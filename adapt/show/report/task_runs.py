@@ -1,4 +1,4 @@
-"""From a study's entries to results: for each task a row, for each recipe the runs with their seeds and predictions."""
+"""Sorts a study's entries into results: a row per task, and for each recipe its runs with seeds and predictions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the runs of a recipe predicted on a task's test split."""
+    """Predictions on a task's test split by the runs of a recipe."""
 
     tested: Tested
     clean: Tested | None = None
-    """The same predictions on the test examples whose text is not in train; None if that is true of all examples."""
+    """Predictions on the test examples whose text is not in train; None if no test text is in train."""
     ids: tuple[str, ...] = ()
     """The ids of the examples; empty if only scores are known."""
     warnings: list[str] = field(default_factory=list)
@@ -30,11 +30,11 @@ class Predictions:
 def read_predictions(records: Sequence[Record], labels: Sequence[str]) -> Predictions:
     """Reads the predictions of all seeds.
 
-    If predictions are missing, or do not give the scores on record, the scores alone are used, and a warning says so.
+    If predictions are missing or do not reproduce the recorded scores, only the scores are used, with a warning.
 
     Args:
         records: of the runs, by seed.
-        labels: the task's classes, in order; empty where they are not known.
+        labels: the task's classes in order; empty if they are not known.
     """
     scores = [float(record.metrics["score"]) for record in records]
     clean = [record.metrics.get("score_without_leaks") for record in records]
@@ -73,7 +73,7 @@ def _lines(record: Record) -> list[dict[str, Any]]:
 
 
 def _tested(runs: list[list[dict[str, Any]]], classes: int, labels: Sequence[str], metric: str) -> Tested | None:
-    """Counts the outcomes of all runs; None if that needs the names of the labels and they are not known."""
+    """Counts the outcomes of all runs; returns None if that needs the label names and they are not known."""
     truth, predicted = ([[line[name] for line in run] for run in runs] for name in ("label", "predicted"))
     if isinstance(truth[0][0], int):
         return single_label(truth, predicted, classes, metric)
@@ -93,7 +93,7 @@ class RunGroup:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The figures of each run."""
+        """The figures of each run, in the order of seeds."""
         return [entry.record.metrics for entry in self.entries]
 
     @property
@@ -102,13 +102,13 @@ class RunGroup:
         return self.entries[0].trained
 
     def tested(self, without_leaks: bool = False) -> Tested:
-        """Returns the scores of the runs, with the counts behind them if they are known."""
+        """Returns the scores of the runs, with counts of outcomes if they are known."""
         return self.predictions.clean if without_leaks and self.predictions.clean else self.predictions.tested
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the tables: a task, and the members of what else was swept besides recipe and seed."""
+    """A row of the tables: a task, with the swept values other than recipe and seed."""
 
     name: str
     task: str
@@ -120,17 +120,17 @@ class Row:
 
     @property
     def leaky(self) -> bool:
-        """Whether scores without leaks are known for all recipes."""
+        """Whether scores without leaked examples are known for all recipes."""
         return all(group.predictions.clean for group in self.groups.values())
 
 
 @dataclass(frozen=True)
 class Results:
-    """All results of a study."""
+    """All fine-tuning results of a study."""
 
     rows: list[Row]
     recipes: list[str]
-    """The names of the recipes: the baseline first, the others in the order of their runs."""
+    """Names of the recipes: the baseline first, the others in the order of their runs."""
     baseline: str | None
     """The recipe that others are compared with; None if the study has no runs of it."""
     transductive: frozenset[str] = frozenset()
@@ -160,7 +160,7 @@ def collect(study: Study) -> Results:
 
 
 def _row_names(entry: Entry, with_entry: bool) -> tuple[str, ...]:
-    """Names a run's row by its task and what else was swept: `("acl_arc", "mode=lora")`."""
+    """Names the row of a run by its task and other swept values, such as `("acl_arc", "mode=lora")`."""
     task = entry.values.get("task", entry.task)
     more = [f"{name}={value}" for name, value in entry.values.items() if name not in ("recipe", "task", "seed")]
     return (task, *([entry.name] if with_entry else []), *more)
@@ -194,6 +194,6 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
 
 
 def _knows(group: RunGroup) -> bool:
-    """Whether the training's own record says that it saw dev and test: its export may be missing, or have failed."""
+    """Whether the training's record says that it saw dev and test. The export is not read: it may be missing."""
     training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))

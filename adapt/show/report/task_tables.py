@@ -1,4 +1,4 @@
-"""Tables of tasks: scores, differences, every seed, and a task's best recipe in detail."""
+"""Tables of task results: scores, differences, every seed, and details of a task's best recipe."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def _classes(group: RunGroup) -> Table | None:
     per_class: list[dict[str, Any]] = [metrics.get("per_class") or {} for metrics in group.metrics]
     if not per_class[0]:
         return None
-    # a type of entity may come with one seed only
+    # some seeds may predict a type of entity that others do not
     labels = dict.fromkeys(label for classes in per_class for label in classes)
     rows: list[list[Cell | str]] = []
     for label in labels:

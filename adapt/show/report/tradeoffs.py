@@ -1,4 +1,4 @@
-"""What models gained on a domain, and forgot of general text: the models, their front, and the law of mixtures."""
+"""Gain on a domain against forgetting of general text: measured models, their Pareto front, and the mixture law."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ VARIED = (
     *(("training", name) for name in ("max_steps", "max_tokens", "max_flops", "epochs")),
     ("mixture", "replay_fraction"),
 )
-"""What trainings that one law describes may differ in."""
+"""Fields that may differ between trainings to which one mixture law is fitted."""
 REPLAY = "(replay)"
-"""What trainings call replayed text."""
+"""Name of replayed text among the sources of a training."""
 START = "start.training"
-"""The input that is the training, or the merge, that a model is from."""
+"""Name of the input that is the training or merge that made the start model."""
 GENERAL = "general"
-"""What comparisons call general text."""
+"""Name of general text in comparisons."""
 BASE = "base"
-"""What the model is called that the trainings began with."""
+"""Label of the model that the trainings started from."""
 
 
 @dataclass(frozen=True)
@@ -32,53 +32,53 @@ class LossOn:
 
     value: float
     change: float | None = None
-    """Against the model that the trainings began with, paired by document, with its 95% interval."""
+    """Change from the model that the trainings started from, paired by document, with its 95% interval."""
     low: float | None = None
     high: float | None = None
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """How long a model was trained, and on how much replayed text."""
+    """The length and the data mixture of a training."""
 
     tokens: int
     replay: float
-    """Share of the rows."""
+    """Share of rows that are replayed text."""
     settings: str
     """All other settings of the training, as text."""
 
 
 @dataclass(frozen=True)
 class TradeOff:
-    """A model, and its loss on both texts."""
+    """A model with its losses on the domain and on general text."""
 
     label: str
     values: Mapping[str, str]
-    """The members of sets that it stands for; empty for the base."""
+    """The swept values of the model; empty for the base."""
     domain: LossOn
     general: LossOn
     hours: float | None
-    """Device-hours of the trainings that made it; None if a record is gone."""
+    """Device-hours of all trainings behind the model; None if a record is gone."""
     mixed: "Mixed | None" = None
-    """The mixture that it was trained on; None if it is no training's own model, or did not begin with the base."""
+    """The training's mixture; None if the model was not made by a training that started from the base."""
 
     @property
     def point(self) -> tuple[float, float]:
-        """The losses on the domain and on general text."""
+        """Loss on the domain and loss on general text."""
         return self.domain.value, self.general.value
 
 
 @dataclass
 class MeasuredAlike:
-    """The models that were measured on the same two texts; the base first."""
+    """The models that were measured on the same two texts, the base first."""
 
     models: list[TradeOff] = field(default_factory=list)
     compared: set[str] = field(default_factory=set)
-    """The keys of the comparisons that they were taken from."""
+    """Keys of the comparisons that the models come from."""
 
 
 Texts = tuple[str, str]
-"""The keys of the prepared texts."""
+"""Keys of the prepared domain text and general text."""
 
 
 def tradeoffs(study: Study, fewest: int) -> list[MeasuredAlike]:
@@ -102,12 +102,12 @@ def _label(values: Mapping[str, str], name: str) -> str:
 
 
 def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
-    """Yields the model before the training and the model after it."""
+    """Yields the models before and after the training of an export."""
     inputs, losses = entry.record.inputs, entry.result.losses
     if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
         return
     texts, training = (inputs["domain"]["key"], inputs[GENERAL]["key"]), upstream(entry.record, "training")
-    is_first = training is None or START not in training.inputs  # else it was compared with another training's model
+    is_first = training is None or START not in training.inputs  # else `before` is another training's model
     both = losses["domain"], losses[GENERAL]
     if is_first:
         old, old_general = (LossOn(of.before.value) for of in both)
@@ -136,7 +136,9 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     """Yields each model of a comparison on one domain and general text."""
     compared = entry.result
     names, domains = compared.models, compared.domains
-    if len(domains) != 2 or domains[1] != GENERAL or compared.unit == "bits per byte":  # others are per token
+    if (
+        len(domains) != 2 or domains[1] != GENERAL or compared.unit == "bits per byte"
+    ):  # not comparable with losses per token
         return
     looks = {name: look for name in names if (look := upstream(entry.record, f"models.{name}.losses"))}
     has_base = names[0] in looks and START not in looks[names[0]].inputs
@@ -176,21 +178,22 @@ def _hours(maker: Record | None) -> float | None:
 
 
 def _makers(record: Record) -> list[str]:
-    """Lists the inputs that made the model that a stage begins with."""
+    """Lists the inputs that made the model that a stage starts with."""
     is_merge = record.stage == "merge"
     return [name for name in record.inputs if name == START or (is_merge and name.startswith("models."))]
 
 
 FEWEST = 3
-"""Models on a front that has a knee."""
+"""Minimum number of models on a front with a knee."""
 Point = tuple[float, float]
-"""Two losses of a model; lower is better."""
+"""Two losses of a model. Lower is better."""
 
 
 def pareto_front(points: Sequence[Point]) -> list[int]:
-    """Finds the points that no other point beats in one loss without being worse in the other, by the first loss.
+    """Returns the indices of the Pareto-optimal points, sorted by the first loss.
 
-    Of equal points the first stays.
+    A point is Pareto-optimal if no other point is better in one loss without being worse in the other. Of equal points,
+    only the first is returned.
     """
     front: list[int] = []
     for place in sorted(range(len(points)), key=lambda place: (*points[place], place)):
@@ -205,7 +208,7 @@ def knee(front: Sequence[Point]) -> int | None:
     Each loss is measured in units of its distance between the ends.
 
     Args:
-        front: by the first loss; the second then falls.
+        front: points sorted by the first loss, so that the second loss falls.
     """
     if len(front) < FEWEST:
         return None
@@ -253,7 +256,7 @@ def _error(law: MixtureLaw) -> str:
 
 
 MARK = "\N{BLACK STAR}"
-"""Stands beside the knee."""
+"""Mark of the knee."""
 
 
 def _on_front(measured: MeasuredAlike) -> tuple[list[TradeOff], TradeOff | None]:
@@ -264,7 +267,7 @@ def _on_front(measured: MeasuredAlike) -> tuple[list[TradeOff], TradeOff | None]
 
 
 def tradeoff_verdicts(found: Sequence[MeasuredAlike]) -> list[FindingBlock]:
-    """Says for each pair of texts which models no other beats, the knee with its cost, and what the law predicts."""
+    """Makes findings for each pair of texts: the Pareto-optimal models, the knee and its cost, and the law's fit."""
     return [finding for measured in found for finding in (_finding(measured), *law_findings(measured))]
 
 
@@ -340,7 +343,7 @@ def _small(loss: LossOn) -> str:
 
 
 def _first_set(measured: MeasuredAlike) -> tuple[str, list[str]]:
-    """Returns the set that colours stand for, and its members."""
+    """Returns the swept set that determines colours, and its members."""
     values = [model.values for model in measured.models if model.values]
     name = next(iter(values[0])) if values else ""
     return name, list(dict.fromkeys(each[name] for each in values if name in each))
@@ -370,7 +373,7 @@ def _drawing(measured: MeasuredAlike, front: Sequence[TradeOff], bend: TradeOff 
 
 
 def _lines(models: Sequence[TradeOff]) -> list[list[TradeOff]]:
-    """Yields a line per training: from the base over models in between to the trained model."""
+    """Returns a line per training: from the base over interpolated models to the trained model."""
     bases = [model for model in models if model.label == BASE]
     lines = []
     for end in models:

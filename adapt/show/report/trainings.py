@@ -1,4 +1,4 @@
-"""Tables of pre-training: on what, how long, what it changed, and what it cost for what gain."""
+"""Tables of pre-training: text, length, change of losses, cost and gain."""
 
 from adapt.evaluate.measurements import NOT_MEASURED, LossChange
 from adapt.runner.record import Record
@@ -15,7 +15,7 @@ def exports_of(study: Study) -> list[Entry]:
 
 
 MOST_VERDICTS = 8
-"""Trainings that the verdict has a finding for. The table of trainings has all of them."""
+"""Maximum number of trainings with a finding in the verdict. The table of trainings has all of them."""
 
 
 def training_verdicts(study: Study) -> list[FindingBlock]:
@@ -58,7 +58,7 @@ def pretraining(study: Study) -> Table:
 
 
 def _corpus(study: Study, record: Record) -> Cell:
-    """Names the text that was trained on: a task's, or else the domain's."""
+    """Names the training text: that of a task if there is one, otherwise that of the domain."""
     text = upstream(record, "text") or upstream(record, "domain")
     if text is None:
         return Cell(NONE)
@@ -92,7 +92,7 @@ def _large(value: float | None) -> str:
 
 
 def training_costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
-    """Makes a table of what each recipe costs for all tasks, and what it gains."""
+    """Makes a table of the cost of each recipe for all tasks, and its mean gain."""
     rows: list[list[Cell | str]] = []
     for recipe in results.recipes:
         price = trainings.of_recipe(results, recipe)
