@@ -1,4 +1,4 @@
-"""Searches DAS: learning rate, weight of its contrast, and how much its masks leave free to learn."""
+"""Tunes DAS: learning rate, contrast weight, normalization of importance, and plasticity floor of the masks."""
 
 from typing import Any
 

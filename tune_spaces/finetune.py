@@ -1,4 +1,4 @@
-"""Searches fine-tuning: learning rate, number of epochs, batch size and dropout."""
+"""Tunes fine-tuning: learning rate, number of epochs, batch size and dropout."""
 
 from typing import Any
 

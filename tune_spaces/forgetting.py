@@ -1,4 +1,4 @@
-"""Searches gain on a domain against forgetting: learning rate and share of replayed general text."""
+"""Tunes DAPT for gain on the domain against forgetting: learning rate and share of replayed general text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Searches TAPT on neighbours of the task's texts: how many, found by which embedder, and number of epochs."""
+"""Tunes kNN-TAPT: number of neighbours per example, embedder, and number of epochs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Searches TAPT with L2-SP: learning rate, number of epochs, and strength of the pull towards the initial weights."""
+"""Tunes TAPT with L2-SP: learning rate, number of epochs, and strength of the pull towards the initial weights."""
 
 from typing import Any
 

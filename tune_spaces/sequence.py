@@ -1,4 +1,4 @@
-"""Searches a sequence of domains with L2-SP and replay: learning rate, share of replay, and strength of the pull."""
+"""Tunes a sequence of domains with L2-SP and replay: learning rate, share of replay, and strength of the pull."""
 
 from typing import Any
 

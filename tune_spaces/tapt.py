@@ -1,4 +1,4 @@
-"""Searches TAPT: learning rate, number of epochs, examples per step, and share of masked tokens."""
+"""Tunes TAPT: learning rate, number of epochs, examples per step, and share of masked tokens."""
 
 from typing import Any
 
