@@ -1,22 +1,22 @@
-"""Models and tokenizers: find, load, run and save them. No Ray and no DeepSpeed in here.
+"""Finds, loads, runs and saves models and tokenizers, without Ray and DeepSpeed.
 
 - `locate`: finds a checkpoint and its files.
-- `start`: the model that a stage begins with, on disk already or not.
-- `demo_checkpoint`: the small checkpoint that comes from the package index.
-- `size`: how large a model is, before it is loaded.
-- `trainable`: which parameters are trained, and at which share of the learning rate.
-- `architecture`: parts of layers, longest sequence, encoder or decoder, chat template.
+- `start`: the model that a stage begins with, which an earlier stage may still have to write.
+- `demo_checkpoint`: downloads a small checkpoint from the package index.
+- `size`: reads the size of a model before it is loaded.
+- `trainable`: decides which parameters are trained, and with which learning rate.
+- `architecture`: names of layers' parts, longest sequence, encoder or decoder, chat template.
 - `tokenizer`: loads a tokenizer, and checks that it belongs to the model.
-- `tokenize/`: the same ids as the library, faster.
+- `tokenize/`: computes the same token ids as the tokenizers library, but faster.
 - `load`: loads a model with or without its head.
-- `save_model`: saves a model.
+- `save_model`: saves a model as a Hugging Face folder.
 - `model_card`: parts of the README.md of a saved model.
-- `safeguards`: keeps transformers silent and to one thread at a time, and refuses weights that are not finite.
-- `additions/`: what a model has in addition to its architecture.
-- `layers`: layers and their units.
-- `masked_updates`: parameters that are trained in part.
+- `safeguards`: silences transformers, builds models one at a time, and refuses weights that are nan or infinite.
+- `additions/`: adapters, masks, experts and prompts that a model has in addition to its architecture.
+- `layers`: layers and their units (attention heads and neurons).
+- `masked_updates`: trains parameters in part.
 - `packing/`: several documents in one sequence, without padding.
 - `sparse_prediction`: losses and scores at chosen positions only.
 - `linear_losses`: cross entropy and divergence without all scores in memory.
-- `states`: hidden states, and one vector for each text.
+- `states`: hidden states, and one vector per text.
 """

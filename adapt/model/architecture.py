@@ -1,9 +1,9 @@
-"""What the settings of a checkpoint say about its architecture, read before the model is loaded.
+"""Reads facts about a model's architecture from its config.json, before the model is loaded.
 
-- Where the parts of a transformer layer are. A new architecture needs a `Pattern` here.
-- How long a sequence the model takes.
-- Whether it is an encoder or a decoder, and whether the objective needs the other.
-- Whether it was trained to follow instructions, which its chat template shows.
+- The names of the parts of a transformer layer. A new architecture needs a `Pattern` here.
+- The longest sequence that the model accepts.
+- Whether it is an encoder or a decoder, and whether that fits the training objective.
+- Whether it was trained to follow instructions: then it has a chat template.
 
 This module imports neither torch nor transformers, so that a job can refuse a model at once.
 """
@@ -27,18 +27,18 @@ class Pattern:
     """The parts of a layer, by the names of its modules."""
 
     layers: str
-    """The list of layers, below base_model."""
+    """Name of the list of layers, relative to base_model."""
     query: str
     key: str
     value: str
     attention_out: str
-    """The projection behind the heads. Its input holds the outputs of all heads, one after another."""
+    """Name of the projection after the heads. Its input is the concatenated outputs of all heads."""
     inner: tuple[str, ...]
-    """Modules that compute the inner neurons of the feed-forward block; there are several if the neurons are gated."""
+    """Names of the modules that compute the feed-forward block's inner neurons; several if the neurons are gated."""
     outer: str
-    """The module that computes the output neurons of the feed-forward block."""
+    """Name of the module that computes the output neurons of the feed-forward block."""
     fused: bool = False
-    """Whether query, key and value are one module, with their rows in this order."""
+    """Whether query, key and value are one module, with rows in this order."""
 
 
 _BERT = Pattern(
@@ -92,7 +92,7 @@ PATTERNS: dict[str, Pattern] = {
     ),
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _LLAMA),
 }
-"""How each family arranges its layers, by `model_type` of its configuration."""
+"""Names of the layers' parts, by `model_type` in config.json."""
 
 HEADS = {
     "bert": "cls.predictions.",
@@ -101,17 +101,17 @@ HEADS = {
     "distilbert": "vocab_transform.",
     "modernbert": "head.",
 }
-"""How the names of the language-model head's weights begin, by `model_type` of encoders."""
+"""Prefix of the names of the language-model head's weights, by `model_type` of encoders."""
 
 
 def pattern_of(kind: str) -> Pattern:
-    """The parts of an architecture's layers.
+    """Returns the names of the parts of an architecture's layers.
 
     Args:
-        kind: its `model_type`.
+        kind: `model_type` of the architecture.
 
     Raises:
-        ModelError: it is not known.
+        ModelError: the architecture is not known.
     """
     if kind not in PATTERNS:
         raise ModelError(
@@ -122,23 +122,23 @@ def pattern_of(kind: str) -> Pattern:
 
 
 def check_units(folder: Path) -> None:
-    """Refuses a model whose units are not known, by its config.json.
+    """Refuses a model whose attention heads and neurons cannot be located, by its config.json.
 
     Raises:
-        ModelError: names those that are.
+        ModelError: the architecture is not known. The error lists those that are.
     """
     pattern_of(str(read_json(folder / CONFIG).get("model_type")))
 
 
 def check_deeper(folder: Path, field: str) -> None:
-    """Refuses a model whose layers compute something else at another depth.
+    """Refuses a model whose layers would change their outputs at another depth.
 
     Args:
         folder: of the model.
-        field: of the configuration, which asks for more layers.
+        field: field of the configuration that adds layers.
 
     Raises:
-        ModelError: GPT-2 with attention scaled by the number of the layer.
+        ModelError: the model is a GPT-2 that scales attention by the number of the layer.
     """
     if read_json(folder / CONFIG).get("scale_attn_by_inverse_layer_idx"):
         raise ModelError(
@@ -149,11 +149,11 @@ def check_deeper(folder: Path, field: str) -> None:
 
 
 def grow_layer_lists(config: Any, sources: Sequence[int]) -> None:
-    """Grows what a config of transformers lists for each layer, such as `layer_types`, with the layers.
+    """Extends lists in a transformers config that have an entry per layer, such as `layer_types`, to more layers.
 
     Args:
-        config: still with its old number of layers.
-        sources: for each layer of the larger model, the layer that it is or copies.
+        config: a config with the old number of layers, which is changed in place.
+        sources: for each layer of the larger model, the number of the old layer that it is or copies.
     """
     layers = max(sources) + 1
     for name, value in config.to_dict().items():
@@ -162,26 +162,26 @@ def grow_layer_lists(config: Any, sources: Sequence[int]) -> None:
 
 
 COUNT_FROM_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
-"""Model types whose positions start at pad_token_id + 1, so that the table of positions holds fewer usable ones."""
+"""Model types whose positions start at pad_token_id + 1, so that not all rows of their position table can be used."""
 
 PROMPTS = "prompts"
-"""The kind of the addition whose vectors take positions before each document (`adapt.model.additions.soft_prompts`)."""
+"""Kind of the addition whose vectors take positions before each document (`adapt.model.additions.soft_prompts`)."""
 
 
 def first_position(config: Any) -> int:
-    """The number of a document's first position in a model (its transformers configuration)."""
+    """Returns the number of a document's first position, for a transformers configuration."""
     return int(config.pad_token_id) + 1 if config.model_type in COUNT_FROM_PADDING else 0
 
 
 def max_sequence_length(folder: Path) -> int | None:
-    """The longest sequence [tokens] a model can be given here; None where its config sets no limit."""
+    """Returns the longest sequence that a model accepts [tokens]; None if its config sets no limit."""
     limits = [limit for limit in (_positions(folder), unscaled_length(folder)) if limit is not None]
     prompts = sum(entry["length"] for entry in stored_additions(folder) if entry["kind"] == PROMPTS)
     return min(limits) - prompts if limits else None
 
 
 def _positions(folder: Path) -> int | None:
-    """For how many tokens a model has positions."""
+    """Returns the number of tokens that a model has positions for; None if its config does not say."""
     config = read_json(folder / CONFIG)
     positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 and its kind use the latter
     if not isinstance(positions, int):
@@ -192,13 +192,13 @@ def _positions(folder: Path) -> int | None:
 
 
 def unscaled_length(folder: Path) -> int | None:
-    """The number of positions that LongRoPE (Phi-3) leaves alone; None for models without it.
+    """Returns the length up to which LongRoPE (Phi-3) does not rescale positions; None for models without it.
 
-    Beyond, it turns all tokens of a sequence by other angles, also those of short documents that share it. (Dynamic
-    scaling does so beyond the model's positions, which are not to be had here anyway.)
+    In a longer sequence, LongRoPE changes the rotations of all tokens, including those of short documents packed into
+    it. (Dynamic scaling only does so beyond the model's positions, which are never used here.)
     """
     config = read_json(folder / CONFIG)
-    settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files have the latter
+    settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files use the second key
     ropes = [rope for rope in settings if isinstance(rope, Mapping)]
     ropes += [
         part for rope in ropes for part in rope.values() if isinstance(part, Mapping)
@@ -209,10 +209,15 @@ def unscaled_length(folder: Path) -> int | None:
 
 
 def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
-    """Refuse sequences that are longer than the model, before anything is started.
+    """Refuses sequences that are longer than the model accepts, before anything is started.
+
+    Args:
+        folder: of the model.
+        wanted: length of sequences [tokens].
+        field: field of the configuration with this length.
 
     Raises:
-        ConfigError: names the field and the longest length.
+        ConfigError: the length is too large. The error names the field and the longest length.
     """
     longest = max_sequence_length(folder)
     if longest is not None and wanted > longest:
@@ -224,10 +229,10 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
 
 
 def check_architecture(folder: Path, causal: bool) -> None:
-    """Refuse a model of the wrong kind by the name in its config.json, as far as that tells; loading knows for sure.
+    """Refuses a model of the wrong kind by the class name in its config.json. Loading the model checks it again.
 
     Raises:
-        ModelError: an encoder for next tokens, or a decoder for masked ones.
+        ModelError: an encoder is used to predict next tokens, or a decoder to predict masked ones.
     """
     config = read_json(folder / CONFIG)
     names = config.get("architectures") or [""]
@@ -239,7 +244,7 @@ def check_architecture(folder: Path, causal: bool) -> None:
 
 
 def not_a_decoder(name: str, folder: Path) -> ModelError:
-    """The error for a model that does not predict next tokens."""
+    """Returns the error for a model that cannot predict next tokens."""
     return ModelError(
         f"{folder} holds a {name}, but causal language modelling needs a decoder",
         "set objective.kind to mlm, or model.path to a decoder such as GPT-2 or Llama",
@@ -247,7 +252,7 @@ def not_a_decoder(name: str, folder: Path) -> ModelError:
 
 
 def not_an_encoder(name: str, folder: Path, decoder: bool) -> ModelError:
-    """The error for a model that does not predict masked tokens."""
+    """Returns the error for a model that cannot predict masked tokens."""
     return ModelError(
         f"{folder} holds a {name}, but masked language modelling needs an encoder",
         "set model.path to an encoder with a masked-LM head, such as BERT, RoBERTa or ModernBERT"
@@ -256,11 +261,11 @@ def not_an_encoder(name: str, folder: Path, decoder: bool) -> ModelError:
 
 
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
-"""Files and folders beside the tokenizer that hold chat templates; tokenizer_config.json may hold one too."""
+"""Files and folders with chat templates in a tokenizer's folder. tokenizer_config.json may also have one."""
 
 
 def is_instruct(tokenizer: Path) -> bool:
-    """Whether the folder of a tokenizer has a chat template."""
+    """Whether the folder of a tokenizer has a chat template, so that its model is an instruct model."""
     settings = tokenizer / TOKENIZER_CONFIG
     in_settings = settings.is_file() and bool(read_json(settings).get("chat_template"))
     return in_settings or any((tokenizer / name).exists() for name in TEMPLATES)
@@ -268,10 +273,10 @@ def is_instruct(tokenizer: Path) -> bool:
 
 @cache
 def warn_of_instruct(pretrained: Pretrained) -> None:
-    """Tells, once, that a model which is to be the base of something is an instruct model."""
+    """Logs a warning, once, if a model to be trained further is an instruct model."""
     if is_instruct(pretrained.tokenizer):
         log(
             f"warning: {pretrained.model} is an instruct model (it has a chat template); training on plain text makes"
-            " such models forget to follow instructions: adapt the base that it was made from, then add what the"
+            " such models forget to follow instructions: adapt the base model that it was made from, then add what the"
             " instruct model learnt (job: merge, merge.kind: residual; docs/guide/merging.md)"
         )

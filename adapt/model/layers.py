@@ -1,8 +1,8 @@
-"""The layers of a transformer and their units: attention heads, inner and output neurons of feed-forward layers.
+"""Layers of a transformer and their units: attention heads, and inner and output neurons of feed-forward blocks.
 
 Virtual gates multiply the output of each unit. Their gradients measure how important the unit is (arXiv 2302.03241), so
-that the parameters that make its output can be protected. This module says, for every architecture, which parameters
-those are.
+that the parameters that compute its output can be protected. This module finds these parameters in every supported
+architecture.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from adapt.model.architecture import Pattern, pattern_of
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's modules."""
+    """One layer of a model, with the names of its parts."""
 
     name: str
-    """The layer's name in the model; the names of its parameters begin with it."""
+    """Name of the layer in the model, which is the prefix of its parameters' names."""
     module: nn.Module
     pattern: Pattern
 
     def part(self, name: str) -> Any:
-        """The module of the layer that has this name."""
+        """Returns the submodule of the layer with this name."""
         return self.module.get_submodule(name)
 
     def ends(self, block: str) -> tuple[Any, Any]:
-        """The first and the last linear layer of a block, `attention` or `feed_forward`."""
+        """Returns the first and the last linear layer of a block, `attention` or `feed_forward`."""
         if block == "attention":
             return self.part(self.pattern.query), self.part(self.pattern.attention_out)
         return self.part(self.pattern.inner[0]), self.part(self.pattern.outer)
 
 
 def layers_of(model: Any) -> list[Layer]:
-    """The layers of a model, in order.
+    """Returns the layers of a model, in order.
 
     Raises:
-        ModelError: its architecture is not known.
+        ModelError: the architecture is not known.
     """
     pattern = pattern_of(model.config.model_type)
     base = model.base_model
@@ -53,48 +53,51 @@ def layers_of(model: Any) -> list[Layer]:
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """Whether a linear layer's weight is [inputs, outputs], as GPT-2's is."""
+    """Whether the weight of a linear layer is [inputs, outputs], as in GPT-2."""
     return isinstance(module, Conv1D)
 
 
 def outputs(module: Any) -> int:
-    """Neurons that a linear layer makes."""
+    """Returns the number of outputs of a linear layer."""
     return int(module.weight.shape[1 if is_transposed(module) else 0])
 
 
 def inputs(module: Any) -> int:
-    """Neurons that a linear layer reads."""
+    """Returns the number of inputs of a linear layer."""
     return int(module.weight.shape[0 if is_transposed(module) else 1])
 
 
 class _Added:
-    """Hooks that add to what a block puts out. `maker` is an attribute, so that a copy of the model has its own."""
+    """Hooks that add a module's result to the output of a block.
+
+    `maker` is an attribute of the hooks, so that a copy of the model gets its own.
+    """
 
     def __init__(self, maker: Any, scale: float) -> None:
         self.maker, self.scale = maker, scale
-        self.made: Tensor | None = None
+        self.term: Tensor | None = None
 
-    def enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        self.made = self.maker.added(given[0])
+    def enter(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        self.term = self.maker.added(arguments[0])
 
-    def leave(self, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        made, self.made = self.made, None
-        return output if made is None else output + self.scale * made
+    def leave(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+        term, self.term = self.term, None
+        return output if term is None else output + self.scale * term
 
-    def follow(self, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        made: Tensor | None = self.maker.added(output)
-        return output if made is None else output + made
+    def follow(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+        term: Tensor | None = self.maker.added(output)
+        return output if term is None else output + term
 
 
 def add_to_block(layer: Layer, block: str, maker: Any, parallel: bool, scale: float = 1.0) -> None:
-    """Adds something to what a block of a layer puts out.
+    """Registers hooks that add a module's result to the output of a block.
 
     Args:
-        layer: of a model.
+        layer: the layer with the block.
         block: `attention` or `feed_forward`.
-        maker: a module whose method `added` gives what is added, or None for nothing.
-        parallel: made of what enters the block, and not of what it puts out.
-        scale: of what is added in parallel.
+        maker: a module whose method `added` computes the term to add from states; it returns None for nothing.
+        parallel: whether the term is computed from the input of the block. Otherwise it is from the block's output.
+        scale: factor of a parallel term.
     """
     (first, last), hooks = layer.ends(block), _Added(maker, scale)
     if parallel:
@@ -107,34 +110,35 @@ def add_to_block(layer: Layer, block: str, maker: Any, parallel: bool, scale: fl
 Kind = Literal["head", "inner", "output"]
 KINDS: tuple[Kind, ...] = ("head", "inner", "output")
 Values = Mapping[Kind, Tensor]
-"""For each kind of unit a value for every unit of every layer, [layers, units]."""
+"""A value for each unit of each layer, [layers, units], by kind of unit."""
 
 
 def unit_counts(model: Any) -> dict[Kind, int]:
-    """The number of units of each kind in one layer."""
+    """Returns the number of units of each kind in one layer."""
     first = layers_of(model)[0]
     outer = first.part(first.pattern.outer)
     return {"head": int(model.config.num_attention_heads), "inner": inputs(outer), "output": outputs(outer)}
 
 
 def ones(model: Any) -> dict[Kind, Tensor]:
-    """Gates that change nothing, on the model's device."""
+    """Returns values of 1 for all gates, on the model's device; they change nothing."""
     count, device = len(layers_of(model)), next(model.parameters()).device
     return {kind: torch.ones(count, size, device=device) for kind, size in unit_counts(model).items()}
 
 
 class Gates:
-    """What multiplies the outputs of a model's units. Until values are set, the model is as it was.
+    """Hooks that multiply the outputs of a model's units by values. Until values are set, the model is unchanged.
 
-    A head's gate acts where its output enters the attention's last linear layer; an inner neuron's before its
-    activation, or, where it is gated itself, on what enters the last linear layer; an output neuron's before dropout
-    and residual.
+    The gate of a head acts at the input of the attention's last linear layer. The gate of an inner neuron acts before
+    its activation; in gated (GLU) blocks it acts at the input of the last linear layer. The gate of an output neuron
+    acts before dropout and residual.
 
-    The gates are hooks that stay. A compiled layer sees only those it had when it was compiled, and DeepSpeed puts its
-    own after them, so gates come first, after whatever replaces a layer's modules.
+    The hooks are permanent. A compiled layer only runs hooks that it had when it was compiled, and DeepSpeed's hooks
+    must come after them. So create the gates before both, but after modules of a layer are replaced.
 
     Args:
-        model: with its weights whole; wrappers around it may follow. A copy of it has no gates to be set.
+        model: a model with unsharded weights, which may be wrapped afterwards. A copy of it has gates that cannot be
+            set.
     """
 
     def __init__(self, model: Any) -> None:
@@ -149,13 +153,13 @@ class Gates:
 
     @contextmanager
     def set(self, values: Values, owner: Tensor | None = None) -> Iterator[None]:
-        """Inside the block, what units put out is multiplied by their values. Gradients reach the values.
+        """Multiplies the outputs of units by their values inside the block. Gradients reach the values.
 
-        Checkpointed layers run again in the backward pass, which then belongs into the block too.
+        With gradient checkpointing, layers run again in the backward pass, so it must be inside the block too.
 
         Args:
-            values: for each kind [layers, units]; with `owner`, [layers, groups, units].
-            owner: int64 [N], the group of each token of the packed sequence.
+            values: for each kind of unit [layers, units]; with `owner`, [layers, groups, units].
+            owner: the group of each token of the packed sequence, int64 [N]; None for one group.
         """
         assert all(values[kind].shape[-1] == size for kind, size in self.sizes.items())
         gates = [(hook, value) for kind in KINDS for hook, value in zip(self._hooks[kind], values[kind], strict=True)]
@@ -165,19 +169,19 @@ class Gates:
         try:
             yield
         finally:
-            for (hook, _), kept in zip(gates, before, strict=True):
-                hook.values, hook.owner = kept
+            for (hook, _), previous in zip(gates, before, strict=True):
+                hook.values, hook.owner = previous
 
 
 class _Hook:
-    """Multiplies by its values, which a compiled layer reads from here. Layers that differ in them share their code."""
+    """A hook that multiplies units by its values. They are attributes, so that compiled layers can share their code."""
 
     def __init__(self) -> None:
         self.values: Tensor | None = None
         self.owner: Tensor | None = None
 
     def gated(self, states: Tensor) -> Tensor:
-        """States [..., N, units x width], every unit times its value."""
+        """Multiplies states [..., N, units x width] by the values: each unit by its own."""
         if self.values is None:
             return states
         gate = self.values if self.owner is None else self.values.index_select(0, self.owner)
@@ -208,24 +212,25 @@ def _on_output(module: nn.Module) -> _Hook:
 
 
 def _is_gated(layer: Layer) -> bool:
-    """Whether inner neurons are products of two halves, or of two modules."""
+    """Whether inner neurons are products (GLU) of two halves of a module's outputs, or of two modules."""
     inner = sum(outputs(layer.part(name)) for name in layer.pattern.inner)
     return inner == 2 * inputs(layer.part(layer.pattern.outer))
 
 
 def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
-    """What the units' values mean for the parameters that make their outputs (arXiv 2302.03241, section 4.2).
+    """Converts values of units to values of the parameters that compute their outputs (arXiv 2302.03241, section 4.2).
 
-    A head owns its rows of query, key and value (weights and biases) and its columns of the attention's last weight; an
-    inner neuron its rows of the layers that make it, an output neuron those of the last. Where several heads share a
-    key and value head, that gets the largest of their values. Embeddings, norms and the LM head belong to no unit.
+    A head owns its rows of query, key and value (weights and biases) and its columns of the attention's last weight. An
+    inner neuron owns its rows of the layers that compute it, and an output neuron its row of the last layer. If several
+    heads share a key and value head, it gets the largest of their values. Embeddings, norms and the LM head belong to
+    no unit.
 
     Args:
-        model: whose parameters.
-        values: for example importances.
+        model: the model with the parameters.
+        values: values of units, such as importances.
 
     Returns:
-        By the parameter's name in the model, fp32, of a shape that broadcasts to the parameter's.
+        Values by parameter name, fp32, in a shape that broadcasts to the parameter's.
     """
     by_name: dict[str, Tensor] = {}
     for number, layer in enumerate(layers_of(model)):
@@ -235,7 +240,7 @@ def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
             _rows(by_name, layer, pattern.query, head.repeat_interleave(width).repeat(3))
         else:
             for name in (pattern.query, pattern.key, pattern.value):
-                heads = outputs(layer.part(name)) // width  # fewer than queries where they share
+                heads = outputs(layer.part(name)) // width  # fewer than query heads if they are shared
                 _rows(by_name, layer, name, head.view(heads, -1).amax(1).repeat_interleave(width))
         weight = f"{layer.name}.{pattern.attention_out}.weight"
         by_name[weight] = _across(layer.part(pattern.attention_out), head.repeat_interleave(width), rows=False)
@@ -246,7 +251,7 @@ def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
 
 
 def _rows(by_name: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -> None:
-    """A value for each output of a linear layer."""
+    """Adds a value for each output of a linear layer, for its weight and bias."""
     module = layer.part(name)
     by_name[f"{layer.name}.{name}.weight"] = _across(module, values, rows=True)
     if module.bias is not None:
@@ -254,5 +259,5 @@ def _rows(by_name: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -
 
 
 def _across(module: Any, values: Tensor, rows: bool) -> Tensor:
-    """Values by output (rows) or input of a linear layer, to broadcast to its weight. GPT-2's is transposed."""
+    """Reshapes values per output (rows) or per input of a linear layer, so that they broadcast to its weight."""
     return values[:, None] if rows != is_transposed(module) else values[None, :]

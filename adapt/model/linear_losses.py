@@ -1,9 +1,9 @@
-"""Cross entropy of a linear layer's outputs and their divergence from another layer's, for some rows at a time.
+"""Computes cross entropy and divergence of a linear layer's outputs in pieces of some rows at a time.
 
-The scores of a large vocabulary are therefore never in memory as a whole. Gradients are computed together with the
-loss, while the scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel, arXiv
-2410.10989), so nothing is computed twice. This happens before the loss scale of fp16 is applied, so in fp16 each row of
-a product gets a scale of its own. The divergence serves to distil models with large vocabularies.
+So the scores of a large vocabulary are never all in memory. Gradients are computed together with the loss, while the
+scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel, arXiv 2410.10989), so
+nothing is computed twice. This happens before the loss scale of fp16 is applied, so in fp16 each row of a product has
+its own scale. The divergence is used to distil models with large vocabularies.
 """
 
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 PIECE_BYTES = 256 * 2**20
-"""Scores that stand in memory at once [bytes of fp32]."""
+"""Size of a piece: the scores that are in memory at once [bytes of fp32]."""
 BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
-"""The part of these that is worked on at once [bytes of fp32], by device: on a CPU, what its caches hold."""
+"""Part of a piece that is processed at once [bytes of fp32], by device. On a CPU it fits into the caches."""
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses of `hidden @ weight.T + bias` against targets, and their sum.
+    """Computes the cross entropy of `hidden @ weight.T + bias` against targets.
 
     Args:
         hidden: [T, H].
@@ -28,7 +28,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, ta
         targets: int64 [T].
 
     Returns:
-        The sum of the losses [nats], float32 scalar, and each of them, float32 [T], without gradient.
+        The sum of the losses [nats], float32 scalar, and the loss of each target, float32 [T], without gradient.
     """
     total, losses = _LinearCrossEntropy.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]
     return total, losses
@@ -49,7 +49,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ]
         with torch.autocast(device, enabled=False):
             for begin, end in pieces(len(targets), len(weight), PIECE_BYTES):
-                errors = states[begin:end] @ matrix.T  # scores, until their errors take their place
+                errors = states[begin:end] @ matrix.T  # these are the scores; they are overwritten by their errors
                 if dtype == torch.float16:
                     errors = errors.float()  # see `product`
                 for first, last in pieces(end - begin, len(weight), BLOCK_BYTES[device]):
@@ -79,24 +79,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return None if hidden is None else hidden.to(context.dtype), weight, bias, None
 
 
-def _errors(scores: Tensor, bias: Tensor | None, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses [rows], and the probabilities less the targets [rows, V], both fp32. One exponential a score."""
+def _errors(scores: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes losses [rows], and probabilities minus targets [rows, V], both fp32, with one exponential per score."""
     scores = scores.float() if bias is None else scores + bias.float()
-    losses = scores.amax(1, keepdim=True) - scores.gather(1, wanted)
+    losses = scores.amax(1, keepdim=True) - scores.gather(1, targets)
     errors = scores.softmax(1)
-    losses -= errors.amax(1, keepdim=True).log()  # the largest probability is 1 / V at least
-    errors.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=errors.dtype))
+    losses -= errors.amax(1, keepdim=True).log()  # the largest probability is at least 1 / V
+    errors.scatter_add_(1, targets, torch.full_like(targets, -1.0, dtype=errors.dtype))
     return losses.squeeze(1), errors
 
 
 def product(errors: Tensor, factor: Tensor) -> Tensor:
-    """`errors @ factor` in the factor's precision.
+    """Computes `errors @ factor` in the factor's precision.
 
-    fp16 has no numbers below 6e-8, and most probabilities of a large vocabulary are smaller; nor any above 65504. So
-    there every row is scaled to where its products must fit, and they are scaled back in fp32.
+    fp16 has no numbers below 6e-8, although most probabilities of a large vocabulary are smaller, and none above 65504.
+    So with fp16 each row is scaled such that its products fit, and the products are scaled back in fp32.
 
     Args:
-        errors: [rows, N], fp32 where the factor is fp16.
+        errors: [rows, N]; fp32 if the factor is fp16.
         factor: [N, columns].
     """
     if factor.dtype != torch.float16:
@@ -113,7 +113,7 @@ def _scalable(dtype: torch.dtype) -> torch.dtype:
 
 
 def pieces(rows: int, vocabulary: int, size: int) -> list[tuple[int, int]]:
-    """Rows [begin, end) whose scores fit `size` [bytes of fp32], of about equal number."""
+    """Divides rows into pieces [begin, end) of about equal length, whose scores fit into `size` [bytes of fp32]."""
     most = max(1, size // (4 * vocabulary))
     count = -(-rows // most)
     ends = [rows * (number + 1) // count for number in range(count)]
@@ -121,11 +121,11 @@ def pieces(rows: int, vocabulary: int, size: int) -> list[tuple[int, int]]:
 
 
 DIVERGENCE_PIECE_BYTES = 64 * 2**20
-"""Scores of each of the two layers that stand in memory at once [bytes of fp32]."""
+"""Scores of each of the two layers that are in memory at once [bytes of fp32]."""
 
 
 class LinearScores(NamedTuple):
-    """Scores that are not computed yet: states @ weight.T + bias."""
+    """The factors of scores states @ weight.T + bias, which are computed piece by piece."""
 
     states: Tensor
     """[T, H]."""
@@ -135,17 +135,19 @@ class LinearScores(NamedTuple):
     """[V]."""
 
     def rows(self, begin: int, end: int) -> Tensor:
-        """Some of the scores, fp32 [rows, V], computed in the precision of the pass."""
+        """Computes the scores of some rows, fp32 [rows, V], in the precision of the factors."""
         return linear(self.states[begin:end], self.weight, self.bias).float()
 
 
 def linear_divergence(scores: LinearScores, wanted: LinearScores, temperature: float) -> Tensor:
-    """T^2 KL(softmax(wanted / T) || softmax(scores / T)), summed over rows (Hinton et al. 2015, arXiv 1503.02531).
+    """Computes T^2 KL(softmax(wanted / T) || softmax(scores / T)), summed over rows.
+
+    This is the distillation loss of Hinton et al. 2015 (arXiv 1503.02531).
 
     Args:
-        scores: of the model that learns; gradients flow to all of its tensors.
-        wanted: of the model that is learnt from; none flow there.
-        temperature: T. The factor T^2 keeps the size of gradients what it is at T = 1.
+        scores: of the student; gradients flow to all of its tensors.
+        wanted: of the teacher, without gradients.
+        temperature: T. The factor T^2 keeps gradients as large as at T = 1.
 
     Returns:
         The sum [nats], float32 scalar.
@@ -162,10 +164,10 @@ class _LinearDivergence(torch.autograd.Function):
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         own = LinearScores(states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-        theirs = LinearScores(*(None if each is None else each.to(dtype) for each in wanted))  # type: ignore[arg-type]
+        theirs = LinearScores(*(None if part is None else part.to(dtype) for part in wanted))  # type: ignore[arg-type]
         needs = context.needs_input_grad[:3]
         tensors = zip((states, weight, bias), needs, strict=True)
-        grads = [torch.zeros_like(each, dtype=torch.float32) if need else None for each, need in tensors]  # type: ignore[arg-type]
+        grads = [torch.zeros_like(part, dtype=torch.float32) if need else None for part, need in tensors]  # type: ignore[arg-type]
         total = torch.zeros((), device=states.device)
         with torch.autocast(device, enabled=False):
             for begin, end in pieces(len(states), len(weight), DIVERGENCE_PIECE_BYTES):
@@ -181,11 +183,11 @@ class _LinearDivergence(torch.autograd.Function):
                 if grads[2] is not None:
                     grads[2] += errors.sum(0)
         context.save_for_backward(*grads)
-        context.dtypes = [None if each is None else each.dtype for each in (states, weight, bias)]
+        context.dtypes = [None if part is None else part.dtype for part in (states, weight, bias)]
         return total
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = zip(context.saved_tensors, context.dtypes, strict=True)
-        own = [None if each is None else each.mul_(gradient).to(dtype) for each, dtype in saved]
+        own = [None if part is None else part.mul_(gradient).to(dtype) for part, dtype in saved]
         return *own, None, None

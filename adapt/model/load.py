@@ -1,8 +1,8 @@
-"""Loads models, and refuses checkpoints that would train without being what they claim to be.
+"""Loads models, and refuses checkpoints that are incomplete or do not fit their config.json.
 
 `load_model` loads a language model with its head. `load_base` loads any encoder or decoder without its head, for its
-hidden states. For a model with additions, the architecture is built, the additions are attached, and every weight gets
-its value.
+hidden states. For a model with additions, the architecture is built first, then the additions are attached, and then
+the weights are read.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ def load_model(
     attention_dropout: float | None = None,
     domain: str | None = None,
 ) -> PreTrainedModel:
-    """Load a language model with its head, complete and from safetensors only.
+    """Loads a language model with its head, from safetensors only, and checks that it is complete.
 
     Args:
         folder: folder of the model.
-        causal: it is to predict next tokens, and not masked ones.
+        causal: whether the model must predict next tokens; otherwise it must predict masked tokens.
         trust_remote_code: run code that comes with the checkpoint.
-        attention_dropout: of the attention weights; None keeps the model's own.
-        domain: whose parts are to be used, where the model has some for each domain; None takes the domain that it
-            learnt last. See `adapt.model.additions.domain_modules`.
+        attention_dropout: dropout of the attention weights; None keeps the model's own.
+        domain: the domain to use, if the model has separate parts for domains; None uses the domain learnt last. See
+            `adapt.model.additions.domain_modules`.
 
     Returns:
-        The model in evaluation mode, on the CPU, its weights in fp32 whatever they are stored as, with the additions
-        that its config.json names (`adapt.model.additions`). Its attention keeps packed documents apart.
+        The model in evaluation mode, on the CPU, in fp32, with the additions in its config.json
+        (`adapt.model.additions`). Its attention keeps packed documents isolated from each other.
 
     Raises:
-        ModelError: a decoder where an encoder is needed or the other way round, an architecture whose attention cannot
-            be kept inside documents, unreadable weights, weights that are missing or of another shape (transformers
-            would fill those with random numbers and go on) or not finite, or no parts for that domain.
+        ModelError: the model is a decoder and an encoder is needed, or the other way round; its attention cannot keep
+            packed documents isolated; its weights are unreadable, missing, of another shape (transformers would fill
+            those with random numbers) or not finite; or it has no parts for the domain.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
@@ -72,15 +72,15 @@ def load_model(
 
 
 def check_loads(folder: Path, causal: bool | None, trust_remote_code: bool = False) -> None:
-    """Refuses a model that `load_model` would refuse, as far as that can be known without reading its weights.
+    """Refuses a model that `load_model` would refuse, as far as this can be checked without reading its weights.
 
     Args:
-        folder: as of `load_model`.
-        causal: as of `load_model`; None for what the model was made for.
-        trust_remote_code: as of `load_model`.
+        folder: see `load_model`.
+        causal: see `load_model`; None for the objective that the architecture was built for.
+        trust_remote_code: see `load_model`.
 
     Raises:
-        ModelError: as `load_model`.
+        ModelError: see `load_model`.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, is_decoder(config) if causal is None else causal, folder)
@@ -89,12 +89,12 @@ def check_loads(folder: Path, causal: bool | None, trust_remote_code: bool = Fal
 
 
 def model_class(config: PreTrainedConfig) -> Any:
-    """What transformers loads and builds a model of this kind with."""
+    """Returns the auto class with which transformers loads and builds a model with this config."""
     return AutoModelForCausalLM if is_decoder(config) else AutoModelForMaskedLM
 
 
 def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> None:
-    """Refuse decoders for masked language modelling, and all but them for the causal one."""
+    """Refuses decoders for masked language modelling, and everything but decoders for causal language modelling."""
     named = (config.architectures or [config.model_type])[0]
     if causal and not is_decoder(config):
         raise not_a_decoder(named, folder)
@@ -106,10 +106,12 @@ def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> Non
 def read_weights(
     kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A model in fp32, from safetensors only, and transformers' report of what was missing or of another shape.
+    """Reads a model in fp32, from safetensors only, and returns it with transformers' report of faulty weights.
+
+    The report lists weights that are missing or have another shape.
 
     Args:
-        kind: the class, or one of transformers' auto classes.
+        kind: the class of the model, or one of transformers' auto classes.
         folder: of the model.
         config: the model's.
         trust_remote_code: run code that comes with the checkpoint.
@@ -130,7 +132,7 @@ def read_weights(
 def _read_plain(
     kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A model without additions of ours, as `read_weights` returns it."""
+    """Reads a model without additions; see `read_weights`."""
     with quiet():
         try:
             model, report = kind.from_pretrained(
@@ -140,16 +142,16 @@ def _read_plain(
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=True,  # reported, with the names
+                ignore_mismatched_sizes=True,  # they are in the report, with their names
                 output_loading_info=True,
             )
-        except Exception as error:  # transformers raises many kinds, according to what is wrong with the files
+        except Exception as error:  # transformers raises many types of errors, depending on the fault
             raise unloadable("model", folder, error) from error
     return model, report
 
 
 def check_weight_files(folder: Path) -> None:
-    """Open every weights file, which checks its header against its length, so that an error can name the file."""
+    """Opens every weights file, which checks its header against its length, so that an error can name the file."""
     for file in weight_files(folder):
         if file.suffix != ".safetensors":
             continue
@@ -163,7 +165,7 @@ def check_weight_files(folder: Path) -> None:
 def check_complete(
     missing: Iterable[str], mismatched: Iterable[tuple[str, torch.Size, torch.Size]], folder: Path
 ) -> None:
-    """Refuse a checkpoint that does not give every weight its value. Tied weights count as given."""
+    """Refuses a checkpoint that lacks weights or has weights of another shape. Tied weights do not count as missing."""
     if absent := sorted(missing):
         raise no_head(str(folder), absent)
     if wrong := sorted(f"{name} {tuple(stored)} instead of {tuple(wanted)}" for name, stored, wanted in mismatched):
@@ -174,20 +176,22 @@ def check_complete(
 
 
 UNUSED = "pooler."
-"""Weights that some architectures have for a task of their pre-training; no state depends on them."""
+"""Part of the names of weights that hidden states do not depend on, such as those of next-sentence prediction."""
 _LENGTHS = 3, 5
 _TOLERANCE = 1e-4
 
 
 def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
-    """A model in evaluation mode on the CPU, in fp32, whose attention keeps packed documents apart.
+    """Loads a model without its head, in evaluation mode, on the CPU, in fp32.
+
+    Its attention keeps packed documents isolated from each other.
 
     Args:
         folder: of the model.
         trust_remote_code: run code that comes with the checkpoint.
 
     Raises:
-        ModelError: it cannot be read, lacks weights, or its attention cannot be kept inside documents.
+        ModelError: the model cannot be read, lacks weights, or its attention cannot keep packed documents isolated.
     """
     config = load_config(folder, trust_remote_code)
     if getattr(config, "is_encoder_decoder", False):
@@ -196,24 +200,24 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     missing = [name for name in report["missing_keys"] if UNUSED not in name]
     check_complete(missing, report["mismatched_keys"], folder)
     model: PreTrainedModel = loaded.eval()
-    with without_sets(model):  # some change attention, which transformers' own does not know
+    with without_sets(model):  # some sets change attention, so outputs would differ from transformers' own attention
         _keep_apart(model)
     return model
 
 
 @torch.no_grad()
 def _keep_apart(model: Any) -> None:
-    """Switches attention, and compares the states of two documents, together and alone."""
+    """Switches the attention, and checks that two packed documents have the same states as each one separately."""
     middle = int(model.config.vocab_size) // 2
     documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
-    expected = torch.cat([model(input_ids=each[None]).last_hidden_state[0] for each in documents])
+    expected = torch.cat([model(input_ids=document[None]).last_hidden_state[0] for document in documents])
     try:
         with quiet(), attention.noting_calls() as callers:
             model.set_attn_implementation(attention.NAME)
-            found = last_hidden_state(model, Packed.joined(*map(Packed.single, documents)))
-    except (TypeError, ValueError, NotImplementedError) as error:  # what it asks for is not there
+            packed = last_hidden_state(model, Packed.joined(*map(Packed.single, documents)))
+    except (TypeError, ValueError, NotImplementedError) as error:  # the model needs a feature that attention lacks
         raise _not_apart(model) from error
-    is_close = torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max()))
+    is_close = torch.allclose(packed, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max()))
     if not callers or not is_close:
         raise _not_apart(model)
 
@@ -228,23 +232,26 @@ def _not_apart(model: PreTrainedModel) -> ModelError:
 def read_with_additions(
     kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A model in fp32 in evaluation mode, and what was missing or of another shape.
+    """Reads a model with additions in fp32, and returns it in evaluation mode with a report of faulty weights.
+
+    The report lists weights that are missing or have another shape.
 
     Args:
-        kind: the class, or one of transformers' auto classes. One without a head leaves out the head's weights.
-        folder: of the model, its files checked.
+        kind: the class of the model, or one of transformers' auto classes. A class without a head ignores the head's
+            weights.
+        folder: of the model; its files must be checked.
         config: the model's.
         trust_remote_code: run code that comes with the checkpoint.
 
     Raises:
-        ModelError: an addition is not known, or there are weights that belong to nothing.
+        ModelError: an addition is unknown, or a weight belongs to no part of the model.
     """
     model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
     attach_additions(model, config)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     files = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
     stored = {name: tensor for file in files for name, tensor in load_file(file).items()}
-    if model.base_model is model:  # it has no head, and its names lack a prefix
+    if model.base_model is model:  # a model without a head has no prefix in its names
         prefix = f"{model.base_model_prefix}."
         stored = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
     if unknown := sorted(stored.keys() - shapes.keys()):

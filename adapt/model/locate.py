@@ -1,7 +1,7 @@
 """Finds a checkpoint on disk or on the Hugging Face Hub, and lists its files.
 
-Folders, files and addresses that are not a model are refused with an error that names what they are. This module
-imports neither torch nor transformers, because a job whose work is finished must start at once.
+Folders, files and addresses that are not a model are refused with an error that says what they are. This module imports
+neither torch nor transformers, so that a job whose stages are all finished starts quickly.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = (*VOCABULARIES, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt")
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Variables that keep the Hugging Face libraries from the network."""
+"""Environment variables that keep the Hugging Face libraries off the network."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A checkpoint on disk: what Ray tasks and workers are told about the model to use."""
+    """A checkpoint on disk, as it is passed to Ray tasks and workers."""
 
     model: Path
-    """Folder of config and weights."""
+    """Folder with config.json and weights."""
     tokenizer: Path
-    """Folder of the tokenizer; usually the same."""
+    """Folder of the tokenizer; usually the same as the model's."""
     trust_remote_code: bool = False
 
 
 def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
-    """The folder that holds a checkpoint, downloaded if need be.
+    """Returns the folder of a checkpoint, which is downloaded if necessary.
 
     Args:
-        path: `demo:bert-tiny`, a folder, or a Hugging Face id. A folder goes before an id of the same name.
+        path: `demo:bert-tiny`, a folder, or a Hugging Face id. A folder takes precedence over an id of the same name.
         revision: branch, tag or commit of a Hugging Face id.
-        weights: False for a tokenizer alone, which needs no config and no weights.
+        weights: False to locate only a tokenizer, which needs no config.json and no weights.
 
     Returns:
-        An absolute path. What is in the Hugging Face cache already is taken from there without asking the network.
+        An absolute path. A checkpoint in the Hugging Face cache is used without any access to the network.
 
     Raises:
-        ModelError: nothing there, nothing to be had from the network, or no weights in safetensors.
+        ModelError: the checkpoint does not exist, cannot be downloaded, or has no weights in safetensors.
     """
     if path.startswith("demo:"):
         return demo_checkpoint(path)
@@ -72,7 +72,7 @@ def looks_local(path: str) -> bool:
 
 
 def from_hub(name: str, revision: str, weights: bool) -> Path:
-    """Finds a Hugging Face id: in the local cache if that is complete, else over the network."""
+    """Returns the folder of a Hugging Face id: from the local cache if it is complete, or else from the network."""
     try:
         return snapshot(name, revision, weights, cache_only=True)
     except Exception:  # not in the cache, or not all of it
@@ -81,25 +81,25 @@ def from_hub(name: str, revision: str, weights: bool) -> Path:
         return snapshot(name, revision, weights, cache_only=False)
     except ModelError:
         raise
-    except Exception as error:  # the client's own, the HTTP library's, and plain OSErrors and ValueErrors
+    except Exception as error:  # errors of the client, of the HTTP library, OSErrors and ValueErrors
         raise refusal(name, revision, error) from error
 
 
 def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
-    """The checked folder of a Hugging Face id, with the files that are needed and no others."""
+    """Downloads the files of a Hugging Face id that are needed, and no others. Returns their folder after a check."""
     from huggingface_hub import snapshot_download
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
-    wanted = [*model, *TOKENIZER, ADAPTER, MODULES, "*.py"]  # the code is run only under model.trust_remote_code
+    patterns = [*model, *TOKENIZER, ADAPTER, MODULES, "*.py"]  # code only runs with model.trust_remote_code
     folder = snapshot_download(
-        name, revision=revision, allow_patterns=wanted, ignore_patterns=["*/*"], local_files_only=cache_only
+        name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"], local_files_only=cache_only
     )
     require(Path(folder), weights, name)
     return Path(folder)
 
 
 def refusal(name: str, revision: str, error: Exception) -> ModelError:
-    """Say in the user's words why a Hugging Face id could not be had."""
+    """Returns an error that says why a Hugging Face id could not be downloaded, and what the user can do."""
     kind = type(error).__name__
     if kind in ("RepositoryNotFoundError", "HFValidationError"):
         return ModelError(
@@ -129,7 +129,13 @@ def refusal(name: str, revision: str, error: Exception) -> ModelError:
 
 
 def require(folder: Path, weights: bool, name: str = "") -> None:
-    """Check that a folder holds what is asked of it. `name` is what the user calls it, where that is not the folder."""
+    """Checks that a folder has a complete model, or a tokenizer.
+
+    Args:
+        folder: the folder.
+        weights: whether a model is needed; otherwise a tokenizer is enough.
+        name: the user's name for it, for error messages; the folder by default.
+    """
     if not folder.is_dir():
         raise mistaken_file(folder)
     if weights:
@@ -139,15 +145,15 @@ def require(folder: Path, weights: bool, name: str = "") -> None:
 
 
 def model_files(folder: Path, name: str = "") -> list[Path]:
-    """Everything in a folder that determines what the model computes, sorted by name.
+    """Lists all files in a folder that determine the model's outputs, sorted by name.
 
     Args:
         folder: a model folder.
-        name: what the user calls it, for the error messages.
+        name: the user's name for it, for error messages; the folder by default.
 
     Returns:
-        config.json, the weights in safetensors (all shards and their index), the tokenizer's files and, where
-        config.json names code of its own, that code.
+        config.json, the weights in safetensors (all shards and their index), the tokenizer's files and, if config.json
+        refers to Python code in the folder, this code.
 
     Raises:
         ModelError: config.json, the weights or one of their shards is missing.
@@ -161,7 +167,7 @@ def model_files(folder: Path, name: str = "") -> list[Path]:
 
 
 def weight_files(folder: Path, name: str = "") -> list[Path]:
-    """The weights in safetensors: one file, or an index and its shards. Read as transformers chooses them."""
+    """Lists the weights in safetensors: one file, or an index and its shards, chosen in the order of transformers."""
     name = name or str(folder)
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
@@ -175,7 +181,7 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
 
 
 def no_safetensors(folder: Path, name: str) -> ModelError:
-    """The error for weights that are absent or stored as pickle, which can run code when read."""
+    """Returns the error for weights that are absent or stored as pickle, which can run code when read."""
     pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
     if named := sorted(file.name for file in folder.glob("*.safetensors")):
         return ModelError(
@@ -194,42 +200,43 @@ def no_safetensors(folder: Path, name: str) -> ModelError:
 
 
 def no_head(name: str, absent: Sequence[str]) -> ModelError:
-    """The error for a model without (all of) the head that predicts tokens.
+    """Returns the error for a model without a complete language-model head, which predicts tokens.
 
     Args:
         name: of the model.
-        absent: names of weights that are not there.
+        absent: names of the missing weights.
     """
     return ModelError(
         f"{name} lacks weights of its language model: {listed(absent)}",
-        "use a checkpoint that was saved with its language-model head (not a bare encoder or a classifier)",
+        "use a checkpoint that was saved with its language-model head (not a bare encoder or a classifier); for an"
+        " embedding model, adapt the encoder that it was made from, then train the embedding model again",
     )
 
 
 def listed(names: Sequence[str]) -> str:
-    """Five of the names, and how many more there are."""
+    """Formats the first five names, and the number of further ones."""
     more = len(names) - 5
     return ", ".join(names[:5]) + (f" and {more} more" if more > 0 else "")
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The files of a folder's tokenizer, with its code if it has its own, sorted by name; empty where it has none."""
+    """Lists the files of a folder's tokenizer, including its own code if it has any, sorted by name."""
     code = _code(folder, folder / TOKENIZER_CONFIG)
     return sorted({*code, *(file for pattern in TOKENIZER for file in folder.glob(pattern))})
 
 
 def _code(folder: Path, config: Path) -> list[Path]:
-    """The code in a folder, where a config names some."""
+    """Lists the Python files in a folder, if a config refers to code."""
     return list(folder.glob("*.py")) if config.is_file() and "auto_map" in read_json(config) else []
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds a vocabulary, and not just settings for one."""
+    """Whether a folder has the vocabulary of a tokenizer, and not just its settings."""
     return any(any(folder.glob(pattern)) for pattern in VOCABULARIES)
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON file that must hold an object."""
+    """Reads a JSON file that must contain an object."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -240,7 +247,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 ADAPTER, MODULES = "adapter_config.json", "modules.json"
-"""What PEFT's adapters, and models of sentence-transformers, have beside their weights."""
+"""Files by which PEFT adapters, and models of sentence-transformers, are recognized."""
 _OTHERS = {
     "*.gguf": "GGUF, which is made for llama.cpp",
     "*.onnx": "ONNX",
@@ -250,14 +257,14 @@ _OTHERS = {
     "*.pth": "a pickle, which is not read because it can run code",
     "*.pt": "a pickle, which is not read because it can run code",
 }
-"""Forms of weights that are not read here."""
+"""Weight formats that are not read, by file pattern."""
 _IN_HUB = re.compile(
     r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)(?:/(?:tree|blob|resolve)/([^/?#]+))?"
 )
 
 
 def mistaken_address(path: str) -> ModelError | None:
-    """The error for the address of a page in place of a Hugging Face id; None for anything else."""
+    """Returns the error for the address of a web page instead of a Hugging Face id; None for anything else."""
     if found := _IN_HUB.match(path):
         revision = f" and model.revision to {found[2]}" if found[2] and found[2] != "main" else ""
         return ModelError(f"model.path is {path}, the address of a page", f"set model.path to {found[1]}{revision}")
@@ -270,7 +277,7 @@ def mistaken_address(path: str) -> ModelError | None:
 
 
 def mistaken_file(file: Path) -> ModelError:
-    """The error for a file in place of the folder of a model."""
+    """Returns the error for a file instead of the folder of a model."""
     if file.suffix in (".zip", ".tar", ".gz", ".tgz"):
         return ModelError(f"{file} is an archive", "unpack it, and give the folder that holds the model's config.json")
     if file.suffix == ".gguf":
@@ -282,14 +289,14 @@ def mistaken_file(file: Path) -> ModelError:
 
 
 def mistaken_folder(folder: Path, name: str) -> ModelError | None:
-    """The error for a folder that has no config.json, or no weights in safetensors, and is something that is known.
+    """Returns the error for a folder that is not a model, if its content is recognized as something else.
 
     Args:
-        folder: without one of the two.
-        name: what the user calls it.
+        folder: a folder without config.json, or without weights in safetensors.
+        name: the user's name for it.
 
     Returns:
-        None where it is nothing that is known.
+        The error; None if the content is not recognized.
     """
     if not any(folder.iterdir()):
         return ModelError(f"{name} is an empty folder", "correct model.path, or copy the model there again")
@@ -313,7 +320,7 @@ def mistaken_folder(folder: Path, name: str) -> ModelError | None:
 
 
 def other_form(folder: Path, name: str) -> ModelError | None:
-    """The error for a folder whose weights are in a form that is not read here; None where there are none."""
+    """Returns the error for a folder with weights in a format that is not read; None if it has no such files."""
     for pattern, form in _OTHERS.items():
         if files := sorted(file.name for file in folder.glob(pattern)):
             return ModelError(f"{name} has no weights in safetensors (found: {files[0]}, {form})", _ORIGINAL)
@@ -337,7 +344,7 @@ def _adapter(folder: Path, name: str) -> ModelError:
 
 
 def _transformer_of(folder: Path) -> Path | None:
-    """Where the transformer of a model of sentence-transformers lies, if in a folder of its own."""
+    """Returns the subfolder with the transformer of a sentence-transformers model; None if there is no subfolder."""
     for module in _read(folder / MODULES, list):
         path = str(module.get("path", "")) if isinstance(module, dict) else ""
         if path and str(module.get("type", "")).endswith("Transformer") and (folder / path / "config.json").is_file():
@@ -346,7 +353,7 @@ def _transformer_of(folder: Path) -> Path | None:
 
 
 def _read(file: Path, kind: type[Any]) -> Any:
-    """The content of a JSON file, empty where it is of another kind."""
+    """Reads a JSON file; returns an empty value if it cannot be read or is not of the expected type."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

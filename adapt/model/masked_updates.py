@@ -1,8 +1,8 @@
-"""Parameters that are trained in part: a mask scales an optimizer's update or the gradient, or some rows are held.
+"""Trains parameters in part: a mask scales their update or gradient, or the first rows of a table are held fixed.
 
-A masked parameter stays where it is, and is trained, tied, sharded, saved and resumed like any other. The layer
-computes with a tensor that is made from the parameter anew in each pass. In a table with held rows, the first rows get
-no gradient while the others learn.
+A masked parameter stays in its module, and is trained, tied, sharded, saved and resumed like any other. In each pass
+the layer computes with a tensor that is derived from the parameter and the mask. In a table with held rows, the first
+rows get no gradient while the others are trained.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PARTS = "weight", "bias"
 
 
 class Mask(nn.Module):
-    """How much of a parameter's training gets through.
+    """Scales the training of a parameter, elementwise.
 
     Args:
-        value: the parameter, where training starts from.
-        keep: in [0, 1], of a shape that broadcasts to the parameter's.
-        target: `update` computes with start + keep * (parameter - start) and hands its gradient to the parameter as it
-            is; `gradient` computes with the parameter and scales its gradient by `keep`.
+        value: the parameter at the start of training.
+        keep: factor of the training, from 0 (fixed) to 1 (free), in a shape that broadcasts to the parameter's.
+        target: `update` computes with start + keep * (parameter - start), and passes the gradient to the parameter
+            unchanged; `gradient` computes with the parameter, and scales its gradient by `keep`.
     """
 
     start: Tensor | None
@@ -37,16 +37,16 @@ class Mask(nn.Module):
     def __init__(self, value: Tensor, keep: Tensor, target: Target) -> None:
         super().__init__()
         start = value.detach().clone() if target == "update" else None
-        # not saved in checkpoints: a run that resumes starts from the same weights
+        # not saved in checkpoints, because a resumed run starts from the same weights
         self.register_buffer("start", start, persistent=False)
         self.register_buffer("keep", keep.to(value), persistent=False)
 
     def now(self, value: Tensor, rows: Tensor | None = None) -> Any:
-        """What a layer computes with.
+        """Returns the tensor that a layer computes with.
 
         Args:
             value: the parameter, or some of its rows.
-            rows: int64, which; None for all.
+            rows: numbers of these rows, int64; None for all.
         """
         keep = self.keep if rows is None else self.keep[rows]
         if self.start is None:
@@ -78,7 +78,7 @@ class _Gradient(torch.autograd.Function):
 
 
 def in_use(module: nn.Module, part: str) -> Any:
-    """The `weight` or `bias` that a layer computes with, masked or not; None where it has none."""
+    """Returns the `weight` or `bias` that a layer computes with, masked or not; None if the layer has none."""
     mask, value = getattr(module, f"{part}_mask", None), getattr(module, part)
     return value if mask is None else mask.now(value)
 
@@ -108,18 +108,18 @@ _MASKED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def set_mask(model: nn.Module, name: str, mask: Mask) -> list[str]:
-    """Masks a parameter in every layer that has it; tied ones share the mask. Layers keep their identity and hooks.
+    """Masks a parameter in every layer that uses it. Tied layers share the mask; layers keep their identity and hooks.
 
     Args:
-        model: before an engine wraps it, or a compiler its layers.
-        name: the parameter's in the model.
-        mask: made of its value.
+        model: the model, before an engine wraps it or its layers are compiled.
+        name: name of the parameter in the model.
+        mask: a mask of the parameter's value.
 
     Returns:
-        All its names in the model.
+        All names of the parameter in the model.
 
     Raises:
-        ModelError: one of its layers is neither linear nor an embedding.
+        ModelError: a layer with this parameter is neither linear nor an embedding.
     """
     value, names = model.get_parameter(name), []
     for layer, module in model.named_modules():
@@ -131,26 +131,26 @@ def set_mask(model: nn.Module, name: str, mask: Mask) -> list[str]:
 
 
 def mask_all(model: nn.Module, held: Mapping[str, Tensor], target: Target = "update") -> dict[str, Mask]:
-    """Masks parameters, each by 1 less how much it is held. Those that are wholly free stay as they are.
+    """Masks parameters with `keep` = 1 - `held`. Parameters that are completely free are not masked.
 
     Args:
-        model: as of `set_mask`.
-        held: in [0, 1], by the parameter's name, of a shape that broadcasts to the parameter's.
-        target: of the masks.
+        model: see `set_mask`.
+        held: by parameter name, from 0 (free) to 1 (fixed), in a shape that broadcasts to the parameter's.
+        target: of the masks; see `Mask`.
 
     Returns:
-        The masks, by all names of what they mask.
+        The masks, by all names of the masked parameters.
     """
     masks: dict[str, Mask] = {}
-    for name, each in held.items():
-        if each.any():
-            mask = Mask(model.get_parameter(name), 1 - each, target)
+    for name, share in held.items():
+        if share.any():
+            mask = Mask(model.get_parameter(name), 1 - share, target)
             masks |= dict.fromkeys(set_mask(model, name, mask), mask)
     return masks
 
 
 def computed_with(state: dict[str, Tensor], masks: Mapping[str, Mask]) -> dict[str, Tensor]:
-    """What layers compute with in place of their masked parameters, in a model's state."""
+    """Replaces masked parameters in a model's state by the tensors that layers compute with."""
     for name, mask in masks.items():
         if name in state:
             state[name] = mask.now(state[name].to(mask.keep.device)).cpu()
@@ -172,20 +172,20 @@ _HELD = "_has_held_rows"
 
 
 def hold_rows(table: nn.Parameter, rows: int) -> None:
-    """Trains a parameter but for its first rows.
+    """Holds the first rows of a parameter fixed while the others are trained.
 
-    No gradient reaches them, and nothing decays in the parameter (`adapt.train.optimizer`). So AdamW leaves them where
-    they are, bit for bit, at any ZeRO stage.
+    They get no gradient, and the parameter has no weight decay (`adapt.train.optimizer`). So AdamW leaves these rows
+    unchanged, bit for bit, at any ZeRO stage.
 
     Args:
         table: [V, ...], before an engine wraps its model.
-        rows: how many stay.
+        rows: number of fixed rows.
     """
 
     def held(gradient: Tensor) -> Tensor:
-        kept = gradient.clone()
-        kept[:rows] = 0
-        return kept
+        cleared = gradient.clone()
+        cleared[:rows] = 0
+        return cleared
 
     table.requires_grad_(True)
     table.register_hook(held)
@@ -193,5 +193,5 @@ def hold_rows(table: nn.Parameter, rows: int) -> None:
 
 
 def has_held_rows(parameter: Tensor) -> bool:
-    """Whether `hold_rows` holds some of its rows."""
+    """Whether `hold_rows` holds some rows of a parameter fixed."""
     return getattr(parameter, _HELD, False)

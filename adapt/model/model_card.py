@@ -1,4 +1,4 @@
-"""Parts of the README.md of any model that is written: its head, how to load it, tables of settings."""
+"""Writes parts of the README.md (model card) of a model: its front matter, how to load it, and tables of settings."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-"""The Hub refuses a card whose base_model is anything but an id, so a folder is named in the text only."""
+"""Pattern of Hugging Face ids. The Hub refuses cards whose base_model is not an id, so folders are left out of it."""
 
 LOADING = """\
 ```python
@@ -18,7 +18,7 @@ tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
 
 LOADING_ADDITIONS = """\
-The model carries {additions} beside its architecture. dontstop attaches them; transformers alone would leave them out.
+The model carries {additions} in addition to its architecture. dontstop attaches them; transformers alone ignores them.
 
 ```python
 from pathlib import Path
@@ -32,14 +32,14 @@ tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
 
 PARTED = """
-It has parts for each of these domains: {names}. `domain` names the one whose parts are used; without it these are of
-the one learnt last. `adapt.model.additions.domain_modules` tells which domain a text is nearest to.
+It has parts for each of these domains: {names}. The argument `domain` selects a domain; the default is the one learnt
+last. `adapt.model.additions.domain_modules` finds the domain that a text is nearest to.
 
 """
 
 
 def loading_code(causal: bool, additions: Sequence[str], domains: Sequence[str] = ()) -> str:
-    """How to load the model in Python."""
+    """Returns the section of the card that shows how to load the model in Python."""
     if additions:
         chosen = f", domain={domains[-1]!r}" if domains else ""
         code = LOADING_ADDITIONS.format(additions=", ".join(additions), causal=causal, chosen=chosen)
@@ -48,24 +48,29 @@ def loading_code(causal: bool, additions: Sequence[str], domains: Sequence[str] 
 
 
 def front_matter(base_model: str, task: str) -> str:
-    """The lines between the dashes; the task is a pipeline tag of the Hub."""
+    """Returns the lines between the dashes of a card.
+
+    Args:
+        base_model: id or folder of the model that was trained further.
+        task: a pipeline tag of the Hub.
+    """
     base = [f"base_model: {json.dumps(base_model)}"] if HUB_ID.fullmatch(base_model) else []
     tags = [f"- {tag}" for tag in (task, "domain-adaptation", "dontstop")]
     return "\n".join([*base, "library_name: transformers", f"pipeline_tag: {task}", "tags:", *tags])
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Names and values as a table."""
+    """Formats names and values as a Markdown table."""
     return table(("name", "value"), list(values.items()))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table."""
+    """Formats rows as a Markdown table."""
     lines = [header, ["---"] * len(header), *([cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cell(value: Any) -> str:
-    """A value in a table: large whole numbers in groups of three digits, and nothing that would end the cell."""
+    """Formats a value for a table cell: integers in groups of three digits, with `|` and line ends escaped."""
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")

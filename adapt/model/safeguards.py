@@ -1,11 +1,10 @@
 """Safeguards around transformers: no output, one thread at a time, and no weights that are nan or infinite.
 
 - `quiet` keeps transformers from writing to the terminal. Problems are raised as errors instead.
-- `one_at_a_time` lets one thread at a time build a model. While transformers loads a model, it switches off torch's
-  initialization for the whole process and ties weights by names that it stores there. A second thread would get a model
-  that lacks weights, or one whose random weights were never drawn. Stages that run in parallel are threads of one
-  process.
-- `check_finite` names weights that are nan or infinite. One such weight makes every loss of a model nan.
+- `one_at_a_time` lets one thread at a time build a model. While transformers loads a model, it disables torch's
+  initialization and stores names of tied weights for the whole process. A second thread would get a model with missing
+  or uninitialized weights, and stages that run in parallel are threads of one process.
+- `check_finite` refuses weights that are nan or infinite. A single one makes every loss of a model nan.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from adapt.support.errors import ModelError
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' log lines and progress bars inside the block, and put back what was set before."""
+    """Silences transformers' log lines and progress bars inside the block, and restores its settings afterwards."""
     level = logging.get_verbosity()
     hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
     logging.set_verbosity(ERROR)
@@ -44,12 +43,12 @@ _BUILDING = RLock()
 
 
 def one_at_a_time(build: Callable[P, T]) -> Callable[P, T]:
-    """A function that builds models, made to wait until no other thread does."""
+    """Decorates a function that builds models, so that it waits until no other thread runs such a function."""
 
     @wraps(build)
-    def waiting(*given: P.args, **named: P.kwargs) -> T:
+    def waiting(*arguments: P.args, **named: P.kwargs) -> T:
         with _BUILDING:
-            return build(*given, **named)
+            return build(*arguments, **named)
 
     return waiting
 
@@ -58,22 +57,22 @@ AGAIN = "copy or download the model again; if you trained it, take an earlier ch
 
 
 def check_finite(tensor: Tensor, name: str, of: str, fix: str = AGAIN) -> None:
-    """Refuses a tensor with a value that is nan or infinite. It reads the tensor once, and makes no copy of it.
+    """Refuses a tensor with a value that is nan or infinite. It reads the tensor once, without a copy.
 
     Args:
-        tensor: of any type; whole numbers are always finite.
+        tensor: of any type; integers are always finite.
         name: of the tensor.
         of: the model or file that it belongs to, for the message.
-        fix: what to do about it.
+        fix: advice for the user.
 
     Raises:
-        ModelError: names the tensor, and how many of its values are not finite.
+        ModelError: some values are not finite. The error names the tensor, and the number of these values.
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return
-    ends = torch.stack(torch.aminmax(tensor.detach()))  # both are nan where a value is
+    ends = torch.stack(torch.aminmax(tensor.detach()))  # both are nan if any value is
     if ends.isfinite().all():
         return
     wrong, count = {"nan": tensor.isnan().sum(), "infinite": tensor.isinf().sum()}, tensor.numel()
-    told = " and ".join(f"{int(number):,} {kind}" for kind, number in wrong.items() if number)
-    raise ModelError(f"{of}: the tensor {name} has values that are not finite: {told} of {count:,}", fix)
+    numbers = " and ".join(f"{int(number):,} {kind}" for kind, number in wrong.items() if number)
+    raise ModelError(f"{of}: the tensor {name} has values that are not finite: {numbers} of {count:,}", fix)

@@ -1,4 +1,4 @@
-"""Save a model as a Hugging Face folder: one without additions can be loaded with transformers alone."""
+"""Saves a model as a Hugging Face folder. If it has no additions, transformers alone can load it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def save_model(
     max_shard_size: str = "5GB",
     resize: Callable[[Any], None] = lambda config: None,
 ) -> None:
-    """Write config.json, model.safetensors and the tokenizer.
+    """Writes config.json, model.safetensors and the tokenizer.
 
     Args:
         config_folder: a folder with the config.json of the model, usually the one it was loaded from.
-        state_dict: the weights, from any device and in any type. Of tied weights one name is enough.
+        state_dict: the weights, from any device and in any type. For tied weights, one name is enough.
         tokenizer: the model's tokenizer.
-        folder: where to write. The caller makes it atomic.
+        folder: folder to write. The caller must make this atomic.
         trust_remote_code: run code that comes with the checkpoint.
         max_shard_size: larger models are split into files of this size.
-        resize: changes the config where the model has another size or other additions than that one says.
+        resize: changes the config in place, if the model's size or additions differ from that config.json.
 
     Raises:
         ModelError: the weights are not those of the model that config.json describes, or are not finite.
@@ -44,23 +44,23 @@ def save_model(
     config = load_config(config_folder, trust_remote_code)
     resize(config)
     with quiet():
-        with torch.device("meta"):  # only its names, shapes and ties are wanted
+        with torch.device("meta"):  # only its names, shapes and ties are needed
             model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
             attach_additions(model, config)
         plain = {name: tensor.detach().cpu() for name, tensor in state_dict.items()}
-        weights = {name: each.float() if each.is_floating_point() else each for name, each in plain.items()}
+        weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in plain.items()}
         weights = untied(model, weights)
         check_nothing_lost(model, weights)
         for name, tensor in weights.items():
             check_finite(tensor, name, "the model to save", "lower training.learning_rate, and train again")
         model.save_pretrained(folder, state_dict=weights, max_shard_size=max_shard_size)
         tokenizer.save_pretrained(folder)
-    for file in folder.glob("*.safetensors"):  # safetensors lets only the owner read them
+    for file in folder.glob("*.safetensors"):  # safetensors makes its files readable by the owner only
         file.chmod((folder / "config.json").stat().st_mode)
 
 
 def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keep one name of each tied pair. A pair with different values was not tied in truth, and both stay."""
+    """Keeps one name of each tied pair of weights. If the two have different values, both are kept."""
     for name, source in model.all_tied_weights_keys.items():
         if name not in weights:
             continue
@@ -72,7 +72,7 @@ def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tens
 
 
 def check_nothing_lost(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Refuse to write a folder that would load with random numbers in it, or lose something that was trained."""
+    """Refuses weights that do not match the model: some would be random when loaded, or trained ones would be lost."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     missing = sorted(shapes.keys() - weights.keys() - model.all_tied_weights_keys.keys())
     unknown = sorted(weights.keys() - shapes.keys())

@@ -1,4 +1,4 @@
-"""How large a model is, from its config.json and the headers of its weights. Loads neither torch nor transformers."""
+"""Reads the size of a model from its config.json and the headers of its weights. Loads no torch or transformers."""
 
 from __future__ import annotations
 
@@ -23,37 +23,39 @@ ALIASES = {
     "attention_dropout": ("attention_probs_dropout_prob", "attn_pdrop", "attention_dropout"),
     "positions": ("max_position_embeddings", "n_positions"),
 }
-"""What config.json calls a dimension, by architecture."""
+"""Names that architectures use for each dimension in config.json."""
 DEFAULTS = {"bert": 0.1, "roberta": 0.1, "distilbert": 0.1, "electra": 0.1, "gpt2": 0.1}
-"""Dropout of the attention weights where config.json leaves it out, by model type."""
+"""Default dropout of the attention weights if config.json has none, by model type."""
 TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\.weight$")
 IN_LAYER = re.compile(r"\.(\d+)\.")
 EXPERTS = "domain_experts"
-"""What a linear layer calls its copies for single domains, of which one computes in its place: a token passes one."""
+"""Name of the submodule of a linear layer with its copies for domains; each token passes through one of them."""
 OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
-"""Parts of a layer whose work the method that trains them counts, since a token passes those of one domain."""
+"""Parts of a layer that are left out here. The methods that train them count their work, which is that of one domain's
+part per token."""
 EXBERT = "exbert"
-"""The addition that puts a smaller layer beside each (`adapt.model.additions.exbert`)."""
+"""Kind of the addition that puts a smaller layer next to each layer (`adapt.model.additions.exbert`)."""
 UNUSED = ("pooler.", "seq_relationship.")
-"""Parts of a checkpoint that pre-training does not run."""
+"""Parts of names of weights that pre-training does not use."""
 REAL = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
+"""Floating-point types in headers of safetensors files."""
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The dimensions of a transformer that memory and work depend on."""
+    """The dimensions of a transformer that determine its memory and its work."""
 
     parameters: int
-    """Trained numbers; tied ones count once."""
+    """Number of parameters; tied ones count once."""
     layer_parameters: int
-    """Elements of the matrices that a token is multiplied with in all layers together."""
+    """Number of elements of all matrices that a token is multiplied with in the layers."""
     head_parameters: int
-    """Elements of the matrices that a predicted token is multiplied with in the language-model head."""
+    """Number of elements of the matrices that a predicted token is multiplied with in the language-model head."""
     layers: int
     hidden: int
     """Width of the hidden states."""
     attention: int
-    """Width of all queries of a token together."""
+    """Total width of the queries of a token, over all heads."""
     heads: int
     inner: int
     """Width inside the feed-forward blocks."""
@@ -61,25 +63,24 @@ class ModelSize:
     gated: bool
     """Whether the feed-forward blocks multiply two projections (GLU)."""
     activation: str
-    """Name of their activation function."""
+    """Name of the activation function of the feed-forward blocks."""
     root_mean_square: bool
-    """RMSNorm in place of LayerNorm."""
+    """Whether the model uses RMSNorm instead of LayerNorm."""
     attention_dropout: float
-    """Dropout of the attention weights, which some kernels cannot do."""
+    """Dropout of the attention weights, which some attention kernels do not support."""
     embedding_parameters: int
-    """Elements of the embeddings of tokens."""
+    """Number of elements of the token embeddings."""
     is_tied: bool = True
-    """Whether embeddings and language-model head are one table."""
+    """Whether token embeddings and language-model head share one table."""
     beside: int = 1
-    """Layers that stand side by side in each place: 2 with exBERT's module, whose heads and neurons count with those of
-    the model."""
+    """Number of parallel layers at each depth: 2 with exBERT's module, whose heads and neurons are included here."""
     kind: str = ""
     """`model_type` of the checkpoint."""
     tensors: tuple[tuple[str, int], ...] = field(default=(), repr=False)
     """Name and number of elements of each tensor of the checkpoint."""
 
     def with_tokens(self, added: int) -> ModelSize:
-        """The same with so many tokens more."""
+        """Returns the size of the model with more tokens in its vocabulary."""
         row = added * self.embedding_parameters // self.vocabulary
         return replace(
             self,
@@ -90,11 +91,15 @@ class ModelSize:
         )
 
     def with_matrices(self, added: float) -> ModelSize:
-        """The same with so many elements more, in matrices of the layers that are held beside the model."""
+        """Returns the size with more elements in matrices of the layers, which are not part of the checkpoint."""
         return replace(self, layer_parameters=self.layer_parameters + round(added))
 
     def with_layers_beside(self, share: float) -> ModelSize:
-        """The same with exBERT's module, whose layers have a share of the heads and inner neurons of the model's."""
+        """Returns the size with exBERT's module.
+
+        Args:
+            share: number of heads and inner neurons of its smaller layers, as a fraction of the model's.
+        """
         heads, inner = (max(1, round(share * number)) for number in (self.heads, self.inner))
         attention = heads * self.attention // self.heads
         matrices = self.layers * self.hidden * (4 * attention + (3 if self.gated else 2) * inner + 1)  # and the gate
@@ -110,10 +115,10 @@ class ModelSize:
 
 
 def model_size(folder: Path) -> ModelSize | None:
-    """Reads the dimensions of a checkpoint; None where its config.json names them in a way unknown here.
+    """Reads the dimensions of a checkpoint; returns None if its config.json uses unknown names for them.
 
     Raises:
-        ModelError: a file is missing, or is not what its name says.
+        ModelError: a file is missing or invalid.
     """
     config = read_json(folder / CONFIG)
     dimensions = {name: first_setting(config, keys) for name, keys in ALIASES.items()}
@@ -137,11 +142,11 @@ def model_size(folder: Path) -> ModelSize | None:
     output = {name: size for name, size in outside.items() if shapes[name] == words}
     projections = sum(size for name, size in outside.items() if "embed" in name)
     transforms = sum(size for name, size in outside.items() if name not in output and "embed" not in name)
-    copies = sum(output.values()) if _tied(config) else 0  # some checkpoints hold the tied matrix twice
+    copies = sum(output.values()) if _tied(config) else 0  # some checkpoints store the tied matrix twice
     inner, width = dimensions["inner"] or 4 * hidden, config.get("head_dim") or hidden // heads
     module = next((entry for entry in config.get("additions") or () if entry.get("kind") == EXBERT), None)
     further = (module["heads"], module["inner"]) if module else (0, 0)
-    # layers that have weights of their own: ALBERT runs one several times
+    # number of layers with separate weights: ALBERT runs one layer several times
     distinct = len({match[0] for name in repeated if (match := re.match(r".*?\.\d+\.", "." + name))})
     dropout = dimensions["attention_dropout"]
     if dropout is None:
@@ -164,12 +169,12 @@ def model_size(folder: Path) -> ModelSize | None:
         is_tied=_tied(config),
         beside=2 if module else 1,
         kind=str(config.get("model_type", "")),
-        tensors=tuple((name, math.prod(shape)) for name, shape in shapes.items()),
+        tensors=tuple(sorted((name, math.prod(shape)) for name, shape in shapes.items())),
     )
 
 
 def first_setting(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    """The value of the first of some keys that a config.json has; None where it has none of them."""
+    """Returns the value of the first of some keys that a config.json has; None if it has none of them."""
     return next((config[key] for key in keys if config.get(key) is not None), None)
 
 
@@ -178,7 +183,7 @@ def _tied(config: dict[str, Any]) -> bool:
 
 
 UNTIED = {"llama", "mistral", "qwen2", "qwen3", "gpt_neox", "phi", "olmo"}
-"""Model types whose head has weights of its own unless config.json says otherwise."""
+"""Model types whose head has its own weights by default."""
 
 
 def _is_gated(matrices: dict[str, int], shapes: Shapes, hidden: int, inner: int) -> bool:
@@ -201,10 +206,12 @@ def tensor_shapes(folder: Path) -> Shapes:
 
 
 def read_header(file: Path) -> dict[str, dict[str, Any]]:
-    """Type, shape and place of each tensor of a safetensors file: 8 bytes of length, and that much JSON.
+    """Reads type, shape and byte offsets of each tensor from the header of a safetensors file.
+
+    A file begins with the length of its header in 8 bytes, followed by the header in JSON.
 
     Raises:
-        ModelError: the file is none.
+        ModelError: the file is not a complete safetensors file.
     """
     size = file.stat().st_size
     with file.open("rb") as content:

@@ -1,9 +1,9 @@
-"""Predict at chosen positions only.
+"""Runs the language-model head at chosen positions only.
 
-The head that turns a hidden state into a score for every word of the vocabulary is a large part of a small model's
-work, and masked language modelling needs it at 15% of the positions. So a forward hook on the encoder passes on the
-hidden states of those alone. A hook, and not a call of the parts one by one, because it serves every architecture and
-leaves the model's own forward in place: DeepSpeed, autocast and gradient checkpointing see nothing unusual.
+The head, which computes a score for every word of the vocabulary, is a large part of a small model's work, and masked
+language modelling needs it at 15% of the positions only. So a forward hook on the encoder passes on the hidden states
+at these positions only. A hook works with every architecture and keeps the model's own forward method, so DeepSpeed,
+autocast and gradient checkpointing work as usual.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ ATTRIBUTE = "_target_gather"
 
 
 class TargetGather:
-    """The forward hook. It does nothing unless it is told positions."""
+    """The forward hook that selects hidden states. It does nothing outside of the block of `only`."""
 
     def __init__(self) -> None:
         self.positions: Tensor | None = None
-        self.count: int | None = None  # the hidden states that the last call passed on
+        self.count: int | None = None  # number of hidden states that the last call passed on
         self.kept: list[Tensor] | None = None
 
     @contextmanager
     def only(self, positions: Tensor) -> Iterator[None]:
-        """Inside the block, pass on only the hidden states at these positions, int64 [T]."""
+        """Passes on only the hidden states at these positions, int64 [T], inside the block."""
         self.positions, self.count = positions, None
         try:
             yield
@@ -43,7 +43,7 @@ class TargetGather:
 
     @contextmanager
     def keeping(self) -> Iterator[list[Tensor]]:
-        """Inside the block, the list gets the hidden states at all positions, [N, H], of each call."""
+        """Collects the hidden states at all positions, [N, H], of each call inside the block, in a list."""
         kept: list[Tensor] = []
         self.kept = kept
         try:
@@ -52,7 +52,7 @@ class TargetGather:
             self.kept = None
 
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
-        """Replace last_hidden_state [B, L, H] by [1, T, H], in the encoder's output."""
+        """Replaces last_hidden_state [B, L, H] in the encoder's output by [1, T, H]."""
         if self.positions is None:
             return output
         if self.kept is not None:
@@ -66,18 +66,18 @@ class TargetGather:
 
 
 def loss_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> Tensor:
-    """Summed cross entropy of the predictions at some positions of a packed sequence.
+    """Computes the summed cross entropy of the predictions at some positions of a packed sequence.
 
     Args:
-        model: a transformers model with a language-model head, masked or causal, made ready by
-            `adapt.model.load`, or a wrapper (DeepSpeed engine, DistributedDataParallel) with it as `.module`.
-        packed: N tokens.
-        positions: int64 [T], where to predict, from left to right. Numbers and not bool [N], which a GPU would have to
-            count before the host can go on.
-        targets: int64 [T], the tokens to predict there.
+        model: a transformers model with a language-model head, masked or causal, from `adapt.model.load`; or a wrapper
+            (DeepSpeed engine, DistributedDataParallel) with it as `.module`.
+        packed: a sequence of N tokens.
+        positions: positions to predict, in rising order, int64 [T]. They are not bool [N], because the host would have
+            to wait for a GPU to count them.
+        targets: the tokens to predict at these positions, int64 [T].
 
     Returns:
-        float32 scalar [nats]. Value and gradients are those of the full computation.
+        The loss, float32 scalar [nats]. Value and gradients are the same as those of the full computation.
 
     Raises:
         ModelError: the architecture does not compute its logits from the last hidden state of its `base_model`.
@@ -86,19 +86,19 @@ def loss_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
 
 
 def losses_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each position by itself, without gradients, float32 [T]."""
+    """Computes the loss at each position, without gradients, float32 [T] [nats]. Arguments as for `loss_at`."""
     with torch.no_grad():
         return _losses(model, packed, positions, targets)[1]
 
 
 def loss_and_states(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of `loss_at`, and what the encoder made of all tokens in the same pass.
+    """Computes the loss of `loss_at`, and returns it with the last hidden states of all tokens from the same pass.
 
     Args:
-        model: as of `loss_at`.
-        packed: N tokens.
-        positions: int64 [T], where to predict; the head runs there alone.
-        targets: int64 [T].
+        model: see `loss_at`.
+        packed: a sequence of N tokens.
+        positions: positions to predict, int64 [T]; the head runs at these only.
+        targets: the tokens to predict at these positions, int64 [T].
 
     Returns:
         The loss, and the last hidden states [N, H]. Gradients flow through both.
@@ -109,9 +109,9 @@ def loss_and_states(model: nn.Module, packed: Packed, positions: Tensor, targets
 
 
 def states_of(model: nn.Module, packed: Packed) -> Tensor:
-    """The last hidden states alone, [N, H], by a call of the whole model whose head has nothing to do.
+    """Computes the last hidden states, [N, H], by a call of the whole model in which the head gets no positions.
 
-    Unlike `adapt.model.states.last_hidden_state` it takes a wrapped model, and the wrapper does its work.
+    Unlike `adapt.model.states.last_hidden_state`, it accepts a wrapped model and runs through its wrapper.
     """
     with gather_of(getattr(model, "module", model)).keeping() as kept:
         _forward(model, packed, packed.input_ids.new_zeros(0))
@@ -119,7 +119,7 @@ def states_of(model: nn.Module, packed: Packed) -> Tensor:
 
 
 def predict_at(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
-    """The logits at some positions, [T, vocabulary]; arguments as of `loss_at`."""
+    """Computes the logits at some positions, [T, vocabulary]. Arguments as for `loss_at`."""
     logits: Tensor = _forward(model, packed, positions).squeeze(0)
     return logits
 
@@ -138,21 +138,22 @@ def _losses(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
 def compared_at(
     model: nn.Module, packed: Packed, positions: Tensor, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]
 ) -> Tensor:
-    """Some numbers that are computed of the head's last linear layer, in place of the logits.
+    """Runs the model with a function in place of the head's last linear layer, and returns the function's result.
 
     Args:
-        model: as of `loss_at`.
-        packed: N tokens.
-        positions: int64 [T], where the head runs.
-        function: gets the layer's input [T, H], its weight [V, H] and its bias [V] or None; gives some numbers [K].
+        model: see `loss_at`.
+        packed: a sequence of N tokens.
+        positions: positions at which the head runs, int64 [T].
+        function: gets the input [T, H] of the last linear layer, its weight [V, H], and its bias [V] or None. It
+            returns some numbers [K].
 
     Returns:
-        [K]. Gradients flow.
+        The numbers [K], with gradients.
     """
 
     def answer(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         numbers = function(hidden.squeeze(0), weight, bias)
-        return numbers.expand(*hidden.shape[:2], -1)  # the model expects this shape; all positions have the same
+        return numbers.expand(*hidden.shape[:2], -1)  # the model expects this shape; all positions are equal
 
     with answering(getattr(model, "module", model), answer):
         logits = _forward(model, packed, positions)
@@ -161,10 +162,9 @@ def compared_at(
 
 @contextmanager
 def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
-    """Inside the block, the model's last linear layer gives function(input, weight, bias).
+    """Replaces the result of the model's last linear layer by function(input, weight, bias) inside the block.
 
-    It is asked for losses in place of logits from within its own call, so that whatever surrounds that call (ZeRO 3
-    brings the weights for just that long) does its work.
+    The function runs within the call of the layer, because ZeRO stage 3 gathers the weights for that time only.
     """
     linear = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear):
@@ -196,12 +196,15 @@ def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
 
 
 def no_mask(device: torch.device) -> Tensor:
-    """A mask of four dimensions, which tells transformers to build none; attention looks at documents instead."""
+    """Returns a mask of four dimensions, for which transformers builds no mask; attention uses documents instead."""
     return torch.zeros(1, 1, 1, 1, device=device)
 
 
 def gather_of(model: Any) -> TargetGather:
-    """The hook of a model, registered on first use. It is kept on the encoder: a copy of the model has its own."""
+    """Returns the hook of a model, and registers it on first use.
+
+    It is stored in the encoder, so that a copy of the model has its own hook.
+    """
     base = model.base_model
     if base is model or not isinstance(base, nn.Module):
         raise unsupported_head(model)
@@ -215,7 +218,7 @@ def gather_of(model: Any) -> TargetGather:
 
 
 def unsupported_head(model: nn.Module) -> ModelError:
-    """The error for an architecture whose head cannot be fed by the hook."""
+    """Returns the error for an architecture whose head does not work with the hook."""
     return ModelError(
         f"{type(model).__name__} does not compute its logits from the last hidden state of its base_model alone",
         "choose an architecture like BERT, RoBERTa, DistilBERT, ELECTRA, ModernBERT, GPT-2 or Llama",

@@ -1,4 +1,4 @@
-"""The model that a stage begins with: as it lies on disk, or as a training of the same chain will leave it."""
+"""Describes the model that a stage begins with: a model on disk, or one that an earlier stage of the chain writes."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,51 +8,51 @@ from adapt.runner import Done, Stage
 from adapt.runner.record import load_record
 
 MODEL_FOLDER = "model"
-"""What a training calls the Hugging Face folder that it leaves."""
+"""Name of the Hugging Face folder in the results of a training stage."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The model that a stage begins with, and where it comes from."""
+    """The model that a stage begins with, and the stage that writes it, if any."""
 
     pretrained: Pretrained
-    """The model itself. If a training is still to make it, the model that this training begins with: it has the same
-    shape and the same tokenizer."""
+    """The model on disk. If a training stage writes the model, this is the model that the training begins with, which
+    has the same shape and tokenizer."""
     digest: str | None
-    """The digest of the model's files. It is None if a training makes the model: then that training's key identifies
-    it."""
+    """Digest of the model's files; None if a training stage writes the model, which is then identified by the key of
+    this stage."""
     training: Stage[Any] | None = None
-    """The training that makes the model, or the merge; None if the model is there already."""
+    """The training or merge stage that writes the model; None if the model exists already."""
     vocabulary: Stage[Any] | None = None
-    """The stage that makes the tokenizer, and leaves it with a model in its folder; None if `pretrained` has it. Then
-    the model has other tokens than `pretrained`."""
+    """The stage that writes the tokenizer, with a model in the same folder. None if the tokenizer of `pretrained` is
+    used; otherwise the model has other tokens than `pretrained`."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
-        """A start from the model that a stage leaves, which began with this one.
+        """Returns a start from the model that a stage writes, where the stage begins with this start.
 
         Args:
             training: the stage.
-            own_tokenizer: the stage makes a tokenizer too.
+            own_tokenizer: whether the stage also writes a tokenizer.
         """
         return Start(self.pretrained, None, training, training if own_tokenizer else self.vocabulary)
 
     def made(self, done: Done) -> Pretrained:
-        """The model on disk, once its training has run.
+        """Returns the model on disk, after its training has run.
 
-        It uses the tokenizer of the model that the training began with, unless a stage of the chain has made another.
+        Its tokenizer is that of the model that the training began with, unless a stage of the chain wrote another one.
         """
         if self.training is None:
             return self.pretrained
         return replace(self.with_tokenizer(done), model=done[self.training].path / self.training.model_place)
 
     def with_tokenizer(self, done: Done) -> Pretrained:
-        """The first model of the chain that has the tokens of this one."""
+        """Returns the first model of the chain that has the same tokens as this one."""
         if self.vocabulary is None:
             return self.pretrained
         folder = done[self.vocabulary].path
         return replace(self.pretrained, model=folder, tokenizer=folder)
 
     def knows(self, done: Done) -> bool:
-        """Whether it has been trained on the text of dev and test, as far as records say."""
+        """Whether the model was trained on the text of dev and test sets, according to its records."""
         record = done[self.training].record if self.training else load_record(self.pretrained.model)
         return bool(record and record.metrics.get("transductive"))

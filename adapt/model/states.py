@@ -1,4 +1,4 @@
-"""Hidden states that a model gives to packed text: of tokens, of documents, and one vector for each text."""
+"""Computes hidden states of packed text: of tokens, of documents, and one vector per text of any length."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from adapt.support.errors import ConfigError
 
 
 def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> tuple[Tensor, ...]:
-    """What each layer of a model makes of N tokens; its head is not run.
+    """Computes the outputs of all layers for a packed sequence, without running the head.
 
     Args:
         model: from `adapt.model.load`, or its `base_model`.
-        packed: N tokens of some documents.
-        segments: int64 [1, N], which text of a pair a token belongs to; used by models that have embeddings for it.
+        packed: a sequence of N tokens.
+        segments: for each token, the text of a pair that it belongs to (0 or 1), int64 [1, N]. Models without
+            embeddings of segments ignore it.
 
     Returns:
-        [N, H] each: the embeddings, then every layer's output. Gradients flow.
+        The embeddings and the output of each layer, [N, H] each, with gradients.
     """
     states: tuple[Tensor, ...] = _run(model, packed, segments, output_hidden_states=True).hidden_states
     return tuple(layer[0] for layer in states)
 
 
 def last_hidden_state(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:
-    """The hidden states of the last layer, [N, H], without keeping those of other layers."""
+    """Computes the hidden states of the last layer, [N, H], without storing those of other layers."""
     state: Tensor = _run(model, packed, segments).last_hidden_state
     return state[0]
 
@@ -54,15 +55,15 @@ def _run(model: nn.Module, packed: Packed, segments: Tensor | None, **options: A
 
 
 def document_states(states: Tensor, packed: Packed, pooling: str) -> Tensor:
-    """One vector a document.
+    """Computes one vector per document from the hidden states of its tokens.
 
     Args:
-        states: [N, H].
-        packed: the same N tokens.
-        pooling: `first` or `last` takes that token's, `mean` the mean over the document's tokens.
+        states: hidden states, [N, H].
+        packed: the sequence of these N tokens.
+        pooling: `first` or `last` takes the state of that token, `mean` the mean over all tokens of the document.
 
     Returns:
-        [documents, H].
+        The vectors, [documents, H].
     """
     ends = packed.documents.cumulative.long()
     if pooling == "first":
@@ -71,14 +72,14 @@ def document_states(states: Tensor, packed: Packed, pooling: str) -> Tensor:
 
 
 def document_means(states: Tensor, packed: Packed) -> Tensor:
-    """The mean over each document's tokens.
+    """Computes the mean of hidden states over the tokens of each document.
 
     Args:
-        states: [N, H].
-        packed: the same N tokens.
+        states: hidden states, [N, H].
+        packed: the sequence of these N tokens.
 
     Returns:
-        [documents, H].
+        The means, [documents, H].
     """
     ends = packed.documents.cumulative.long()
     lengths = ends.diff()
@@ -104,20 +105,20 @@ def text_features(
     layer: int = -1,
     segments: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Mean states of texts, or those of their first tokens, float32 [texts, H].
+    """Computes one vector per text, float32 [texts, H]: the mean of its tokens' states, or that of its first token.
 
-    Texts pass packed, those of about one length together. Which texts are in one pass does not depend on who asks, only
-    on the texts. A text without tokens has the vector 0.
+    Texts of about the same length are packed together. The batches depend on the texts only, so that results can be
+    reproduced. A text without tokens has the vector 0.
 
     Args:
-        model: from `adapt.model.load` or `adapt.model.load`, on the device.
-        tokens: the ids of each text.
-        device: where the model is.
-        length: longer texts pass in pieces of so many tokens; the mean is over the tokens of all pieces.
-        at_once: pieces that pass together.
+        model: from `adapt.model.load`, on the device.
+        tokens: token ids of each text.
+        device: device of the model.
+        length: longer texts are split into pieces of this length [tokens]; the mean is over the tokens of all pieces.
+        at_once: number of pieces in a batch.
         pooling: `mean` or `first`.
-        layer: whose states are taken: 0 are the embeddings, -1 is the last layer.
-        segments: of each text, which of a pair a token belongs to.
+        layer: layer whose states are used; 0 for the embeddings, -1 for the last layer.
+        segments: for each token of each text, the text of a pair that it belongs to (0 or 1).
     """
     sums: np.ndarray | None = None
     with torch.inference_mode():
@@ -140,15 +141,20 @@ def text_features(
     if sums is None:
         return np.zeros((len(tokens), model.config.hidden_size), np.float32)
     if pooling == "mean":
-        sums /= np.array([max(len(each), 1) for each in tokens], np.float32)[:, None]
+        sums /= np.array([max(len(ids), 1) for ids in tokens], np.float32)[:, None]
     return sums
 
 
 def check_layer(model: Any, layer: int, name: str) -> None:
     """Refuses a layer that a model does not have.
 
+    Args:
+        model: the model.
+        layer: number of the layer, from 0 for the embeddings; negative numbers count from the last layer.
+        name: field of the configuration with this number, for the message.
+
     Raises:
-        ConfigError: says which there are.
+        ConfigError: there is no such layer. The error gives the range of numbers.
     """
     layers = int(model.config.num_hidden_layers)
     if not -layers - 1 <= layer <= layers:
@@ -171,7 +177,7 @@ def _passes(tokens: Sequence[np.ndarray], length: int, at_once: int, only_first:
 def _packed(texts: Sequence[np.ndarray]) -> Packed:
     lengths = np.array([len(ids) for ids in texts])
     ends = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
+    positions = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     ids = torch.from_numpy(np.concatenate(texts).astype(np.int64))
     documents = Documents(torch.from_numpy(ends.astype(np.int32)), int(lengths.max()))
-    return Packed(ids[None], torch.from_numpy(places)[None], documents)
+    return Packed(ids[None], torch.from_numpy(positions)[None], documents)

@@ -1,11 +1,11 @@
 """Loads tokenizers, and checks that a tokenizer belongs to its model.
 
-With another model's tokenizer every id means another word, and training goes on regardless. Transformers' model classes
-are not imported here, because their import takes seconds.
+With another model's tokenizer every id would mean another word, and training would continue without an error. The model
+classes of transformers are not imported here, because their import takes seconds.
 
-`load_text_tokenizer` reads special tokens in a text as ordinary text. Web pages and papers about language models
-contain `[MASK]` and `<s>`. Read as special ids, a mask token would appear that no objective drew, and a text would end
-in its middle.
+`load_text_tokenizer` treats special tokens in a text as ordinary text. Web pages and papers about language models
+contain `[MASK]` and `<s>`. If they became special ids, a text would have mask tokens that the objective did not choose,
+or would end in its middle.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 def load_tokenizer(
     model_folder: Path, tokenizer_folder: Path | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a model and check that it is the model's own.
+    """Loads the tokenizer of a model, and checks that it belongs to the model.
 
     Args:
         model_folder: folder of the model.
-        tokenizer_folder: folder of the tokenizer, where it is not the model's.
+        tokenizer_folder: folder of the tokenizer, if it is another one.
         trust_remote_code: run code that comes with the checkpoint.
 
     Returns:
-        The tokenizer, with the truncation and padding that its file may carry switched off, since the corpus is cut
-        into rows afterwards; and without its warning that a document is longer than the model.
+        The tokenizer. Truncation and padding are switched off, because the corpus is cut into rows later, and so is its
+        warning about documents that are longer than the model accepts.
 
     Raises:
-        ModelError: there is none, it is not a fast one, or it does not belong to this model.
+        ModelError: there is no tokenizer, it is not a fast one, or it does not belong to this model.
     """
     source = tokenizer_folder or model_folder
     config = load_config(model_folder, trust_remote_code)
@@ -61,15 +61,15 @@ def load_tokenizer(
         check_same(tokenizer, own, source, model_folder)
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
-    tokenizer.deprecation_warnings[TOO_LONG] = True  # transformers' own mark for "has been said"
+    tokenizer.deprecation_warnings[TOO_LONG] = True  # transformers then treats this warning as already shown
     return tokenizer
 
 
 def load_config(folder: Path, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """Read config.json.
+    """Reads the config.json of a model folder.
 
     Raises:
-        ModelError: the file cannot be read, or it names code while `trust_remote_code` is false.
+        ModelError: the file cannot be read, or it refers to code while `trust_remote_code` is false.
     """
     if not trust_remote_code:
         _check_no_kernel(folder)
@@ -78,16 +78,16 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> PreTrainedConf
             config: PreTrainedConfig = AutoConfig.from_pretrained(
                 folder, trust_remote_code=trust_remote_code, local_files_only=True
             )
-        except Exception as error:  # as above
+        except Exception as error:  # transformers raises errors of many types
             raise unloadable("config.json", folder, error) from error
     return config
 
 
 def _check_no_kernel(folder: Path) -> None:
-    """Checks that config.json names no kernel of the Hub: transformers would download the repository and run its code.
+    """Checks that config.json refers to no kernel of the Hub, because transformers would download and run its code.
 
     Raises:
-        ModelError: names the key.
+        ModelError: the config refers to a kernel. The error names the key.
     """
 
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -99,12 +99,12 @@ def _check_no_kernel(folder: Path) -> None:
                 )
         return dict(pairs)
 
-    with suppress(OSError, ValueError):  # what is wrong with the file is said by transformers
+    with suppress(OSError, ValueError):  # transformers reports an invalid file
         json.loads((folder / "config.json").read_text(), object_pairs_hook=checked)
 
 
 def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bool) -> PreTrainedTokenizerFast:
-    """Read a tokenizer. transformers makes up a vocabulary where it finds none, hence the first check."""
+    """Reads a tokenizer. The files are checked first, because transformers invents a vocabulary if there is none."""
     if not has_tokenizer(folder):
         raise ModelError(f"{folder} holds no tokenizer", "set model.tokenizer to the id or folder of the model's own")
     with quiet():
@@ -112,33 +112,33 @@ def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bo
             tokenizer = AutoTokenizer.from_pretrained(
                 folder, config=config, trust_remote_code=trust_remote_code, local_files_only=True
             )
-        except Exception as error:  # as above
+        except Exception as error:  # transformers raises errors of many types
             raise unloadable("tokenizer", folder, error) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
             f"{folder} has only a slow tokenizer ({type(tokenizer).__name__})",
             "choose a model with a tokenizer.json, or convert the tokenizer to one",
         )
-    for mark in ("is_local", "local_files_only"):  # how it was loaded; transformers would save it with the tokenizer
+    for mark in ("is_local", "local_files_only"):  # arguments of loading, which would be saved with the tokenizer
         tokenizer.init_kwargs.pop(mark, None)
     return tokenizer
 
 
 def is_encoder(config: PreTrainedConfig) -> bool:
-    """Whether a model sees both sides of a token and has a head for masked ones."""
+    """Whether a model sees both sides of a token, and has a head that predicts masked tokens."""
     has_head = type(config) in MODEL_FOR_MASKED_LM_MAPPING or "AutoModelForMaskedLM" in getattr(config, "auto_map", {})
     decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     return has_head and not decodes
 
 
 def is_decoder(config: PreTrainedConfig) -> bool:
-    """Whether a model sees only what is to the left of a token, and predicts the next one."""
+    """Whether a model sees only the left side of a token, and has a head that predicts the next token."""
     has_head = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or "AutoModelForCausalLM" in getattr(config, "auto_map", {})
     return has_head and not is_encoder(config) and not getattr(config, "is_encoder_decoder", False)
 
 
 def unloadable(part: str, folder: Path, error: Exception) -> ModelError:
-    """The error for whatever transformers could not read, in one line."""
+    """Returns the error for a part of a model that transformers could not read, in one line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if "trust_remote_code" in str(error):
         fix = "set model.trust_remote_code to true if you trust the author of its code, or choose another model"
@@ -149,26 +149,28 @@ def unloadable(part: str, folder: Path, error: Exception) -> ModelError:
 
 
 SMALLEST_SHARE = 0.5
-"""Embeddings are often padded by some rows. A tokenizer that fills less than this share of them is another model's."""
+"""Smallest share of a model's embeddings that its tokenizer uses. The rest is padding; below this share, the tokenizer
+must belong to another model."""
 
 FIX = "use the tokenizer that came with the model"
+"""Advice of the errors about tokenizers that do not fit."""
 
 
 def check_match(
     tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig, source: Path, model: Path, causal: bool = False
 ) -> None:
-    """Check a tokenizer against a model's configuration.
+    """Checks a tokenizer against a model's configuration.
 
     Args:
         tokenizer: the tokenizer.
         config: the model's configuration.
-        source: the folder the tokenizer came from, for the messages.
-        model: the folder of the model, for the messages.
-        causal: the model predicts next tokens: it needs an end-of-text token, and neither mask nor padding.
+        source: folder of the tokenizer, for the messages.
+        model: folder of the model, for the messages.
+        causal: whether the model predicts next tokens. Then it needs an end-of-text token instead of a mask token.
 
     Raises:
-        ModelError: it has no mask token (if causal, no end-of-text token), ids without an embedding, another padding
-            id, or far too few tokens.
+        ModelError: the tokenizer has no mask token (if causal, no end-of-text token), ids without an embedding, another
+            padding id, or far too few tokens.
     """
     if causal and tokenizer.eos_token_id is None:
         raise ModelError(
@@ -189,40 +191,40 @@ def check_match(
 
 
 def check_same(tokenizer: PreTrainedTokenizerFast, own: PreTrainedTokenizerFast, source: Path, model: Path) -> None:
-    """Check that a tokenizer given apart has the vocabulary of the one in the model's folder, id for id."""
-    given, known = tokenizer.get_vocab(), own.get_vocab()
-    differing = sorted(token for token in given.keys() | known.keys() if given.get(token) != known.get(token))
+    """Checks that a separate tokenizer has the same ids for all tokens as the one in the model's folder."""
+    other, known = tokenizer.get_vocab(), own.get_vocab()
+    differing = sorted(token for token in other.keys() | known.keys() if other.get(token) != known.get(token))
     if differing:
         token = differing[0]
         raise ModelError(
             f"the tokenizer in {source} is not the model's own: {len(differing):,} tokens differ, for example {token!r}"
-            f" is {place(given.get(token))} there and {place(known.get(token))} in {model}",
+            f" is {place(other.get(token))} there and {place(known.get(token))} in {model}",
             "leave model.tokenizer unset: the model's folder has its tokenizer",
         )
 
 
 def place(number: int | None) -> str:
-    """A token's id in words."""
+    """Formats a token's id, or `absent` for a token that a tokenizer does not have."""
     return "absent" if number is None else f"id {number}"
 
 
 def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model, to make tokens of texts. It adds special tokens, and finds none in a text.
+    """Loads the tokenizer of a model for plain texts: it adds special tokens, but does not recognize any in a text.
 
-    It is not to be saved: users of a model write `[MASK]` into a text and mean it.
+    It must not be saved with a model, because users of the model need `[MASK]` in a text to be a mask token.
 
     Raises:
-        ModelError: as `adapt.model.tokenizer.load_tokenizer`.
+        ModelError: see `adapt.model.tokenizer.load_tokenizer`.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    tokenizer.split_special_tokens = True  # holds for every call; transformers then sets it in the backend too
+    tokenizer.split_special_tokens = True  # for every call; transformers then sets it in the backend too
     tokenizer.backend_tokenizer.encode_special_tokens = True
     _divide(tokenizer.backend_tokenizer, _whole(tokenizer.backend_tokenizer, tokenizer.all_special_tokens))
     return tokenizer
 
 
 def _whole(backend: Tokenizer, special: Iterable[str]) -> list[str]:
-    """Special tokens that are still found in a text: those that are pieces of the model, as Unigram's are."""
+    """Returns the special tokens that are still recognized in texts, because they are in the vocabulary (Unigram)."""
     added = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     return [
         token
@@ -232,7 +234,7 @@ def _whole(backend: Tokenizer, special: Iterable[str]) -> list[str]:
 
 
 def _divide(backend: Tokenizer, tokens: list[str]) -> None:
-    """Splits these tokens after their first character, before the tokenizer's model looks for its pieces."""
+    """Makes the pre-tokenizer split these tokens after their first character, so that the model cannot match them."""
     if not tokens:
         return
     pattern = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in tokens)
@@ -243,10 +245,10 @@ def _divide(backend: Tokenizer, tokens: list[str]) -> None:
 
 @cache
 def are_alike(one: Pretrained, other: Pretrained) -> bool:
-    """Whether two tokenizers make the same ids of every text, with the same special tokens.
+    """Whether two tokenizers give the same ids for every text, and have the same special tokens.
 
     Raises:
-        ModelError: one cannot be loaded, or does not belong to its model.
+        ModelError: a tokenizer cannot be loaded, or does not belong to its model.
     """
     return _identity(one) == _identity(other)
 

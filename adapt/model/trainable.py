@@ -1,7 +1,7 @@
-"""Which parameters are trained, and at which share of the learning rate, by their names. Loads no torch.
+"""Decides by name which parameters are trained, and with which learning rate. Loads no torch.
 
-`training.freeze` leaves parameters as they are; `training.embedding_rate` and `training.layer_decay` scale the learning
-rate. The names are those of the model's parameters; before a model is loaded, those in the headers of its weights.
+`training.freeze` leaves parameters unchanged; `training.embedding_rate` and `training.layer_decay` scale the learning
+rate. Before a model is loaded, the names are read from the headers of its weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[
 
     Raises:
         ConfigError: an entry fits no parameter, there are fewer layers, or nothing is left to train.
-        ModelError: `layers:N` is asked of an architecture whose layers are not known.
+        ModelError: `layers:N` is used with an architecture whose layers are not known.
     """
     names, freeze = list(names), list(freeze)
     frozen: set[str] = set()

@@ -254,7 +254,7 @@ def test_base_model_that_is_no_id_is_named_in_the_text_only(path: str) -> None:
 
 def test_a_model_with_additions_is_not_loaded_by_transformers_alone() -> None:
     card = model_card(facts(additions=["adapters", "exbert"], objective="causal"))
-    assert "carries adapters, exbert beside its architecture" in card
+    assert "carries adapters, exbert in addition to its architecture" in card
     assert "load_model(Path(folder), causal=True)" in card
     assert "from_pretrained(folder)\ntokenizer" not in card
 

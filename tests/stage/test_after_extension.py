@@ -86,4 +86,4 @@ def test_an_extended_model_is_adapted_with_its_tokens(config: Config) -> None:  
             is_new = ".extension." in name or ".gate." in name
             assert is_new or torch.equal(weight, before[name]), name
     assert any(not torch.equal(before[name], after[name]) for name in after if ".gate." in name)
-    assert "carries exbert beside its architecture" in (folder / "README.md").read_text()
+    assert "carries exbert in addition to its architecture" in (folder / "README.md").read_text()

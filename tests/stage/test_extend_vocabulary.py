@@ -185,7 +185,7 @@ def test_a_module_beside_the_layers(config: Config, tiny_bert: Path, capsys: pyt
     assert finished.result.parameters_added == plain.result.parameters_added + added  # type: ignore[operator]
     assert finished.result.compute_saved < plain.result.compute_saved  # type: ignore[operator]
     card = (finished.path / "README.md").read_text()
-    assert "carries exbert beside its architecture" in card
+    assert "carries exbert in addition to its architecture" in card
     assert "load_model(Path(folder), causal=False)" in card
     show_result(finished)
     assert "compute" in capsys.readouterr().err

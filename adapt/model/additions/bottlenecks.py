@@ -1,9 +1,10 @@
-"""Adapters: small bottlenecks beside or behind a layer's attention and feed-forward block.
+"""Adapters: small bottlenecks parallel to, or after, a layer's attention and feed-forward block.
 
-An adapter computes f(x) = U gelu(D x + a) + b with U [hidden, width] and D [width, hidden]. In sequence it changes the
-output y of a block to y + f(y), before dropout and residual (Houlsby et al. 2019, arXiv 1902.00751; behind the
-feed-forward block alone, as in AdapterFusion, arXiv 2005.00247). In parallel y becomes y + s f(x), x being what enters
-the block (He et al. 2022, arXiv 2110.04366). U and b begin at 0, so the model begins as it was.
+An adapter computes f(x) = U gelu(D x + a) + b with U [hidden, width] and D [width, hidden]. A sequential adapter
+changes the output y of a block to y + f(y), before dropout and residual (Houlsby et al. 2019, arXiv 1902.00751; after
+the feed-forward block only, as in AdapterFusion, arXiv 2005.00247). A parallel adapter changes it to y + s f(x), where
+x is the input of the block (He et al. 2022, arXiv 2110.04366). U and b start at 0, so that a new adapter changes
+nothing.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.layers import add_to_block, layers_of, outputs
 
 ADAPTERS = "adapters"
-"""The kind of the addition, and what a layer calls its adapters."""
+"""Kind of the addition, and name of the submodule of a layer with its adapters."""
 PLACES = {"both": ("attention", "feed_forward"), "attention": ("attention",), "feed_forward": ("feed_forward",)}
 """The blocks that have adapters, by the name of the placement."""
 
 
 class Bottleneck(nn.Module):
-    """The function above.
+    """The module that computes f(x) = U gelu(D x + a) + b.
 
     Args:
-        hidden: width of the states.
+        hidden: width of the hidden states.
         width: of the bottleneck.
         device: of the weights.
     """
@@ -40,33 +41,33 @@ class Bottleneck(nn.Module):
         nn.init.zeros_(self.up.bias)
 
     def fresh(self) -> Bottleneck:
-        """Another of this size, as at its beginning; D is drawn from torch's generator."""
+        """Returns a new, untrained bottleneck of the same size. D is drawn from torch's random generator."""
         return Bottleneck(self.down.in_features, self.down.out_features, self.down.weight.device)
 
     def forward(self, states: Tensor) -> Tensor:
-        """What is added to states [..., hidden]."""
+        """Computes f of states [..., hidden]."""
         added: Tensor = self.up(gelu(self.down(states)))
         return added
 
 
 def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str, scale: float) -> None:
-    """Gives each layer of a model its adapters, in place. The model computes what it did.
+    """Adds adapters to each layer of a model, in place. The outputs of the model do not change.
 
     Args:
         model: of a family that `adapt.model.architecture` knows.
-        sets: how many there are in each place: one for each domain, or one.
+        sets: number of adapters per block: one for each domain, or one for all.
         width: of the bottlenecks.
         form: `sequential` or `parallel`.
         placement: a key of `PLACES`.
-        scale: s above, of `parallel`.
+        scale: the factor s of parallel adapters.
 
     Raises:
-        ModelError: its layers are not known.
+        ModelError: the layers of this architecture are not known.
     """
     for layer in layers_of(model):
-        places = nn.ModuleDict()
-        for place in PLACES[placement]:
-            _, last = layer.ends(place)
-            places[place] = DomainSets(Bottleneck(outputs(last), width, last.weight.device) for _ in range(sets))
-            add_to_block(layer, place, places[place], form == "parallel", scale)
-        layer.module.add_module(ADAPTERS, places)
+        adapters = nn.ModuleDict()
+        for block in PLACES[placement]:
+            _, last = layer.ends(block)
+            adapters[block] = DomainSets(Bottleneck(outputs(last), width, last.weight.device) for _ in range(sets))
+            add_to_block(layer, block, adapters[block], form == "parallel", scale)
+        layer.module.add_module(ADAPTERS, adapters)

@@ -1,10 +1,10 @@
-"""Additions with a separate set for each domain, and the choice of a set.
+"""Additions with a separate set of weights for each domain, and the choice of a set.
 
-A model with such additions knows the names of its domains and a prototype of each. If the user names no domain, a text
-takes the set of the nearest prototype. The vector of a text is the mean of the last layer's states over its beginning,
-computed without any set, so later training does not change it. A prototype is the mean vector of some texts of the
-domain, and the distance is Euclidean. Mean states of a pretrained model separate domains without training (Aharoni and
-Goldberg 2020, arXiv 2004.02105).
+A model with such additions stores the name and a prototype of each domain. If the user names no domain, a text uses the
+set of the domain whose prototype is nearest by Euclidean distance. A prototype is the mean vector of some texts of the
+domain. The vector of a text is the mean of the last layer's states over the beginning of the text, computed without any
+set, so that later training does not change it. Mean states of a pretrained model separate domains without training
+(Aharoni and Goldberg 2020, arXiv 2004.02105).
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from adapt.model.states import text_features
 from adapt.support.errors import ModelError, nearest
 
 DOMAINS = "domains"
-"""The kind of the addition that holds names and prototypes, and what the base model calls its module."""
+"""Kind of the addition with names and prototypes of domains, and name of its module in the base model."""
 
 
 class DomainSets(nn.ModuleList):
-    """A module for each domain, of which one is in use; a set that all domains share is the only one.
+    """One module for each domain, of which one is in use. If all domains share a set, it is the only one.
 
     Args:
-        sets: one a domain, in the order learnt. The last one is in use at first. Each has a method `fresh` that makes
-            another of its kind and size, as it is before it has learnt.
+        sets: one module per domain, in the order learnt. The last one is in use at first. Each has a method `fresh`
+            that returns a new, untrained module of its kind and size.
     """
 
     def __init__(self, sets: Iterable[nn.Module] = ()) -> None:
         super().__init__(sets)
         self.chosen: int | None = len(self) - 1
-        """Number of the set in use, from 0; None for no set, which leaves the model as it came."""
+        """Number of the set in use, from 0; None for no set, so that the model computes without this addition."""
 
     @property
     def used(self) -> nn.Module | None:
-        """The set in use."""
+        """The module in use; None for no set."""
         return None if self.chosen is None else self[self.chosen]
 
     def added(self, states: Tensor) -> Tensor | None:
-        """What the set in use makes of states; None for no set."""
+        """Applies the set in use to hidden states; returns None for no set."""
         return None if (used := self.used) is None else used(states)
 
 
 class DomainPrototypes(nn.Module):
-    """The names of a model's domains, and the mean state of each one's text.
+    """The names of a model's domains, and the prototype of each: the mean hidden state of its texts.
 
     Args:
         names: of the domains, in the order learnt.
@@ -57,6 +57,7 @@ class DomainPrototypes(nn.Module):
     """
 
     vectors: Tensor
+    """Prototypes, [domains, H]."""
 
     def __init__(self, names: Sequence[str], width: int) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class DomainPrototypes(nn.Module):
         self.register_buffer("vectors", torch.zeros(len(names), width))
 
     def learn(self, name: str, vector: Tensor) -> int:
-        """Enters a domain, or another prototype [H] of one that is known. Returns its number."""
+        """Adds a domain with its prototype [H], or replaces the prototype of a known one. Returns its number."""
         if name not in self.names:
             self.names.append(name)
             self.vectors = torch.cat((self.vectors, vector.to(self.vectors)[None]))
@@ -74,10 +75,10 @@ class DomainPrototypes(nn.Module):
 
 
 def attach_domains(model: Any, names: Sequence[str]) -> None:
-    """Gives a base model the names of its domains, and room for their prototypes.
+    """Adds the names of domains to a base model, and room for their prototypes.
 
     Args:
-        model: of transformers, with or without its head.
+        model: a model of transformers, with or without its head.
         names: of the domains.
     """
     device = next(model.parameters()).device
@@ -85,22 +86,22 @@ def attach_domains(model: Any, names: Sequence[str]) -> None:
 
 
 def domains_of(model: Any) -> DomainPrototypes | None:
-    """The domains that a model has sets for; None for a model that has none."""
-    found = getattr(model.base_model, DOMAINS, None)
-    return found if isinstance(found, DomainPrototypes) else None
+    """Returns the domains that a model has sets for; None for a model without domains."""
+    module = getattr(model.base_model, DOMAINS, None)
+    return module if isinstance(module, DomainPrototypes) else None
 
 
 def sets_of(model: nn.Module) -> list[DomainSets]:
-    """All places of a model that have a set for each domain."""
+    """Returns all modules of a model that have a set for each domain."""
     return [module for module in model.modules() if isinstance(module, DomainSets)]
 
 
 def own_parameters(model: nn.Module, number: int) -> list[nn.Parameter]:
-    """The parameters of a domain's sets in all places; where there are none yet, they are made.
+    """Returns the parameters of all sets of a domain, and creates the sets if the domain has none yet.
 
     Args:
         model: with additions.
-        number: of the domain, from 0; at most one more than there are.
+        number: of the domain, from 0; at most the number of existing domains.
     """
     parameters: list[nn.Parameter] = []
     for sets in sets_of(model):
@@ -112,21 +113,21 @@ def own_parameters(model: nn.Module, number: int) -> list[nn.Parameter]:
 
 
 def choose_set(model: nn.Module, number: int | None) -> None:
-    """Puts the sets of a domain into use.
+    """Switches a model to the sets of a domain.
 
     Args:
         model: with additions.
-        number: of the domain, from 0; None for the model without them.
+        number: of the domain, from 0; None to compute without any sets.
     """
     for sets in sets_of(model):
         sets.chosen = number
 
 
 def choose_domain(model: Any, name: str) -> None:
-    """Puts the sets of a domain into use, by its name.
+    """Switches a model to the sets of the domain with this name.
 
     Raises:
-        ModelError: the model has none of that domain.
+        ModelError: the model has no sets for that domain.
     """
     known = domains_of(model)
     if known is None:
@@ -139,7 +140,7 @@ def choose_domain(model: Any, name: str) -> None:
 
 @contextmanager
 def without_sets(model: nn.Module) -> Iterator[None]:
-    """Inside the block the model computes as if it had no sets."""
+    """Makes a model compute without its sets inside the block."""
     before = [(sets, sets.chosen) for sets in sets_of(model)]
     choose_set(model, None)
     try:
@@ -150,13 +151,13 @@ def without_sets(model: nn.Module) -> Iterator[None]:
 
 
 BEGINNING = 256
-"""A text is told by so many tokens at the most."""
+"""Number of tokens at the beginning of a text from which its vector is computed."""
 _AT_ONCE = 16
 _PIECE = 128
 
 
 def domain_vectors(model: Any, texts: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean states of the beginnings of texts, float32 [texts, H].
+    """Computes the vectors of texts, float32 [texts, H]: the mean states of their beginnings.
 
     Args:
         model: in evaluation mode, on any device.
@@ -170,20 +171,20 @@ def domain_vectors(model: Any, texts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def prototype_of(model: Any, texts: Sequence[np.ndarray]) -> Tensor:
-    """The prototype of a domain, float32 [H]; 0 where there are no texts."""
+    """Computes the prototype of a domain from some of its texts, float32 [H]; 0 if there are no texts."""
     vectors = domain_vectors(model, texts)
     return torch.from_numpy(vectors.mean(0) if len(vectors) else np.zeros(vectors.shape[1], np.float32))
 
 
 def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
-    """The number of the domain whose prototype is nearest to each vector.
+    """Finds the domain whose prototype is nearest to each vector.
 
     Args:
-        model: that has domains.
-        vectors: of `domain_vectors`, [texts, H].
+        model: a model with domains.
+        vectors: from `domain_vectors`, [texts, H].
 
     Returns:
-        int64 [texts]; of equally near ones the first.
+        Numbers of the domains, int64 [texts]. Of equally near domains, the first.
     """
     known = domains_of(model)
     assert known is not None
@@ -193,10 +194,12 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest_domain_to(model: Any, number: int) -> int:
-    """The number of the domain, another one, whose prototype is nearest to that of a domain; of equally near the first.
+    """Finds the other domain whose prototype is nearest to that of a domain, and returns its number.
+
+    Of equally near domains, it is the first.
 
     Args:
-        model: that has at least two domains.
+        model: a model with at least two domains.
         number: of the domain, from 0.
     """
     known = domains_of(model)

@@ -1,10 +1,10 @@
-"""exBERT's module (Tai et al. 2020, 2020.findings-emnlp.129): beside each layer a smaller one, and a gate between them.
+"""exBERT's module (Tai et al. 2020, 2020.findings-emnlp.129): a smaller layer next to each layer, and a gate.
 
 H' = s T_ofs(H) + (1 - s) T_ext(H), s = sigma(w . H)
 
-T_ofs is the layer that there is, T_ext the smaller one, w the gate's weight, and s a number for each token. T_ext is of
-the same kind as its layer, with fewer heads and inner neurons. So it norms where that does, sees positions as that
-does, and its attention goes through the same interface: it keeps packed documents apart, too.
+T_ofs is the original layer, T_ext the smaller one, w the weight of the gate, and s a number for each token. T_ext has
+the same architecture as its layer, but fewer heads and inner neurons. So it has the same norms and positions, and its
+attention goes through the same interface, which also keeps packed documents isolated from each other.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from adapt.model.tokenizer import is_decoder
 from adapt.support.errors import ModelError
 
 EXBERT = "exbert"
-"""The kind of the addition."""
+"""Kind of the addition."""
 EXTENSION, GATE = "extension", "gate"
-"""What a layer calls its smaller layer, and the gate."""
+"""Names of the submodules of a layer: its smaller layer, and the gate."""
 
 
 def add_exbert(model: Any, share: float, first_new: int, seed: int) -> None:
-    """Attaches the module with random weights, in place, and enters it into the model's config.
+    """Attaches the module with random weights, in place, and adds its entry to the model's config.
 
     Args:
         model: an encoder with its head.
-        share: of each layer's heads and inner neurons that its smaller layer has.
+        share: number of heads and inner neurons of the smaller layer, as a fraction of the original layer's.
         first_new: id of the first new token.
-        seed: of the weights.
+        seed: of the random weights.
 
     Raises:
-        ModelError: it has a module, its layers are not known, or it is a decoder.
+        ModelError: the model already has the module, its layers are not known, or it is a decoder.
     """
     if EXBERT in [entry["kind"] for entry in additions_of(model.config)]:
         raise ModelError(
@@ -57,13 +57,13 @@ def add_exbert(model: Any, share: float, first_new: int, seed: int) -> None:
 
 
 def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
-    """Gives each layer of an encoder a smaller one and a gate, in place. Their weights mean nothing yet.
+    """Adds a smaller layer and a gate to each layer of an encoder, in place, with weights that are not initialized.
 
     Args:
         model: of a family that `adapt.model.architecture` knows.
-        heads: of each smaller layer; they are as wide as those of the model.
-        inner: neurons of its feed-forward block.
-        first_new: id of the first token that the model got with the module; see `train_exbert_alone`.
+        heads: number of heads of each smaller layer. Each head is as wide as those of the model.
+        inner: number of inner neurons of its feed-forward block.
+        first_new: id of the first token that was added with the module; see `train_exbert_alone`.
 
     Raises:
         ModelError: the model is a decoder, or its layers are not known.
@@ -73,29 +73,30 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
             f"exBERT's module goes with encoders, and {type(model).__name__} is a decoder", "choose an encoder"
         )
     for layer in layers_of(model):
-        place: Any = layer.module
-        device = place.get_submodule(layer.pattern.query).weight.device
-        place.add_module(EXTENSION, _smaller(layer, model.config, heads, inner))
-        place.add_module(GATE, nn.Linear(model.config.hidden_size, 1, bias=False, device=device))
-        place.register_forward_hook(_blended, with_kwargs=True)
+        module: Any = layer.module
+        device = module.get_submodule(layer.pattern.query).weight.device
+        module.add_module(EXTENSION, _smaller(layer, model.config, heads, inner))
+        module.add_module(GATE, nn.Linear(model.config.hidden_size, 1, bias=False, device=device))
+        module.register_forward_hook(_blended, with_kwargs=True)
 
 
-def _blended(layer: Any, given: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
-    """The equation above; H is [1, N, hidden]."""
-    states = given[0] if given else named["hidden_states"]
+def _blended(layer: Any, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
+    """Computes the equation above as a forward hook of a layer; H is [1, N, hidden]."""
+    states = arguments[0] if arguments else named["hidden_states"]
     share: Tensor = layer.gate(states).sigmoid()
-    # its forward and not the module itself, so that hooks that collect each layer's states do not take it for a layer
-    # of the model, and checkpointing does not checkpoint it twice
-    beside: Tensor = layer.extension.forward(*given, **named)
-    return share * output + (1 - share) * beside
+    # forward is called directly, and not the module, so that hooks that collect the states of layers do not see the
+    # extension as a layer of the model, and gradient checkpointing does not checkpoint it twice
+    extended: Tensor = layer.extension.forward(*arguments, **named)
+    return share * output + (1 - share) * extended
 
 
 def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
-    """A layer of the same kind with fewer heads and inner neurons."""
+    """Returns a layer of the same architecture with fewer heads and inner neurons."""
     pattern = layer.pattern
     width, neurons = inputs(layer.part(pattern.attention_out)), inputs(layer.part(pattern.outer))
     attended = heads * (width // config.num_attention_heads)
-    small = copy.deepcopy(layer.module, {id(config): config})  # one config, so that both switch their attention
+    # both share one config, so that switching the attention of the model switches both
+    small = copy.deepcopy(layer.module, {id(config): config})
     for name in dict.fromkeys((pattern.query, pattern.key, pattern.value)):
         _resize(small, name, outputs_to=attended * outputs(layer.part(name)) // width)
     for name in pattern.inner:
@@ -106,18 +107,18 @@ def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
 
 
 def _resize(layer: nn.Module, name: str, inputs_to: int | None = None, outputs_to: int | None = None) -> None:
-    """Puts a linear layer of another size in place of one. Fused ones keep the number of their parts."""
+    """Replaces a linear submodule by one of another size. Fused layers keep their number of parts."""
     old: Any = layer.get_submodule(name)
     sizes = inputs_to or inputs(old), outputs_to or outputs(old)
     layer.set_submodule(name, nn.Linear(*sizes, bias=old.bias is not None, device=old.weight.device))
 
 
 def draw_exbert(model: Any, seed: int) -> None:
-    """Fills the modules with random weights, drawn as the architecture's own are before any training.
+    """Fills the module with random weights, drawn as the architecture initializes its own weights.
 
     Args:
         model: with the module.
-        seed: of the weights.
+        seed: of the random weights.
     """
     with torch.random.fork_rng([]), torch.no_grad():
         torch.manual_seed(seed)
@@ -126,7 +127,7 @@ def draw_exbert(model: Any, seed: int) -> None:
 
 
 def _draw(module: nn.Module, config: Any) -> None:
-    """Fills the weights of a module whose parts were filled before."""
+    """Initializes the weights of a module, after those of its submodules."""
     std = config.initializer_range or 0.02
     if isinstance(module, nn.Linear):
         module.weight.normal_(std=std)
@@ -134,7 +135,7 @@ def _draw(module: nn.Module, config: Any) -> None:
             module.bias.zero_()
     elif isinstance(module, nn.LayerNorm):
         module.reset_parameters()
-    elif hasattr(config, "initializer_cutoff_factor"):  # ModernBERT draws its blocks again, without large weights
+    elif hasattr(config, "initializer_cutoff_factor"):  # ModernBERT draws its blocks from a truncated normal
         cutoff = 3 if config.initializer_cutoff_factor is None else config.initializer_cutoff_factor
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
@@ -149,22 +150,22 @@ def _parts(model: Any) -> Iterator[nn.Module]:
 
 
 def trained_parts(model: Any) -> list[nn.Parameter]:
-    """The parameters of the module: smaller layers and gates."""
+    """Returns the parameters of the module: smaller layers and gates."""
     return [parameter for part in _parts(model) for parameter in part.parameters()]
 
 
 def train_exbert_alone(model: Any) -> None:
-    """Freezes all of a model but the module and the rows of the tokens that came with it, in place.
+    """Freezes a model in place, except for the module and the embeddings of the tokens that were added with it.
 
-    A row is a part of a parameter, so the whole table is handed to the optimizer, its other rows held.
+    The whole embedding table is passed to the optimizer, because single rows cannot be; its other rows are held fixed.
 
     Args:
         model: with its head, before an engine wraps it.
 
     Raises:
-        ModelError: it has no module.
+        ModelError: the model has no such module.
     """
-    entry = next((each for each in additions_of(model.config) if each["kind"] == EXBERT), None)
+    entry = next((entry for entry in additions_of(model.config) if entry["kind"] == EXBERT), None)
     if entry is None:
         raise ModelError(
             f"freeze.all_but_module trains exBERT's module alone, and {type(model).__name__} has none",
@@ -174,6 +175,6 @@ def train_exbert_alone(model: Any) -> None:
     for part in trained_parts(model):
         part.requires_grad_(True)
     head = model.get_output_embeddings()
-    tables = (model.get_input_embeddings().weight, head.weight, head.bias)  # tied ones are one
+    tables = (model.get_input_embeddings().weight, head.weight, head.bias)  # tied tables are one object
     for table in {id(table): table for table in tables if table is not None}.values():
         hold_rows(table, entry["first_new"])

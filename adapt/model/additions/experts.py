@@ -1,7 +1,7 @@
-"""Experts: feed-forward blocks of single domains, of which one computes in place of the model's own.
+"""Experts: each domain has its own feed-forward blocks, which replace the model's while the domain is in use.
 
-They are the DEMix layers of arXiv 2108.05036. Attention, norms, embeddings and LM head are those of the model, for all
-domains. Without any expert in use the model computes with its own blocks, as it came.
+These are the DEMix layers of arXiv 2108.05036. All domains share the model's attention, norms, embeddings and LM head.
+If no expert is in use, the model computes with its own blocks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from adapt.support.errors import ModelError
 
 
 class Expert(nn.Module):
-    """One domain's linear layer.
+    """One domain's copy of a linear layer.
 
     Args:
-        linear: the layer that it begins as a copy of.
+        linear: the layer to copy.
     """
 
     def __init__(self, linear: nn.Module) -> None:
@@ -32,26 +32,26 @@ class Expert(nn.Module):
         self.linear = copy.deepcopy(linear)
 
     def fresh(self) -> Expert:
-        """Another of this size. `begin_experts` gives it its weights."""
+        """Returns a new expert of the same size. `begin_experts` sets its weights."""
         return Expert(self.linear)
 
     def forward(self, states: Tensor) -> Tensor:
-        """What the layer makes of states."""
-        made: Tensor = self.linear(states)
-        return made
+        """Applies the expert's linear layer to states."""
+        output: Tensor = self.linear(states)
+        return output
 
 
 def attach_experts(model: Any, sets: int) -> None:
-    """Gives each linear layer of a model's feed-forward blocks a copy for each domain, in place.
+    """Adds a copy for each domain to each linear layer of a model's feed-forward blocks, in place.
 
-    Layers keep their names, identity and hooks: their class changes, as that of masked layers.
+    Layers stay the same objects with their names and hooks; only their class changes, as for masked layers.
 
     Args:
         model: of a family that `adapt.model.architecture` knows.
-        sets: domains that have experts.
+        sets: number of domains with experts.
 
     Raises:
-        ModelError: its layers are not known.
+        ModelError: the layers of this architecture are not known.
     """
     for layer in layers_of(model):
         for name in (*layer.pattern.inner, layer.pattern.outer):
@@ -68,12 +68,12 @@ def attach_experts(model: Any, sets: int) -> None:
 
 @torch.no_grad()
 def begin_experts(model: nn.Module, number: int, source: int | None) -> None:
-    """Gives a domain's experts the weights of another's.
+    """Copies the weights of another domain's experts into a domain's experts.
 
     Args:
         model: with experts.
         number: of the domain, from 0.
-        source: the domain whose experts they begin as; None for the model's own blocks.
+        source: number of the other domain; None to copy the model's own blocks.
     """
     for module in model.modules():
         if experts := _experts_of(module):
@@ -85,7 +85,7 @@ def begin_experts(model: nn.Module, number: int, source: int | None) -> None:
 
 
 def has_experts(model: nn.Module) -> bool:
-    """Whether a model has experts of domains."""
+    """Whether a model has experts."""
     return any(map(_experts_of, model.modules()))
 
 
@@ -95,10 +95,10 @@ def _experts_of(module: nn.Module) -> DomainSets | None:
 
 
 def _computed(module: Any, states: Tensor, own: Callable[[Tensor], Tensor]) -> Tensor:
-    """What a layer makes of states: with the experts in use, or by itself."""
+    """Applies the expert in use to states, or the layer itself if none is in use."""
     used = module.domain_experts.used
-    made: Tensor = own(states) if used is None else used(states)
-    return made
+    output: Tensor = own(states) if used is None else used(states)
+    return output
 
 
 class _PartedLinear(nn.Linear):

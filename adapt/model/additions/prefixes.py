@@ -1,8 +1,8 @@
-"""Prefixes: keys and values that every token of a document attends to beside those of its document (arXiv 2101.00190).
+"""Prefixes: trained keys and values that all tokens of a document attend to in addition (arXiv 2101.00190).
 
-Each layer has its own. They are put in where attention is computed (`adapt.model.packing.attention`), behind whatever
-the model does to keys, such as turning them by their positions. So they take no positions, and tokens keep theirs. To a
-layer whose attention has a window, a prefix is as far away as words before the document would be.
+Each layer has its own prefix. It is inserted where attention is computed (`adapt.model.packing.attention`), after the
+model has transformed the keys, for example by rotary positions. So prefixes take no positions, and tokens keep theirs.
+In a layer with sliding-window attention, a prefix is as far away as words before the document would be.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from adapt.model.packing.packed import Packed
 from adapt.model.states import last_hidden_state
 
 _PIECE = 64
-"""Words of which a new prefix is made see so many together."""
+"""The words from which a new prefix is initialized are split into documents of at most this length [tokens]."""
 
 
 class Prefix(nn.Module):
-    """One domain's keys and values in one layer, 0 at first.
+    """One domain's keys and values in one layer, initially 0.
 
     Args:
-        length: how many.
-        heads: of keys.
+        length: number of keys and of values.
+        heads: number of key heads.
         width: of a head.
-        device: of the numbers.
+        device: of the parameters.
     """
 
     def __init__(self, length: int, heads: int, width: int, device: torch.device) -> None:
@@ -40,17 +40,17 @@ class Prefix(nn.Module):
         self.keys, self.values = (nn.Parameter(torch.zeros(length, heads, width, device=device)) for _ in range(2))
 
     def fresh(self) -> Prefix:
-        """Another of this size."""
+        """Returns a new, untrained prefix of the same size."""
         length, heads, width = self.keys.shape
         return Prefix(length, heads, width, self.keys.device)
 
     def forward(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Its keys and values, with those of a text [N, heads, D] behind them."""
+        """Puts the prefix's keys and values before those of a text [N, heads, D]."""
         return torch.cat((self.keys.to(keys.dtype), keys)), torch.cat((self.values.to(values.dtype), values))
 
 
 class _Watch(nn.Module):
-    """Stands where a prefix would, adds nothing, and keeps what passes."""
+    """Takes the position of a prefix, adds nothing, and stores the keys and values of the text."""
 
     length = 0
 
@@ -64,15 +64,15 @@ class _Watch(nn.Module):
 
 
 def attach_prefixes(model: Any, sets: int, length: int) -> None:
-    """Gives the attention of each layer a prefix for each domain, or one, in place.
+    """Adds prefixes to the attention of each layer, in place.
 
     Args:
         model: of a family that `adapt.model.architecture` knows.
-        sets: how many prefixes.
-        length: of each [keys].
+        sets: number of prefixes per layer: one for each domain, or one for all.
+        length: of each prefix [keys].
 
     Raises:
-        ModelError: its layers are not known.
+        ModelError: the layers of this architecture are not known.
     """
     for layer in layers_of(model):
         out, heads = layer.part(layer.pattern.attention_out), int(model.config.num_attention_heads)
@@ -84,23 +84,23 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
 
 @torch.no_grad()
 def begin_prefixes(model: Any, number: int, words: Tensor) -> None:
-    """Makes prefixes of the keys and values that words have.
+    """Initializes prefixes with the keys and values of words.
 
-    Words stand where few of a text do, since a text would take those at its own positions for its own words: before the
-    text where positions turn keys, and from the middle of the table where there is one.
+    The words get positions that texts rarely use, because a text would take a key at one of its own positions for one
+    of its own words. With rotary positions they are before the text, and with a position table in its middle.
 
     Args:
         model: with prefixes, in evaluation mode.
         number: of the prefixes, from 0.
-        words: int64 [length], their ids.
+        words: token ids, int64 [length].
     """
-    places: list[Any] = [getattr(_attention_of(layer), PREFIXES) for layer in layers_of(model)]
-    chosen, watches = places[0].chosen, [_Watch() for _ in places]
-    for prefixes, watch in zip(places, watches, strict=True):
+    by_layer: list[Any] = [getattr(_attention_of(layer), PREFIXES) for layer in layers_of(model)]
+    chosen, watches = by_layer[0].chosen, [_Watch() for _ in by_layer]
+    for prefixes, watch in zip(by_layer, watches, strict=True):
         prefixes.append(watch)
         prefixes.chosen = len(prefixes) - 1
     last_hidden_state(model, _aside(model.config, words.to(next(model.parameters()).device)))
-    for prefixes, watch in zip(places, watches, strict=True):
+    for prefixes, watch in zip(by_layer, watches, strict=True):
         del prefixes[-1]
         prefixes.chosen = chosen
         assert watch.seen
@@ -109,15 +109,15 @@ def begin_prefixes(model: Any, number: int, words: Tensor) -> None:
 
 
 def _aside(config: Any, words: Tensor) -> Packed:
-    """Words in pieces, at positions that few words of a text have."""
-    is_turned = getattr(config, "rope_parameters", None) is not None
+    """Packs words into documents, at positions that texts rarely use."""
+    is_rotary = getattr(config, "rope_parameters", None) is not None
     middle = (config.max_position_embeddings - first_position(config)) // 2
-    piece = _PIECE if is_turned else min(_PIECE, middle)
+    piece = _PIECE if is_rotary else min(_PIECE, middle)
     packed = Packed.joined(*map(Packed.single, words.split(piece)))
-    return replace(packed, position_ids=packed.position_ids + (-piece if is_turned else middle))
+    return replace(packed, position_ids=packed.position_ids + (-piece if is_rotary else middle))
 
 
 def _attention_of(layer: Layer) -> nn.Module:
-    """The module that calls attention."""
+    """Returns the module of a layer that calls the attention function."""
     part: nn.Module = layer.part(layer.pattern.query.rpartition(".")[0])
     return part

@@ -1,8 +1,8 @@
-"""Prompts: vectors before the first token of every document, in place of the embeddings of words (arXiv 2104.08691).
+"""Soft prompts: trained vectors before the first token of every document, like embeddings of words (arXiv 2104.08691).
 
-They enter where words are looked up, so that the model adds positions, norms and drops them as it does words, and its
-tokens see them as the beginning of their document: positions go on behind them. What the base model hands out has the
-states of the tokens alone, so whoever reads it need not know of prompts.
+They are inserted among the word embeddings. So the model adds positions, norms and dropout to them as to words, and the
+tokens see them as the beginning of their document; positions of tokens continue after them. The outputs of the base
+model have the states of the tokens only, so that callers need not know about prompts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from adapt.support.errors import ModelError
 
 
 class Prompt(nn.Module):
-    """One domain's vectors, 0 at first.
+    """One domain's vectors, initially 0.
 
     Args:
-        length: how many.
+        length: number of vectors.
         width: of the embeddings of words.
         device: of the vectors.
     """
@@ -34,21 +34,21 @@ class Prompt(nn.Module):
         self.vectors = nn.Parameter(torch.zeros(length, width, device=device))
 
     def fresh(self) -> Prompt:
-        """Another of this size."""
+        """Returns a new, untrained prompt of the same size."""
         return Prompt(self.length, self.width, self.vectors.device)
 
     def forward(self, words: Tensor) -> Tensor:
-        """The vectors, with those of words [N, width] behind them."""
+        """Puts the prompt's vectors before the embeddings of words [N, width]."""
         return torch.cat((self.vectors.to(words.dtype), words))
 
 
 class _Before:
-    """Hooks of a base model: a prompt goes in before each document, and its states do not come out."""
+    """Hooks of a base model that insert a prompt before each document, and remove its states from the output."""
 
     def __init__(self, sets: DomainSets) -> None:
         self.sets = sets
         self.tokens: Tensor | None = None
-        """The places of the tokens in the longer sequence, while the model computes; None for no prompt."""
+        """Indices of the tokens in the longer sequence, while the model computes; None for no prompt."""
 
     def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         prompt: Any = self.sets.used
@@ -69,7 +69,7 @@ class _Before:
         if tokens is None:
             return output
         if isinstance(output, tuple):
-            return tuple(_cut(each, tokens) for each in output)
+            return tuple(_cut(part, tokens) for part in output)
         for name in ("last_hidden_state", "hidden_states"):
             if output.get(name) is not None:
                 output[name] = _cut(output[name], tokens)
@@ -77,7 +77,7 @@ class _Before:
 
 
 def _prolong_documents(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
-    """Puts the prompt before each document of a packed sequence; gives the places of the tokens."""
+    """Puts the prompt before each document of a packed sequence; returns the new indices of the tokens."""
     words, documents = given["inputs_embeds"], given["documents"]
     layout: Prolonged = documents.prolonged(prompt.length)
     given["documents"] = layout.documents
@@ -92,7 +92,7 @@ def _prolong_documents(given: dict[str, Any], prompt: Prompt, first: int) -> Ten
 
 
 def _prolong_rows(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
-    """Puts the prompt before each row, as transformers has them; gives the places of the tokens."""
+    """Puts the prompt before each row of a padded batch; returns the new indices of the tokens."""
     words, length = given["inputs_embeds"], prompt.length
     given["inputs_embeds"] = torch.stack([prompt(row) for row in words])
 
@@ -111,37 +111,37 @@ def _prolong_rows(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
 
 
 def _cut(states: Any, tokens: Tensor) -> Any:
-    """States [B, L, H], or those of each layer, of the tokens alone. What is no states is left as it is."""
+    """Selects the states of the tokens from states [B, L, H], or from those of each layer. Others stay unchanged."""
     if isinstance(states, tuple):
-        return tuple(_cut(each, tokens) for each in states)
+        return tuple(_cut(part, tokens) for part in states)
     return states.index_select(1, tokens) if isinstance(states, Tensor) and states.ndim == 3 else states
 
 
 def attach_prompts(model: Any, sets: int, length: int) -> None:
-    """Gives a model a prompt for each domain, or one, in place.
+    """Adds prompts to a model, in place.
 
     Args:
-        model: of transformers, with or without its head.
-        sets: how many prompts.
-        length: of each [vectors].
+        model: a model of transformers, with or without its head.
+        sets: number of prompts: one for each domain, or one for all.
+        length: of each prompt [vectors].
     """
     base = model.base_model
     table = base.get_input_embeddings().weight
     prompts = DomainSets(Prompt(length, table.shape[1], table.device) for _ in range(sets))
     before = _Before(prompts)
     base.register_forward_pre_hook(before.enter, with_kwargs=True)
-    base.register_forward_hook(before.leave, prepend=True)  # the others are to see tokens alone
+    base.register_forward_hook(before.leave, prepend=True)  # first, so that other hooks see the tokens only
     base.add_module(PROMPTS, prompts)
 
 
 @torch.no_grad()
 def begin_prompt(model: Any, number: int, words: Tensor) -> None:
-    """Makes a prompt of the embeddings of words.
+    """Initializes a prompt with the embeddings of words.
 
     Args:
         model: with prompts.
         number: of the prompt, from 0.
-        words: int64 [length], their ids.
+        words: token ids, int64 [length].
     """
     base = model.base_model
     table = base.get_input_embeddings().weight

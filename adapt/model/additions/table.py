@@ -1,6 +1,6 @@
-"""The table of additions, how config.json names them, and how a model gets them.
+"""The table of additions: reads and writes their entries in config.json, and attaches them to a model.
 
-config.json holds `"additions": [{"kind": "adapters", ...options...}]`. This module imports neither torch nor
+config.json has `"additions": [{"kind": "adapters", ...options...}]`. This module imports neither torch nor
 transformers, so that a job can refuse a model at once.
 """
 
@@ -29,21 +29,22 @@ ADDITIONS: Kinds[Callable[..., None]] = Kinds(
 )
 """The functions that attach each kind of addition.
 
-A function takes a model of transformers, with or without its head, and the options of its entry. It puts modules into
-the base model in place, so that their parameters and buffers stand in its `state_dict`, and changes what it computes;
-also under `torch.device("meta")`. config.json never names a function: that would run code of whoever made the folder.
+A function takes a model of transformers, with or without its head, and the options of its entry. It adds modules to the
+base model in place, so that their parameters and buffers are in its `state_dict`, and hooks that change its outputs. It
+must also work under `torch.device("meta")`. config.json never names a function, because loading a folder would then run
+code chosen by its author.
 """
 
 
 def attach_additions(model: Any, config: Any) -> None:
-    """Gives a model the additions that its configuration names. Their weights are not filled.
+    """Attaches the additions in a configuration to a model. Their weights are not initialized.
 
     Args:
-        model: as transformers builds it from the configuration.
+        model: a model that transformers built from the configuration.
         config: the configuration.
 
     Raises:
-        ModelError: a kind or an option is not known.
+        ModelError: a kind or an option is unknown.
     """
     for entry in additions_of(config):
         options = {name: value for name, value in entry.items() if name != "kind"}
@@ -69,52 +70,52 @@ _ITS = "its config.json"
 
 
 def additions_of(config: Any) -> list[dict[str, Any]]:
-    """The entries of a configuration (transformers' object), in the order in which they are attached.
+    """Returns the entries of a configuration (transformers' object), in the order in which they are attached.
 
     Raises:
-        ModelError: they are not a list of objects, each with a kind; or there are other numbers of domains and of sets.
+        ModelError: they are not a list of objects with a kind, or the numbers of domains and of sets differ.
     """
     return _counted(_checked(getattr(config, KEY, None) or [], _ITS), _ITS)
 
 
 def with_addition(config: Any, kind: str, **options: Any) -> None:
-    """Enters an addition into a configuration: in place of the one of that kind, or as the last.
+    """Adds an addition to a configuration, or replaces the one of the same kind.
 
     Args:
-        config: transformers' object, which is changed.
+        config: transformers' object, which is changed in place.
         kind: a key of `adapt.model.additions.table.ADDITIONS`.
-        options: what its `attach` is given; plain JSON.
+        options: arguments of the function that attaches the addition; plain JSON.
     """
     entry = {"kind": kind, **options}
     entries = _checked(getattr(config, KEY, None) or [], _ITS)
-    kinds = [each["kind"] for each in entries]
-    replaced = [entry if each["kind"] == kind else each for each in entries]
+    kinds = [old["kind"] for old in entries]
+    replaced = [entry if old["kind"] == kind else old for old in entries]
     setattr(config, KEY, replaced if kind in kinds else [*entries, entry])
 
 
 def stored_additions(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a model folder.
+    """Reads the entries from the config.json of a model folder.
 
     Raises:
-        ModelError: config.json cannot be read, or its entries are broken.
+        ModelError: config.json cannot be read, or its entries are invalid.
     """
     where = str(folder / CONFIG)
     return _counted(_checked(read_json(folder / CONFIG).get(KEY) or [], where), where)
 
 
 def refuse_additions(folder: Path, what: str) -> None:
-    """For what works with ordinary models alone.
+    """Refuses a model with additions, for operations that only work with ordinary models.
 
     Args:
         folder: of the model.
-        what: completes "cannot be …".
+        what: the operation, which completes "cannot be …" in the message.
 
     Raises:
-        ModelError: it has additions.
+        ModelError: the model has additions.
     """
     if kinds := [entry["kind"] for entry in stored_additions(folder)]:
         raise ModelError(
-            f"{folder} cannot be {what}: it carries {', '.join(kinds)} beside its architecture",
+            f"{folder} cannot be {what}: it carries {', '.join(kinds)} in addition to its architecture",
             "choose an ordinary model, such as the one that its training began with",
         )
 
@@ -124,10 +125,10 @@ def check_parts(folder: Path, domain: str) -> None:
 
     Args:
         folder: of the model.
-        domain: its name.
+        domain: name of the domain.
 
     Raises:
-        ModelError: names those that it has parts for.
+        ModelError: the model has no parts for this domain. The error lists its domains.
     """
     named = [entry for entry in stored_additions(folder) if entry["kind"] == "domains"]
     names = [name for entry in named for name in entry["names"]]
@@ -137,8 +138,8 @@ def check_parts(folder: Path, domain: str) -> None:
 
 
 def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
-    """The entries, if they are what they must be."""
-    if not (isinstance(entries, list) and all(isinstance(each, dict) and "kind" in each for each in entries)):
+    """Returns the entries after a check that they are a list of objects with a kind."""
+    if not (isinstance(entries, list) and all(isinstance(entry, dict) and "kind" in entry for entry in entries)):
         raise ModelError(
             f"`{KEY}` in {where} is not a list of objects that each have a kind", "copy or make the model again"
         )
@@ -146,7 +147,7 @@ def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _counted(entries: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """The entries, if every kind has a set for each of the domains that are named."""
+    """Returns the entries after a check that every kind has one set for each named domain."""
     for names in (entry["names"] for entry in entries if entry["kind"] == "domains"):
         for entry in entries:
             if entry.get("sets", len(names)) != len(names):

@@ -1,7 +1,7 @@
-"""Several documents in one sequence, without padding, and models that keep the documents apart.
+"""Packs several documents into one sequence without padding, and keeps them isolated from each other in the model.
 
-- `packed`: where each document begins and ends.
+- `packed`: packed sequences, and where each document begins and ends.
 - `attention`: attention within documents, for every encoder and decoder.
-- `dropout`: the same as torch's, faster on CPUs.
-- `isolation`: switches a model to this attention, and checks the result.
+- `dropout`: dropout like torch's, but faster on CPUs.
+- `isolation`: switches a model to this attention, and checks that documents are isolated.
 """

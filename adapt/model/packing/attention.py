@@ -1,9 +1,9 @@
-"""Attention that keeps the documents of a packed sequence apart: one function for every encoder and decoder.
+"""Attention within the documents of a packed sequence: one function for every encoder and decoder.
 
 The function is registered with transformers' attention interface. On CUDA it calls torch's variable-length flash
-attention. On CPU, and for models with dropout on attention weights (which that kernel lacks), it calls scaled dot
-product attention for documents of about one length at a time. So nothing is computed between documents, and almost
-nothing for padding.
+attention. On CPUs, and for models with dropout on attention weights (which this kernel lacks), it processes documents
+of about the same length together (a bucket) with scaled dot product attention. So it computes nothing between
+documents, and almost nothing for padding.
 
 A layer may have a prefix: keys and values that come before those of every document.
 """
@@ -27,9 +27,9 @@ from adapt.model.packing.packed import Bucket, Documents
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
-"""Options that would change scores: some architectures set them, and this attention cannot follow."""
+"""Options that change attention scores. Some architectures set them; this attention does not support them."""
 LONG = 1024
-"""Documents above this length [tokens] do not have their attention weights in memory, where that can be avoided."""
+"""Attention weights of documents longer than this [tokens] are not stored in memory, if this can be avoided."""
 
 
 def attention(
@@ -44,25 +44,27 @@ def attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: inside documents where they are given, else its own.
+    """Computes attention within documents. It has the signature of transformers' attention functions.
+
+    Calls without documents use the attention of transformers.
 
     Args:
-        module: the attention layer; says whether it is causal.
+        module: the attention layer; its `is_causal` says whether attention is causal.
         query: [1, heads, N, D].
-        key: [1, key heads, N, D], of which the heads are a multiple.
-        value: like key.
-        attention_mask: used for calls without documents only.
+        key: [1, key heads, N, D]; the number of heads is a multiple of the number of key heads.
+        value: [1, key heads, N, D].
+        attention_mask: only used for calls without documents.
         scaling: factor of the scores; 1 / sqrt(D) by default.
         dropout: of the attention weights.
         documents: where each document begins and ends.
-        sliding_window: tokens further apart than this, less one, do not see each other; None for no limit.
-        **options: passed on for calls without documents.
+        sliding_window: tokens see each other only if their distance is below this; None for no limit.
+        **options: only used for calls without documents.
 
     Returns:
-        [1, N, heads, D], and no weights.
+        The outputs [1, N, heads, D], and None instead of the weights.
 
     Raises:
-        NotImplementedError: the model asks for attention of another kind.
+        NotImplementedError: the model needs an option that this attention does not support.
     """
     prefixes, causal = getattr(module, PREFIXES, None), bool(getattr(module, "is_causal", False))
     prefix = None if prefixes is None else prefixes.used
@@ -108,7 +110,7 @@ def _variable_length(
         window_size=(reach, 0 if causal else reach),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(attended, Tensor)  # a pair where more is asked for
+    assert isinstance(attended, Tensor)  # it is a pair if the caller requests more outputs
     return attended
 
 
@@ -124,7 +126,7 @@ def _by_bucket(
     sliding_window: int | None,
 ) -> Tensor:
     sizes = [bucket.documents * bucket.length for bucket in documents.buckets]
-    # split, since the gradient of a slice is as large as all of them, and added to that of the others
+    # split and not sliced, because the gradient of a slice has the size of the whole tensor
     placed = (_Place.apply(states, documents).split(sizes) for states in (query, key, value))  # type: ignore[no-untyped-call]
     outputs = []
     for bucket, *parts in zip(documents.buckets, *placed, strict=True):
@@ -145,10 +147,10 @@ def _attend(
     causal: bool,
     scaling: float | None,
 ) -> Tensor:
-    """Attends within the documents of one bucket, [documents, heads, length, D].
+    """Computes attention within the documents of one bucket, [documents, heads, length, D].
 
-    On CPUs torch's function is 1.5 to 3 times slower in bf16, and wherever there is dropout; without dropout it does
-    not need memory for the weights of long documents.
+    On CPUs torch's own function is 1.5 to 3 times slower in bf16 or with dropout, so it is only used for long documents
+    without dropout: then it needs no memory for attention weights.
     """
     length, groups = query.shape[2], query.shape[1] // key.shape[1]
     if query.is_cuda or (dropout == 0.0 and length > LONG):
@@ -160,9 +162,9 @@ def _attend(
     if causal:
         mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
     device = query.device.type
-    if torch.is_autocast_enabled(device):  # positions that are turned (RoPE) leave queries and keys in fp32
+    if torch.is_autocast_enabled(device):  # rotary positions leave queries and keys in fp32
         query, key, value = (states.to(torch.get_autocast_dtype(device)) for states in (query, key, value))
-    with torch.autocast(device, enabled=False):  # it would turn the weights to fp32 and back
+    with torch.autocast(device, enabled=False):  # autocast would convert the weights to fp32 and back
         scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
         if mask is not None:
             scores += torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, -torch.inf)
@@ -170,24 +172,24 @@ def _attend(
 
 
 def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """What each token may see, bool, to broadcast to [documents, heads, length, length].
+    """Returns which tokens each token may see, bool, in a shape that broadcasts to [documents, heads, length, length].
 
-    None if it may see all of its document, or all that stands before it.
+    Returns None if tokens see their whole document, or (if causal) everything before them.
     """
-    # filling comes last, so causal attention does not see it anyway
+    # padding comes last, so causal attention does not see it anyway
     seen = bucket.real[:, None, None, :] if bucket.real is not None and not causal else None
     if sliding_window is None or sliding_window >= bucket.length:
         return seen
-    places = torch.arange(bucket.length, device=device)
-    apart = places[:, None] - places
-    near = (apart.abs() < sliding_window) & (apart >= 0) if causal else apart.abs() < sliding_window
-    return near if seen is None else (seen & near) | (apart == 0)  # filling sees itself: softmax needs something
+    indices = torch.arange(bucket.length, device=device)
+    distance = indices[:, None] - indices
+    near = (distance.abs() < sliding_window) & (distance >= 0) if causal else distance.abs() < sliding_window
+    return near if seen is None else (seen & near) | (distance == 0)  # padding sees itself: softmax needs a token
 
 
 class _Place(torch.autograd.Function):
-    """Copies [N, heads, D] to the places of the buckets, [P, heads, D].
+    """Copies the states of tokens [N, heads, D] to the slots of buckets [P, heads, D].
 
-    Plain indexing would add gradients up, which costs time; here each token has one place, so one gradient.
+    The gradient of plain indexing sums over slots, which is slow. Here each token has one slot, so nothing is summed.
     """
 
     @staticmethod
@@ -201,7 +203,7 @@ class _Place(torch.autograd.Function):
 
 
 class _TakeBack(torch.autograd.Function):
-    """Brings values at the places of buckets back to the tokens, [N, heads, D]. No gradient goes to padding."""
+    """Copies values in the slots of buckets back to the tokens, [N, heads, D]. Padding gets no gradient."""
 
     @staticmethod
     def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:
@@ -218,14 +220,17 @@ class _TakeBack(torch.autograd.Function):
 
 @contextmanager
 def noting_calls() -> Iterator[list[str]]:
-    """In the block, notes which layers call this attention. A model of which none does has attention of its own."""
+    """Records the class names of the layers that call this attention inside the block.
+
+    If there are none, the model does not use transformers' attention interface.
+    """
     callers: list[str] = []
 
-    def noted(module: nn.Module, *given: Any, **options: Any) -> tuple[Tensor, None]:
+    def recorded(module: nn.Module, *arguments: Any, **options: Any) -> tuple[Tensor, None]:
         callers.append(type(module).__name__)
-        return attention(module, *given, **options)
+        return attention(module, *arguments, **options)
 
-    AttentionInterface.register(NAME, noted)
+    AttentionInterface.register(NAME, recorded)
     try:
         yield callers
     finally:
@@ -237,24 +242,26 @@ AttentionMaskInterface.register(NAME, sdpa_mask)  # calls without documents get 
 
 
 PREFIXES = "prefixes"
-"""What a module that calls attention calls the prefixes of its domains."""
+"""Name of the submodule with the prefixes of domains, in a module that calls attention."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def prolong_documents(
     prefix: Any, query: Tensor, key: Tensor, value: Tensor, documents: Documents
 ) -> tuple[Tensor, Tensor, Tensor, Documents, Tensor]:
-    """Documents that begin with the prefix, whose own queries are 0 and whose results nobody takes.
+    """Puts the prefix before each document of a packed sequence.
+
+    The queries of the prefix are 0, and its results are not used.
 
     Args:
         prefix: of the layer.
         query: [N, heads, D].
         key: [N, key heads, D].
-        value: like key.
-        documents: the boundaries.
+        value: [N, key heads, D].
+        documents: the boundaries of the documents.
 
     Returns:
-        The three and the boundaries, longer; and the places of the N tokens, int64 [N].
+        Queries, keys, values and boundaries of the longer sequence, and the indices of the N tokens in it, int64 [N].
     """
     longer = documents.prolonged(prefix.length)
     keys, values = (states.index_select(0, longer.order) for states in prefix(key, value))
@@ -265,16 +272,16 @@ def prolong_documents(
 def prolong_rows(
     prefix: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Rows as transformers has them, with the prefix before their keys.
+    """Puts the prefix before the keys of each row of a padded batch, as transformers passes it.
 
     Args:
-        prefix: of the layer.
+        prefix: of the layer, with P keys.
         query: [B, heads, L, D], of the last L tokens.
-        key: [B, key heads, K, D], also of tokens of earlier calls.
-        value: like key.
-        mask: [B, 1, L, K], bool or to be added to scores; None if every token sees all, or all before it.
-        causal: whether it is the latter.
-        window: tokens further apart than this, less one, do not see each other; None for no limit.
+        key: [B, key heads, K, D], including tokens of earlier calls.
+        value: [B, key heads, K, D].
+        mask: [B, 1, L, K], bool or a term of the scores; None if tokens see everything, or everything before them.
+        causal: whether tokens only see what is before them.
+        window: tokens see each other only if their distance is below this; None for no limit.
 
     Returns:
         Keys and values [B, key heads, P + K, D], and the mask [B, 1, L, P + K].
@@ -286,9 +293,9 @@ def prolong_rows(
         mask = torch.ones(1, 1, count, seen, dtype=torch.bool, device=device)
         mask = mask.tril(seen - count) if causal else mask
     if mask is not None:
-        places = torch.arange(seen - count, seen, device=device)[:, None]
-        apart = places - torch.arange(-prefix.length, 0, device=device)
-        near = (torch.ones_like(apart, dtype=torch.bool) if window is None else apart < window).expand(
+        indices = torch.arange(seen - count, seen, device=device)[:, None]
+        distance = indices - torch.arange(-prefix.length, 0, device=device)
+        near = (torch.ones_like(distance, dtype=torch.bool) if window is None else distance < window).expand(
             *mask.shape[:2], -1, -1
         )
         if mask.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""Dropout that costs little on CPUs, where torch's own draws numbers one by one and takes a tenth of a step."""
+"""Fast dropout for CPUs. torch's own draws random numbers one by one, and takes a tenth of a training step."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 _PER_DRAW = 4
-"""How many 16-bit numbers one 64-bit number of the generator gives."""
+"""Number of 16-bit random numbers in each 64-bit number of the generator."""
 
 
 class QuickDropout(nn.Dropout):
-    """`torch.nn.Dropout`, four decisions a random number on CPUs; the same elsewhere, and in evaluation."""
+    """`torch.nn.Dropout` that makes four decisions per random number on CPUs. On GPUs it is torch's own."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Sets each value to 0 with probability p (to the nearest 1/65536) and scales the others by 1 / (1 - p)."""
@@ -20,7 +20,7 @@ class QuickDropout(nn.Dropout):
 
 
 def use_quick_dropout(model: nn.Module) -> None:
-    """Replaces a model's dropout layers."""
+    """Replaces the dropout layers of a model by `QuickDropout`."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
@@ -28,18 +28,18 @@ def use_quick_dropout(model: nn.Module) -> None:
 
 
 def dropout(values: Tensor, p: float) -> Tensor:
-    """Dropout on the CPU, from its default generator."""
+    """Applies dropout on the CPU, with random numbers of torch's default generator."""
     dropped: Tensor = _Dropout.apply(values, p) if p else values  # type: ignore[no-untyped-call]
     return dropped
 
 
 def random_state(device: torch.device) -> list[Tensor]:
-    """The state of the generator from which the next pass on a device draws its dropout."""
+    """Returns the state of the random generators from which the next pass on a device draws its dropout."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def draw_again(state: list[Tensor], device: torch.device) -> None:
-    """Lets the next pass draw what was drawn by the pass that followed `random_state`."""
+    """Restores a state from `random_state`, so that the next pass draws the same dropout as the pass after it."""
     torch.set_rng_state(state[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state[1], device)
@@ -49,7 +49,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, values: Tensor, p: float) -> Tensor:
         draws = torch.empty(-(-values.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
-        context.save_for_backward(draws)  # smaller than what is kept, in the values' type
+        context.save_for_backward(draws)  # smaller than the mask in the type of the values
         context.p = p
         return _dropped(values, draws, p)
 
@@ -61,6 +61,6 @@ class _Dropout(torch.autograd.Function):
 
 def _dropped(values: Tensor, draws: Tensor, p: float) -> Tensor:
     numbers = draws.view(torch.int16)[: values.numel()].view(values.shape)
-    # 0 and 1 of the values' own type, since products with bools are slow; and both products in one pass over memory
+    # 0 and 1 in the type of the values, because products with bools are slow; both products in one pass over memory
     keep = torch.ge(numbers, round(p * 2**16) - 2**15, out=torch.empty_like(values))
     return torch.addcmul(values.new_zeros(()), keep, values, value=1 / (1 - p) if p < 1 else 0.0, out=keep)

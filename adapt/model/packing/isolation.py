@@ -1,4 +1,4 @@
-"""Checks that a model keeps packed documents isolated from each other, after its attention was switched."""
+"""Switches a model's attention, and checks that it then keeps packed documents isolated from each other."""
 
 import copy
 from typing import Any
@@ -20,34 +20,34 @@ _TOLERANCE = 1e-4
 
 
 def keep_documents_apart(model: PreTrainedModel) -> None:
-    """Switches a model to attention inside documents, and tries whether it then computes what it did.
+    """Switches a model to attention within documents, and checks that its losses stay the same.
 
-    What could go wrong differs between architectures: positions as a bias between pairs of tokens, attention that does
-    not go through transformers' interface or asks it for more, logits changed after the last linear layer. One try on
-    two short documents, together and alone, shows it.
+    The possible faults depend on the architecture: positions as a bias between pairs of tokens, attention that does not
+    use transformers' interface or needs more of its options, or logits that are changed after the last linear layer.
+    All of them show in the losses of two short documents, packed and separate.
 
     Args:
-        model: in evaluation mode, on any device; its attention is changed.
+        model: in evaluation mode, on any device; its attention is changed in place.
 
     Raises:
-        ModelError: the losses of packed documents are not those of the documents alone, or are not finite, or the
-            model raised an error on the way, of whatever kind.
+        ModelError: the losses of packed documents differ from those of separate documents, or are not finite, or the
+            model raised any error.
     """
-    with without_sets(model):  # some change attention, which transformers' own does not know
+    with without_sets(model):  # some sets change attention, so losses would differ from transformers' own attention
         _keep_apart(model)
 
 
 def try_architecture(config: PreTrainedConfig, kind: Any) -> None:
-    """Tries whether an architecture can be packed, on a small random model of it: without weights, in a second or two.
+    """Checks with a small random model whether an architecture supports packing. It takes a second or two.
 
-    Nothing is said where such a model cannot be built: loading the model itself shows it.
+    The check is skipped if no small model can be built. Then the fault shows when the model is loaded.
 
     Args:
-        config: the model's; it is not changed.
-        kind: the class, or one of transformers' auto classes.
+        config: config of the model; it is not changed.
+        kind: the class of the model, or one of transformers' auto classes.
 
     Raises:
-        ModelError: as `keep_documents_apart`.
+        ModelError: see `keep_documents_apart`.
     """
     with quiet():
         try:
@@ -60,11 +60,11 @@ def try_architecture(config: PreTrainedConfig, kind: Any) -> None:
 
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The same architecture with two layers and few tokens, and weights large enough for attention to matter."""
+    """Returns a config with two layers and few tokens, and with weights large enough for attention to matter."""
     small = copy.deepcopy(config)
     if layers := getattr(config, "num_hidden_layers", None):
         for name, value in config.to_dict().items():
-            if isinstance(value, list) and len(value) == layers:  # what each layer has, such as its kind or its window
+            if isinstance(value, list) and len(value) == layers:  # an entry per layer, such as its type or its window
                 setattr(small, name, value[:2])
         small.num_hidden_layers = min(int(layers), 2)
     small.initializer_range = 0.2
@@ -77,8 +77,8 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
 
 def _keep_apart(model: PreTrainedModel) -> None:
     try:
-        expected = _alone(model)
-    except Exception as error:  # architectures that want other inputs raise errors of any kind
+        expected = _separate(model)
+    except Exception as error:  # architectures that need other inputs raise errors of any type
         raise _refused(model, error) from error
     if not expected.isfinite().all():
         raise ModelError(
@@ -89,14 +89,14 @@ def _keep_apart(model: PreTrainedModel) -> None:
         with quiet(), attention.noting_calls() as callers:
             model.set_attn_implementation(attention.NAME)
             losses = _together(model)
-    except Exception as error:  # as above, where packing asks for what is not there
+    except Exception as error:  # as above
         raise _refused(model, error) from error
     if not callers or not torch.allclose(losses, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise _refused(model)
 
 
 def _documents(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Ids from the middle of the vocabulary, where no special ones are."""
+    """Returns two documents with ids from the middle of the vocabulary, where there are no special tokens."""
     middle = int(model.config.vocab_size) // 2
     begin = 0
     documents = []
@@ -107,7 +107,8 @@ def _documents(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def _alone(model: Any) -> torch.Tensor:
+def _separate(model: Any) -> torch.Tensor:
+    """Returns the losses of all tokens, with each document in its own call of the model."""
     losses = [
         cross_entropy(model(input_ids=document[None]).logits[0].float(), document, reduction="none")
         for document in _documents(model)
@@ -116,32 +117,35 @@ def _alone(model: Any) -> torch.Tensor:
 
 
 def _together(model: PreTrainedModel) -> torch.Tensor:
+    """Returns the losses of all tokens, with the documents packed into one sequence."""
     tokens = torch.cat(_documents(model))
     everywhere = torch.ones(1, len(tokens), dtype=torch.bool)
     starts = torch.zeros_like(everywhere)
     starts[0, [0, _LENGTHS[0]]] = True
     packed = Packed.of(tokens.cpu()[None], everywhere, starts).to(tokens.device)
-    places = torch.arange(len(tokens), device=tokens.device)
+    positions = torch.arange(len(tokens), device=tokens.device)
     with torch.no_grad(), answering(model, lambda hidden, *_: torch.full_like(hidden[..., :1], _ANSWER)):
-        answer = predict_at(model, packed, places)
+        answer = predict_at(model, packed, positions)
     if not torch.equal(answer, torch.full_like(answer, _ANSWER)):
         raise ValueError("logits are changed after the last linear layer")
-    return losses_at(model, packed, places, tokens)
+    return losses_at(model, packed, positions, tokens)
 
 
 def _refused(model: PreTrainedModel, error: Exception | None = None) -> AdaptError:
-    """The error for an architecture that cannot be packed. A lack of memory, and errors of ours, stay what they are.
+    """Returns the error for an architecture that does not support packing.
+
+    Errors of this project are returned unchanged, and a lack of memory is raised again.
 
     Args:
-        model: that was tried.
-        error: what it raised, if anything.
+        model: the checked model.
+        error: the error that it raised, if any.
     """
     if isinstance(error, AdaptError):
         return error
     if error and (isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)):
         raise error
-    said = "" if error is None else f" ({type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]})"
+    cause = "" if error is None else f" ({type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]})"
     return ModelError(
-        f"{type(model).__name__} cannot keep documents apart that share a sequence{said}",
+        f"{type(model).__name__} cannot keep documents apart that share a sequence{cause}",
         "choose an architecture like BERT, RoBERTa, DistilBERT, ELECTRA, ModernBERT, GPT-2 or Llama",
     )

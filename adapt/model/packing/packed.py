@@ -1,6 +1,6 @@
-"""Documents one after another in a single sequence, without padding, and where each begins and ends.
+"""Packed sequences: documents one after another without padding, and where each one begins and ends.
 
-All of it is worked out on the host and then sent to the device, which so never has to be waited for.
+The layout is computed on the host and then sent to the device, so that the host never waits for the device.
 """
 
 from dataclasses import dataclass
@@ -16,34 +16,34 @@ ROUNDING = 16
 
 @dataclass(frozen=True)
 class Bucket:
-    """Documents of about one length, as a rectangle."""
+    """Documents of about the same length, which are padded to a rectangle and processed together."""
 
     documents: int
     length: int
-    """Number of places for each document: the tokens of the longest one."""
+    """Number of slots per document: the length of the longest one [tokens]."""
     real: Tensor | None
-    """bool [documents, length], False at padding; None if all documents have that length."""
+    """False at padding, bool [documents, length]; None if there is no padding."""
 
 
 @dataclass(frozen=True)
 class Prolonged:
-    """Where things are in a sequence whose documents all begin with the same that is not text."""
+    """The layout of a sequence in which the same vectors (a prompt or prefix) are inserted before each document."""
 
     order: Tensor
-    """int64: of each place, which of "the same, then the tokens" stands there."""
+    """For each position of the longer sequence, an index into the inserted vectors followed by the tokens, int64."""
     tokens: Tensor
-    """int64 [N]: the place of each token."""
+    """Index of each token in the longer sequence, int64 [N]."""
     documents: "Documents"
-    """The boundaries of the longer documents."""
+    """Boundaries of the longer documents."""
 
 
 class Documents:
     """The boundaries of the documents of a packed sequence.
 
     Args:
-        cumulative: int32 [D + 1]: where documents begin, and the sequence's length at the end.
-        longest: upper bound of their lengths [tokens].
-        device: where the sequence is.
+        cumulative: where documents begin, followed by the length of the sequence, int32 [D + 1].
+        longest: upper bound of the documents' lengths [tokens].
+        device: device of the sequence.
     """
 
     def __init__(self, cumulative: Tensor, longest: int, device: torch.device = CPU) -> None:
@@ -57,11 +57,11 @@ class Documents:
         return len(self.known) - 1
 
     def to(self, device: torch.device) -> "Documents":
-        """The same boundaries for a sequence that is sent to another device."""
+        """Returns the same boundaries for a sequence on another device."""
         return self if device == self.device else type(self)(self.known, self.longest, device)
 
     def prolonged(self, length: int) -> Prolonged:
-        """The documents with so many places more before each."""
+        """Returns the layout with `length` vectors inserted before each document."""
         if length not in self._prolonged:
             ends, count = self.known.long(), len(self)
             owner = torch.arange(count).repeat_interleave(ends.diff())
@@ -77,7 +77,7 @@ class Documents:
 
     @cached_property
     def cumulative(self) -> Tensor:
-        """int32 [D + 1], on the device."""
+        """Where documents begin, followed by the length of the sequence, int32 [D + 1], on the device."""
         return sent(self.known, self.device)
 
     @cached_property
@@ -86,27 +86,27 @@ class Documents:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """The documents by length, short ones first."""
+        """The documents grouped by length, short ones first."""
         return self._layout[0]
 
     @property
     def there(self) -> Tensor:
-        """int64 [P], P >= N: the token at each place of the buckets; at filling, some token of the sequence."""
+        """Index of the token in each slot of the buckets, int64 [P], P >= N. Padding has any token's index."""
         return self._layout[1]
 
     @property
     def back(self) -> Tensor:
-        """int64 [N]: the place of each token in the buckets."""
+        """Slot of each token in the buckets, int64 [N]."""
         return self._layout[2]
 
     @property
     def filling(self) -> Tensor | None:
-        """int64: places that hold no token; None where there are none."""
+        """Slots of padding in the buckets, int64; None if there is no padding."""
         return self._layout[3]
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Sends a tensor of the host to a device, without waiting for the device."""
+    """Sends a tensor from the host to a device, without waiting for the device."""
     pinned = device.type == "cuda" and values.device.type == "cpu"
     return values.pin_memory().to(device, non_blocking=True) if pinned else values.to(device)
 
@@ -120,10 +120,10 @@ def _arrange(cumulative: Tensor, device: torch.device) -> tuple[list[Bucket], Te
         members = (rounded == size).nonzero().flatten()
         longest = int(lengths[members].max())
         inside = torch.arange(longest) < lengths[members, None]
-        places = (begins[members, None] + torch.arange(longest)).where(inside, 0)
+        indices = (begins[members, None] + torch.arange(longest)).where(inside, 0)
         full = bool(inside.all())
         buckets.append(Bucket(len(members), longest, None if full else sent(inside, device)))
-        there.append(places.flatten())
+        there.append(indices.flatten())
         real.append(inside.flatten())
     tokens, occupied = torch.cat(there), torch.cat(real)
     back = torch.empty(int(cumulative[-1]), dtype=torch.int64)
@@ -134,27 +134,27 @@ def _arrange(cumulative: Tensor, device: torch.device) -> tuple[list[Bucket], Te
 
 @dataclass(frozen=True)
 class Packed:
-    """The text of some rows as one sequence of N tokens."""
+    """Documents packed into one sequence of N tokens."""
 
     input_ids: Tensor
-    """int64 [1, N]."""
+    """Token ids, int64 [1, N]."""
     position_ids: Tensor
-    """int64 [1, N]: place of each token in its document, from 0."""
+    """Position of each token in its document, from 0, int64 [1, N]."""
     documents: Documents
 
     @property
     def tokens(self) -> int:
-        """N."""
+        """Number of tokens N."""
         return self.input_ids.shape[1]
 
     @classmethod
     def of(cls, input_ids: Tensor, real: Tensor, starts: Tensor) -> "Packed":
-        """Rows without their filling, on the host.
+        """Packs rows without their padding, on the host.
 
         Args:
-            input_ids: int64 [B, L].
-            real: bool [B, L], False at filling.
-            starts: bool [B, L], True where a document starts; always at the first place of a row.
+            input_ids: token ids, int64 [B, L].
+            real: False at padding, bool [B, L].
+            starts: True where a document starts, bool [B, L]; always True at the first token of a row.
         """
         tokens = input_ids[real]
         begins = starts[real].nonzero().flatten()
@@ -164,12 +164,12 @@ class Packed:
         return cls(tokens[None], (index - begins[document])[None], Documents(cumulative, input_ids.shape[1]))
 
     def to(self, device: torch.device) -> "Packed":
-        """The same on another device."""
+        """Sends the sequence to another device."""
         return Packed(sent(self.input_ids, device), sent(self.position_ids, device), self.documents.to(device))
 
     @classmethod
     def joined(cls, *parts: "Packed") -> "Packed":
-        """The documents of some packed sequences one after another, in one; none sees those of another part."""
+        """Joins the documents of several packed sequences into one sequence."""
         first = parts[0].documents
         ends, begin = [first.known[:1]], 0
         for part in parts:
@@ -182,13 +182,17 @@ class Packed:
         )
 
     def only(self, numbers: Tensor) -> "Packed":
-        """Some documents alone, by their numbers in rising order, int64 [documents], on the host."""
+        """Returns a sequence with some of the documents.
+
+        Args:
+            numbers: of the documents, in rising order, int64 [documents], on the host.
+        """
         if len(numbers) == len(self.documents):
             return self
         documents = self.documents
         lengths = documents.known.diff()
-        kept = torch.zeros(len(lengths), dtype=torch.bool).index_fill_(0, numbers, True)
-        inside = sent(kept.repeat_interleave(lengths).nonzero().flatten(), documents.device)
+        selected = torch.zeros(len(lengths), dtype=torch.bool).index_fill_(0, numbers, True)
+        inside = sent(selected.repeat_interleave(lengths).nonzero().flatten(), documents.device)
         cumulative = torch.cat((lengths.new_zeros(1), lengths[numbers].cumsum(0))).int()
         return Packed(
             self.input_ids.index_select(1, inside),
@@ -198,7 +202,7 @@ class Packed:
 
     @classmethod
     def single(cls, tokens: Tensor) -> "Packed":
-        """One document, int64 [N], where its tokens are."""
+        """Packs one document, with token ids int64 [N], on the device of its tokens."""
         text = tokens.cpu()[None]
         real = torch.ones_like(text, dtype=torch.bool)
         return cls.of(text, real, torch.arange(len(tokens))[None] == 0).to(tokens.device)

@@ -1,9 +1,9 @@
-"""Finds the rules by which a tokenizer allows to cut texts into pieces without a change of tokens.
+"""Finds the rules by which texts can be cut into pieces without changing their tokens, for a given tokenizer.
 
-A rule is allowed if the words that the model receives, after normalizing and splitting, are the same for all
-adversarial texts. The vocabulary does not matter for that. Then the tokens of all these texts are compared with the
-library's, which also finds added tokens. The adversarial texts are made of Unicode characters and of the tokenizer's
-own tokens.
+A rule is allowed if the words that the tokenizer's model receives, after normalization and pre-tokenization, stay the
+same for all adversarial texts. This does not depend on the vocabulary. Then the tokens of these texts are compared with
+those of the library, which also tests added tokens. The adversarial texts are built from Unicode characters and from
+the tokenizer's own tokens.
 """
 
 import json
@@ -24,29 +24,30 @@ from adapt.model.tokenize.library_calls import DirectWords, Plain, WordsOf, by_l
 from adapt.model.tokenize.piece_tokenizer import PieceTokenizer
 
 MOST_ADDED = 1000
-"""Added tokens of a tokenizer that is tried. They are found in a text before it is cut into words, so each is tried."""
+"""Largest number of added tokens of a tokenizer for which rules are tested. Each added token is tested, because it is
+matched before a text is split into words."""
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """What a tokenizer allows. One process finds it out for others."""
+    """The rules of cuts that a tokenizer allows. They can be sent to other processes."""
 
     rules: tuple[str, ...] = ()
-    """By which texts may be cut; without any they are left whole."""
+    """Names of the allowed rules; without any, texts are not cut."""
     plain: Plain | None = None
-    """Which pieces are plain words; None where all pieces go to the library."""
+    """How plain words are recognized; None if all pieces are tokenized by the library."""
 
     def tokenizer(self, backend: Tokenizer, words: WordsOf | None = None) -> PieceTokenizer:
-        """The tokenizer by pieces. Arguments as of `find_cuts`."""
+        """Returns a tokenizer that uses these rules. Arguments as for `find_cuts`."""
         return PieceTokenizer(backend, self.rules, words, DirectWords(backend, self.plain) if self.plain else None)
 
 
 def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
-    """What leaves the tokens of all probes as the library has them.
+    """Finds the rules with which all adversarial texts have the same tokens as those of the library.
 
     Args:
         backend: the tokenizer.
-        words: as in `adapt.model.tokenize.library_calls.by_library`.
+        words: see `adapt.model.tokenize.library_calls.by_library`.
     """
     if not _can_be_tried(backend):
         return Cuts()
@@ -60,7 +61,7 @@ def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
 
 
 def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
-    """The rules that together leave the words of all texts as they are. There is none without cuts at blanks."""
+    """Returns the rules that together do not change the words of any text; none if cuts at blanks are not allowed."""
     words = cache(lambda text: handed(backend, text))
     truth = [words(text) for text in texts]
     chosen: list[str] = []
@@ -73,34 +74,35 @@ def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
 
 
 def _by_pieces(texts: Sequence[str], rules: Sequence[str], words: Callable[[str], list[str]]) -> list[list[str]]:
-    """The words of each text, found piece by piece."""
-    found = cut(texts, table_of(rules))
-    distinct = [words(piece.decode()) for piece in found.pieces.dictionary.to_pylist()]
-    numbers, firsts = found.pieces.indices.to_pylist(), found.firsts.tolist()
+    """Returns the words of each text, computed piece by piece."""
+    parts = cut(texts, table_of(rules))
+    distinct = [words(piece.decode()) for piece in parts.pieces.dictionary.to_pylist()]
+    numbers, firsts = parts.pieces.indices.to_pylist(), parts.firsts.tolist()
     return [
         list(chain.from_iterable(distinct[number] for number in numbers[begin:end])) for begin, end in pairwise(firsts)
     ]
 
 
 def _can_be_tried(backend: Tokenizer) -> bool:
-    """Whether the same text has the same tokens each time, all of them, and there are not too many added ones."""
+    """Whether rules can be tested: the tokenizer is deterministic, does not truncate, and has few added tokens."""
     if backend.truncation or backend.padding or getattr(backend.model, "dropout", None):
         return False
     return len(backend.get_added_tokens_decoder()) <= MOST_ADDED
 
 
 LONGEST_LITERAL = 64
+"""Longer pieces and literals are not tested [characters]."""
 MOST_PIECES = 400
-"""Each sample of the vocabulary has at most so many."""
+"""Largest number of pieces in each sample of the vocabulary."""
 _PLAIN_WORD = re.compile(" ?[A-Za-z]+")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def probes(backend: Tokenizer) -> list[str]:
-    """Some thousand texts, the same each time.
+    """Returns some thousand adversarial texts, always the same ones.
 
     Args:
-        backend: whose vocabulary, added tokens and patterns are looked at.
+        backend: the tokenizer; its vocabulary, added tokens and patterns are used in the texts.
     """
     own = [*literals(backend), *(token.content for token in backend.get_added_tokens_decoder().values())]
     atoms = [*WORDS, *SIGNS, *BLANKS, *own]
@@ -117,36 +119,36 @@ def probes(backend: Tokenizer) -> list[str]:
 
 
 def probe_vocabulary(backend: Tokenizer) -> list[str]:
-    """Pieces of the vocabulary as text: a sample of those that each rule would cut, and of the plain words."""
+    """Returns pieces of the vocabulary as text: a sample of the pieces that each rule would cut, and of plain words."""
     pieces = sorted(backend.get_vocab(with_added_tokens=False))
     texts = [re.sub("[Ġ▁]", " ", piece).replace("Ċ", "\n").removeprefix("##") for piece in pieces]
     texts = [text for text in dict.fromkeys(texts) if len(text) <= LONGEST_LITERAL and not _SURROGATES.search(text)]
-    found = _some([text for text in texts if _PLAIN_WORD.fullmatch(text)])
+    sample = _some([text for text in texts if _PLAIN_WORD.fullmatch(text)])
     for rule in RULES:
         parts = cut([f"{text}a" for text in texts], table_of([rule]))
         owners = np.repeat(np.arange(len(texts)), np.diff(parts.firsts))
         inside = (parts.places > 0) & (parts.places < np.array([*map(len, texts)], np.int64)[owners])
-        found += _some([texts[number] for number in np.unique(owners[inside])])
-    return list(dict.fromkeys(found))
+        sample += _some([texts[number] for number in np.unique(owners[inside])])
+    return list(dict.fromkeys(sample))
 
 
 def literals(backend: Tokenizer) -> list[str]:
-    """What stands written in the normalizer and the pre-tokenizer, such as texts that they replace."""
+    """Returns all texts in the settings of the normalizer and the pre-tokenizer, such as texts that they replace."""
     parts = [part for part in (backend.normalizer, backend.pre_tokenizer) if part is not None]
-    found = [text for part in parts for text in _strings(json.loads(part.__getstate__()))]
-    return [text for text in dict.fromkeys(found) if 0 < len(text) <= LONGEST_LITERAL]
+    texts = [text for part in parts for text in _strings(json.loads(part.__getstate__()))]
+    return [text for text in dict.fromkeys(texts) if 0 < len(text) <= LONGEST_LITERAL]
 
 
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _strings(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
 
 
 def _alone(atoms: Iterable[str]) -> list[str]:
-    """Each beside blanks and plain characters."""
+    """Returns a text for each atom, with blanks and plain characters next to it."""
     return [
         f"{atom} a{atom} {atom}b a{atom}b a {atom} b,{atom} 1{atom}1 {atom}\n{atom} x\n{atom}\ny ({atom}) é{atom}"
         for atom in atoms
@@ -154,7 +156,7 @@ def _alone(atoms: Iterable[str]) -> list[str]:
 
 
 def _signs() -> list[str]:
-    """All pairs of ASCII signs beside letters, digits and blanks."""
+    """Returns texts with all pairs of ASCII signs next to letters, digits and blanks."""
     return [
         "".join(
             f"ab{first}{other}cd 1{first}{other}2 é{first}{other} {first}a{other}\n" for other in string.punctuation
@@ -164,7 +166,7 @@ def _signs() -> list[str]:
 
 
 def _contractions() -> list[str]:
-    """Such as patterns look for, with a letter after."""
+    """Returns texts with English contractions, which many patterns match, each followed by a letter."""
     ends = ("s", "t", "re", "ve", "m", "ll", "d", "S", "T", "RE", "VE", "M", "LL", "D", "n", "N", "em")
     return [
         " ".join(f"it{quote}{end}{letter}a {quote}{end}{letter}" for letter in string.ascii_letters for end in ends)
@@ -173,7 +175,7 @@ def _contractions() -> list[str]:
 
 
 def _mixed(own: Sequence[str]) -> list[str]:
-    """Random texts."""
+    """Returns random texts of words, signs, blanks and the tokenizer's own tokens."""
     draw = random.Random(0)
     kinds = [WORDS, SIGNS, BLANKS, [" "], [" "], [" "], [""], string.ascii_letters, string.digits, string.punctuation]
     kinds += [own] if own else []
@@ -181,7 +183,7 @@ def _mixed(own: Sequence[str]) -> list[str]:
 
 
 def _lines(pieces: Sequence[str]) -> list[str]:
-    """Pieces of the vocabulary beside blanks and each other, some in a text."""
+    """Returns texts with pieces of the vocabulary next to blanks and to each other."""
     return [
         " ".join(f"{piece} x{piece}y{other}" for piece, other in zip(part, [*part[1:], part[0]], strict=True))
         for part in (pieces[start : start + 50] for start in range(0, len(pieces), 50))
@@ -193,12 +195,12 @@ def _some(texts: list[str]) -> list[str]:
 
 
 def plain_words(texts: Iterable[str]) -> list[str]:
-    """ASCII words of texts, with a blank before and without."""
+    """Returns the ASCII words of texts, each with and without a leading blank."""
     words = {word for text in texts for word in re.findall("[!-~]+", text)}
     return [mark + word for word in sorted(words) for mark in ("", " ")]
 
 
-# ruff: noqa: RUF001 - letters that look like others are meant
+# ruff: noqa: RUF001 - ambiguous characters are intended
 
 _WORDS = """
     a the Hello ÜBER naïve İI ß Σς ΑΣ Жизнь ǅ K ﬁn ªº 日本語 한국어 ไทยคำ हिन्दी العربية שָׁלוֹם ﷺ ｱﾞ ﾞ ർൎ 𝔘 ˈ ʰ 々 ー ㍿

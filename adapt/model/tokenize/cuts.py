@@ -1,8 +1,8 @@
-"""Cuts texts into pieces that are tokenized one by one. A cut depends only on the characters on both sides.
+"""Cuts texts into pieces that are tokenized separately. A cut depends only on the characters before and after it.
 
-Characters are of few kinds, and a rule says between which kinds there is a cut. Which rules a tokenizer allows is found
-by `adapt.model.tokenize.allowed_cuts`. There is no cut next to characters that tokenizers may read together with their
-neighbours: marks that join a letter, controls, and white space other than single blanks and ends of lines.
+Each character has one of nine kinds, and a rule cuts between certain pairs of kinds. The rules that a tokenizer allows
+are found by `adapt.model.tokenize.allowed_cuts`. There is never a cut next to characters that tokenizers may combine
+with their neighbours: combining marks, control characters, and white space other than single blanks and ends of lines.
 """
 
 import unicodedata
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 NEVER, LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER, BLANK, LINE = range(9)
-"""Kinds of characters: those never cut beside; ASCII's letters, digits, signs, and apostrophe; letters of other
-scripts; other signs and numbers; the blank and the end of a line."""
+"""Kinds of characters: never cut next to; ASCII letters, digits, signs, and the apostrophe; letters of other scripts;
+other signs and numbers; the blank; and the end of a line."""
 _PLAIN = (LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER)
 _WORDS = (LETTER, DIGIT, WORD)
 
@@ -30,32 +30,34 @@ RULES: dict[str, list[tuple[int, int]]] = {
     "quotes": [(SIGN, QUOTE), (QUOTE, SIGN), (QUOTE, QUOTE)],
     "digit": [(LETTER, DIGIT), (WORD, DIGIT), (DIGIT, LETTER), (DIGIT, WORD)],
 }
-"""Between which kinds each rule cuts. A blank or end of a line belongs to what follows, which must be plain too."""
+"""Pairs of kinds (before, after) between which each rule cuts. A blank or end of a line begins a piece, and the
+character after it must be plain too."""
 
 
 class TextPieces(NamedTuple):
-    """Texts in pieces."""
+    """Texts cut into pieces."""
 
     pieces: pa.DictionaryArray
-    """Every piece of all texts, as UTF-8."""
+    """All pieces of all texts, as UTF-8."""
     firsts: np.ndarray
-    """The number of each text's first piece, and of all pieces at the end: int64 [texts + 1]. Empty texts have none."""
+    """Number of each text's first piece, followed by the number of all pieces, int64 [texts + 1]. Empty texts have no
+    piece."""
     joined: np.ndarray
-    """All texts one after another, as UTF-8: uint8."""
+    """All texts one after another, as UTF-8, uint8."""
     begins: np.ndarray
-    """Where each piece begins there: int64 [pieces]."""
+    """Offset of each piece in `joined` [bytes], int64 [pieces]."""
 
     @property
     def places(self) -> np.ndarray:
-        """Where each piece begins in its text [characters]."""
-        inside = np.flatnonzero((self.joined & 0xC0) == 0x80)  # bytes of a character beyond its first
+        """Offset of each piece in its text [characters]."""
+        inside = np.flatnonzero((self.joined & 0xC0) == 0x80)  # continuation bytes of UTF-8
         places: np.ndarray = self.begins - np.searchsorted(inside, self.begins)
         places -= np.repeat(np.append(places, 0)[self.firsts[:-1]], np.diff(self.firsts))
         return places
 
 
 def table_of(rules: Iterable[str]) -> bytes:
-    """1 where the rules together cut, by 9 x the kind before + the kind after; 0 up to what a byte holds."""
+    """Returns a table of 256 bytes: 1 at 9 x the kind before + the kind after if the rules cut there, otherwise 0."""
     allowed = bytearray(256)
     for rule in rules:
         for before, after in RULES[rule]:
@@ -64,14 +66,14 @@ def table_of(rules: Iterable[str]) -> bytes:
 
 
 def cut(texts: Sequence[str], allowed: bytes) -> TextPieces:
-    """Cuts texts.
+    """Cuts texts into pieces.
 
     Args:
-        texts: any.
-        allowed: see `table_of`.
+        texts: the texts.
+        allowed: pairs of kinds to cut between; see `table_of`.
 
     Raises:
-        UnicodeEncodeError: a text holds half a surrogate pair.
+        UnicodeEncodeError: a text contains half a surrogate pair.
     """
     encoded = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
@@ -84,7 +86,13 @@ def cut(texts: Sequence[str], allowed: bytes) -> TextPieces:
 
 
 def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarray:
-    """True where a piece begins."""
+    """Returns True at bytes at which a piece begins.
+
+    Args:
+        kinds: kind of each byte; see `_kinds_in`.
+        ends: offsets of the ends of texts, with 0 before them.
+        allowed: see `table_of`.
+    """
     begins = np.zeros(len(kinds), bool)
     if not len(kinds):
         return begins
@@ -94,33 +102,33 @@ def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarr
     plain = ~parts & (kinds != NEVER)
     begins[:-1] &= ~parts[:-1] | plain[1:]
     last = ends[1:][np.diff(ends) > 0] - 1
-    begins[last] &= ~parts[last]  # what follows is another text
+    begins[last] &= ~parts[last]  # the next character belongs to another text
     begins[ends[:-1][np.diff(ends) > 0]] = True
     return begins
 
 
 def _kinds_in(data: bytes) -> np.ndarray:
-    """The kind of the character that each byte of UTF-8 belongs to: uint8. No rule cuts within one that has several."""
+    """Returns the kind of the character that each byte of UTF-8 belongs to, uint8. No rule cuts within a character."""
     table = _kinds()
-    alone = table[:128].tobytes() + bytes([NEVER]) * 128  # of bytes that are characters by themselves
-    kinds = np.frombuffer(bytearray(data.translate(alone)), np.uint8)
+    of_bytes = table[:128].tobytes() + bytes([NEVER]) * 128  # kinds of bytes that are whole characters
+    kinds = np.frombuffer(bytearray(data.translate(of_bytes)), np.uint8)
     if data.isascii():
         return kinds
     joined = np.frombuffer(data, np.uint8)
-    for size, least, beyond in ((2, 0xC0, 0xE0), (3, 0xE0, 0xF0)):  # those of four bytes are never cut beside
+    for size, least, beyond in ((2, 0xC0, 0xE0), (3, 0xE0, 0xF0)):  # characters of four bytes are never cut next to
         leads = np.flatnonzero((joined >= least) & (joined < beyond))
         numbers: np.ndarray = (joined[leads] - np.uint8(least)).astype(np.uint16)
-        for place in range(1, size):
-            numbers = (numbers << 6) | (joined[leads + place] & 0x3F)
-        found = table[numbers]
-        for place in range(size):
-            kinds[leads + place] = found
+        for offset in range(1, size):
+            numbers = (numbers << 6) | (joined[leads + offset] & 0x3F)
+        of_characters = table[numbers]
+        for offset in range(size):
+            kinds[leads + offset] = of_characters
     return kinds
 
 
 @cache
 def _kinds() -> np.ndarray:
-    """The kind of each character of Unicode's first plane; no other is cut beside."""
+    """Returns the kind of each character of Unicode's first plane. Texts are never cut next to other characters."""
     kinds = np.zeros(2**16, np.uint8)
     for number in range(128, 2**16):
         kinds[number] = _kind(chr(number))
@@ -132,7 +140,10 @@ def _kinds() -> np.ndarray:
 
 
 def _kind(character: str) -> int:
-    """Gives the kind of a character beyond ASCII: NEVER where it joins its neighbours or is blank, normalised too."""
+    """Returns the kind of a character beyond ASCII.
+
+    It is NEVER if the character, normalized or not, combines with its neighbours or is white space.
+    """
     category = unicodedata.category(character)[0]
     for form in ("NFKC", "NFKD"):
         normalised = unicodedata.normalize(form, character)

@@ -1,8 +1,8 @@
-"""Tokenizes texts by pieces: each text is cut, and the library tokenizes each different piece once.
+"""Tokenizes texts by pieces: cuts each text into pieces, and tokenizes each distinct piece only once.
 
-A table of bounded size holds the tokens of earlier pieces. If offsets and words of tokens are needed, a piece that
-begins with a blank is tokenized with a letter before it: RoBERTa's tokenizer leaves the blank before a word out of the
-token's offsets, except at the beginning of its input. Texts that begin with a blank are not cut then.
+A table of bounded size stores the tokens of earlier pieces. If offsets and words of tokens are needed, a piece that
+begins with a blank is tokenized with a letter before it, because RoBERTa's tokenizer leaves the blank before a word out
+of the token's offsets, except at the beginning of its input. In this case, texts that begin with a blank are not cut.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,18 +16,18 @@ from adapt.model.tokenize.library_calls import WordsOf, by_library
 from adapt.model.tokenize.ragged import BEGINS, ENDS, SPECIAL, Ragged
 
 MOST = 2**19
-"""Pieces that are kept: some 130 MB of a process, when full."""
+"""Largest number of pieces in the table, which takes about 130 MB of memory when full."""
 LONGEST = 96
-"""Bytes of a piece that is kept, as UTF-8. Longer ones hardly come again."""
+"""Pieces longer than this [bytes of UTF-8] are dropped when the table is full, because they rarely occur again."""
 
 
 class PieceTable:
-    """Numbers for pieces, and their tokens by number.
+    """Assigns numbers to pieces, and stores their tokens by number.
 
     Args:
-        encode: gives the tokens of pieces.
-        fixed: lists that have the first numbers, for good.
-        most: pieces that are kept.
+        encode: tokenizes pieces.
+        fixed: lists of tokens with the first numbers, which are never dropped.
+        most: largest number of pieces in the table.
     """
 
     def __init__(self, encode: Callable[[list[str]], Ragged], fixed: Ragged, most: int = MOST) -> None:
@@ -36,26 +36,26 @@ class PieceTable:
         self._tokens = fixed
         self._fixed = len(fixed.bounds) - 1
         self._uses = np.zeros(self._fixed, np.int32)
-        """In how many batches each piece came, of late."""
+        """Number of recent batches in which each piece occurred."""
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def numbers(self, pieces: list[bytes]) -> np.ndarray:
-        """The number of each of the pieces, which are different ones. It holds until the next call."""
+        """Returns the numbers of distinct pieces, which are tokenized if they are new. Valid until the next call."""
         if len(self._numbers) > self._most:
             self._forget()
-        found = list(map(self._numbers.get, pieces))
-        if None in found:
-            new = [piece for piece, number in zip(pieces, found, strict=True) if number is None]
+        known = list(map(self._numbers.get, pieces))
+        if None in known:
+            new = [piece for piece, number in zip(pieces, known, strict=True) if number is None]
             self._add(new)
-            found = list(map(self._numbers.__getitem__, pieces))
-        numbers = np.array(found, np.int64)
+            known = list(map(self._numbers.__getitem__, pieces))
+        numbers = np.array(known, np.int64)
         self._uses[numbers] += 1
         return numbers
 
     def tokens(self, numbers: np.ndarray) -> Ragged:
-        """The tokens of pieces by their numbers."""
+        """Returns the tokens of the pieces with these numbers."""
         return self._tokens.take(numbers)
 
     def _add(self, pieces: Sequence[bytes]) -> None:
@@ -65,29 +65,29 @@ class PieceTable:
         self._uses = np.concatenate([self._uses, np.zeros(len(pieces), np.int32)])
 
     def _forget(self) -> None:
-        """Keeps those that came most often, half as many as may be, and of those that came as often the newest."""
-        kept = [piece for piece in self._numbers if len(piece) <= LONGEST]
-        numbers = np.fromiter(map(self._numbers.__getitem__, kept), np.int64, len(kept))
+        """Drops all but the most frequent pieces, down to half of the largest number; newer ones win ties."""
+        short = [piece for piece in self._numbers if len(piece) <= LONGEST]
+        numbers = np.fromiter(map(self._numbers.__getitem__, short), np.int64, len(short))
         order = np.argsort(self._uses[numbers], kind="stable")[-(self._most // 2) :]
-        self._numbers = {kept[place]: self._fixed + rank for rank, place in enumerate(order.tolist())}
+        self._numbers = {short[index]: self._fixed + rank for rank, index in enumerate(order.tolist())}
         chosen = np.concatenate([np.arange(self._fixed), numbers[order]])
         self._tokens, self._uses = self._tokens.take(chosen), self._uses[chosen] // 2
 
 
 BATCH_CHARACTERS = 4_000_000
-"""Cut at once, about."""
+"""Approximate number of characters that are cut at once."""
 Encode = Callable[[list[str]], Ragged]
 
 
 class PieceTokenizer:
-    """Tokenizes texts by pieces, with special tokens. It gives what the library gives, where the rules allow it.
+    """Tokenizes texts by pieces, with special tokens. If the tokenizer allows the rules, results equal the library's.
 
     Args:
         backend: the tokenizer.
-        rules: of `adapt.model.tokenize.cuts`.
-        words: as in `adapt.model.tokenize.library_calls.by_library`.
-        encode: gives the tokens of pieces; the library does by default.
-        most: pieces that are remembered.
+        rules: names of rules of `adapt.model.tokenize.cuts`.
+        words: see `adapt.model.tokenize.library_calls.by_library`.
+        encode: tokenizes pieces; the library by default.
+        most: largest number of pieces in the table.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class PieceTokenizer:
         self.table = PieceTable(encode or self._by_library, _frame(backend, words), most)
 
     def __call__(self, texts: Sequence[str]) -> Ragged:
-        """The tokens of each text.
+        """Returns the tokens of each text.
 
         Raises:
-            UnicodeEncodeError: a text holds half a surrogate pair.
+            UnicodeEncodeError: a text contains half a surrogate pair.
         """
         aside = np.array([self._words is not None and starts_blank(text) for text in texts], bool)
         if not aside.any():
@@ -122,14 +122,14 @@ class PieceTokenizer:
         return placed_pieces(self._backend, pieces, self._words)
 
     def _batch(self, texts: Sequence[str]) -> Ragged:
-        found = cut(texts, self._allowed)
-        numbers = self.table.numbers(found.pieces.dictionary.to_pylist())
-        framed, prefixes, suffixes = _framed(found, numbers[found.pieces.indices.to_numpy()])
+        parts = cut(texts, self._allowed)
+        numbers = self.table.numbers(parts.pieces.dictionary.to_pylist())
+        framed, prefixes, suffixes = _framed(parts, numbers[parts.pieces.indices.to_numpy()])
         tokens = self.table.tokens(framed)
         if BEGINS in tokens.columns:
-            places = np.zeros(len(framed), np.int64)
-            places[_between(prefixes, suffixes, len(framed))] = found.places
-            shifts = np.repeat(places, np.diff(tokens.bounds))
+            offsets = np.zeros(len(framed), np.int64)
+            offsets[_between(prefixes, suffixes, len(framed))] = parts.places
+            shifts = np.repeat(offsets, np.diff(tokens.bounds))
             shifts[tokens.columns[SPECIAL]] = 0
             for name in (BEGINS, ENDS):
                 tokens.columns[name][:] += shifts
@@ -138,7 +138,7 @@ class PieceTokenizer:
 
 
 def text_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The texts in batches, at least one."""
+    """Divides texts into batches of about `BATCH_CHARACTERS`; there is at least one batch."""
     begin = size = 0
     for number, text in enumerate(texts):
         size += len(text)
@@ -150,7 +150,7 @@ def text_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _frame(backend: Tokenizer, words: WordsOf | None) -> Ragged:
-    """The special tokens before and after a text, as lists 0 and 1."""
+    """Returns the special tokens before a text as list 0, and those after it as list 1."""
     encoding = backend.encode("a")
     inner = np.flatnonzero(~np.array(encoding.special_tokens_mask, bool))
     first, last = (inner[0], inner[-1] + 1) if len(inner) else (len(encoding), len(encoding))
@@ -161,11 +161,15 @@ def _frame(backend: Tokenizer, words: WordsOf | None) -> Ragged:
     return Ragged(np.array([0, first, first + len(encoding) - last]), tokens.columns)
 
 
-def _framed(found: TextPieces, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of all pieces with each text's special tokens, and where the latter stand: before and after the text."""
-    texts = np.arange(len(found.firsts) - 1)
-    prefixes = found.firsts[:-1] + 2 * texts
-    suffixes = found.firsts[1:] + 2 * texts + 1
+def _framed(parts: TextPieces, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inserts the special tokens before and after each text into the numbers of all pieces.
+
+    Returns:
+        The numbers, and the indices of the special tokens before and after each text.
+    """
+    texts = np.arange(len(parts.firsts) - 1)
+    prefixes = parts.firsts[:-1] + 2 * texts
+    suffixes = parts.firsts[1:] + 2 * texts + 1
     framed = np.empty(len(numbers) + 2 * len(texts), np.int64)
     framed[prefixes], framed[suffixes] = 0, 1
     framed[_between(prefixes, suffixes, len(framed))] = numbers
@@ -187,21 +191,21 @@ def starts_blank(text: str) -> bool:
 
 
 def placed_pieces(backend: Tokenizer, pieces: Sequence[str], words: WordsOf) -> Ragged:
-    """All columns of pieces that stand in the midst of a text, without special tokens.
+    """Tokenizes pieces as if they were in the middle of a text, with all columns and without special tokens.
 
     Args:
         backend: the tokenizer.
-        pieces: of texts.
-        words: as in `adapt.model.tokenize.library_calls.by_library`.
+        pieces: pieces of texts.
+        words: see `adapt.model.tokenize.library_calls.by_library`.
     """
     anchored = np.array([starts_blank(piece) for piece in pieces], bool)
     texts = [_ANCHOR + piece if before else piece for piece, before in zip(pieces, anchored, strict=True)]
     tokens = by_library(backend, texts, words, special=False)
     lengths = np.diff(tokens.bounds)
     dropped = anchored * len(backend.encode(_ANCHOR, add_special_tokens=False))
-    places = np.arange(tokens.bounds[-1]) - np.repeat(tokens.bounds[:-1], lengths)
-    kept = places >= np.repeat(dropped, lengths)
-    columns = {name: values[kept] for name, values in tokens.columns.items()}
+    indices = np.arange(tokens.bounds[-1]) - np.repeat(tokens.bounds[:-1], lengths)
+    inside = indices >= np.repeat(dropped, lengths)
+    columns = {name: values[inside] for name, values in tokens.columns.items()}
     for name in (BEGINS, ENDS):
-        columns[name] -= np.repeat(anchored * len(_ANCHOR), lengths)[kept]
+        columns[name] -= np.repeat(anchored * len(_ANCHOR), lengths)[inside]
     return Ragged.of(lengths - dropped, columns)

@@ -1,4 +1,4 @@
-"""Lists of unequal lengths in flat arrays, several columns side by side: tokens by piece, tokens by document."""
+"""Lists of unequal lengths, stored in flat arrays with several columns, such as the tokens of each document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from itertools import pairwise
 import numpy as np
 
 IDS, WORDS, BEGINS, ENDS, SPECIAL = "ids", "words", "begins", "ends", "special"
-"""Columns of tokenized texts: token ids; and where marks are asked for, whether a word starts with the token, where in
-the text it begins and ends (characters), and whether it is a special token, which has the place (0, 0)."""
+"""Columns of tokenized texts: token ids and, if word starts are needed, whether a word starts with the token, where it
+begins and ends in the text [characters], and whether it is a special token, which has the offsets (0, 0)."""
 TYPES = {IDS: np.uint32, WORDS: np.bool_, BEGINS: np.int64, ENDS: np.int64, SPECIAL: np.bool_}
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """List i of every column is at bounds[i] to bounds[i + 1]."""
+    """Lists in flat arrays: list i of each column is at bounds[i] to bounds[i + 1]."""
 
     bounds: np.ndarray
-    """int64 [lists + 1]"""
+    """Where each list begins, and where the last one ends, int64 [lists + 1]."""
     columns: Mapping[str, np.ndarray]
 
     @classmethod
     def of(cls, lengths: Sequence[int] | np.ndarray, columns: Mapping[str, Sequence[int] | np.ndarray]) -> "Ragged":
-        """From the lists' lengths and each column's lists one after another."""
+        """Builds lists from their lengths, and from the concatenated lists of each column."""
         bounds = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=bounds[1:])
         return cls(bounds, {name: np.asarray(values, TYPES[name]) for name, values in columns.items()})
 
     @classmethod
     def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """The lists of all parts, of which there is at least one."""
+        """Concatenates the lists of one or more parts."""
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([np.diff(part.bounds) for part in parts])
@@ -37,17 +37,17 @@ class Ragged:
         return cls.of(lengths, columns)
 
     def take(self, numbers: np.ndarray) -> "Ragged":
-        """The lists of these numbers, in this order."""
+        """Returns the lists with these numbers, in this order."""
         begins = self.bounds[numbers]
         lengths = self.bounds[numbers + 1] - begins
         bounds = np.zeros(len(numbers) + 1, np.int64)
         np.cumsum(lengths, out=bounds[1:])
-        places = np.repeat(begins - bounds[:-1], lengths)
-        places += np.arange(bounds[-1])
-        return Ragged(bounds, {name: values[places] for name, values in self.columns.items()})
+        indices = np.repeat(begins - bounds[:-1], lengths)
+        indices += np.arange(bounds[-1])
+        return Ragged(bounds, {name: values[indices] for name, values in self.columns.items()})
 
     def where(self, chosen: np.ndarray) -> "Ragged":
-        """The lists for which `chosen` (bool [lists]) is True. Faster than `take` where these are most of them."""
+        """Returns the lists for which `chosen` (bool [lists]) is True. It is faster than `take` if these are most."""
         if chosen.all():
             return self
         lengths = np.diff(self.bounds)
@@ -56,12 +56,12 @@ class Ragged:
         return Ragged(bounds, {name: values[inside] for name, values in self.columns.items()})
 
     def lists(self, name: str) -> list[np.ndarray]:
-        """Each list of a column, as views."""
+        """Returns all lists of a column, as views."""
         values, ends = self.columns[name], self.bounds.tolist()
         return [values[begin:end] for begin, end in pairwise(ends)]
 
     def same(self, other: "Ragged") -> bool:
-        """Whether both hold the same lists."""
+        """Whether both have the same lists."""
         return np.array_equal(self.bounds, other.bounds) and all(
             np.array_equal(values, other.columns[name]) for name, values in self.columns.items()
         )

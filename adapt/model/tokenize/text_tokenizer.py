@@ -1,8 +1,8 @@
-"""Tokenizes texts by pieces where the tokenizer allows it, and by the library elsewhere. The ids are the same.
+"""Tokenizes texts by pieces if the tokenizer allows it, and otherwise by the library. The ids are the same.
 
-Whether cuts are allowed is tested when a process has enough text, on adversarial texts and on a sample of its own. One
-process loads a tokenizer and sends it to others in written form: importing transformers and torch takes about 5 s of a
-core, and a process that tokenizes needs only the `tokenizers` library.
+A process tests whether cuts are allowed once it has enough text, on adversarial texts and on a sample of its own text.
+One process loads a tokenizer and sends it to the others in serialized form, because importing transformers and torch
+takes about 5 s of CPU time, and tokenizing only needs the `tokenizers` library.
 """
 
 from collections.abc import Sequence
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 WORTH_CHARACTERS = 3_000_000
-"""Until a process has had so much text it asks the library, which takes less time than to find out what is allowed."""
+"""Amount of text from which testing the cuts pays off. Before, a process uses the library."""
 SAMPLE_CHARACTERS = 100_000
-"""So much of the texts is tokenized both ways, to hold our tokens to the library's."""
+"""Amount of text that is tokenized both ways, to check that the tokens are the same."""
 
 
 class QuickTokenizer:
-    """Tokenizes texts, each with its special tokens.
+    """Tokenizes texts with special tokens: by pieces if possible, otherwise by the library.
 
     Args:
-        backend: of `adapt.model.tokenizer.load_text_tokenizer`. It must not be changed afterwards.
-        words: says where words start (see `adapt.model.tokenize.library_calls`). If given, there are all columns of
-            `adapt.model.tokenize.ragged`; else ids alone.
-        worth: characters that make it worth while to find out what the tokenizer allows.
-        cuts: what it allows, where another process has found that out.
+        backend: tokenizer of `adapt.model.tokenizer.load_text_tokenizer`. It must not be changed afterwards.
+        words: finds the starts of words (see `adapt.model.tokenize.library_calls`). If given, the result has all
+            columns of `adapt.model.tokenize.ragged`; otherwise it only has ids.
+        worth: number of characters from which the allowed cuts are tested.
+        cuts: the allowed cuts, if another process has tested them.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class QuickTokenizer:
         self._seen = 0
         self._pieces: PieceTokenizer | None = None
         self.refused = ""
-        """Why texts go to the library for good; empty while they do not."""
+        """Reason why all texts are tokenized by the library from now on; empty if there is none."""
 
     def __call__(self, texts: Sequence[str]) -> Ragged:
-        """The tokens of each text."""
+        """Returns the tokens of each text."""
         if not self._pieces and not self.refused and self._is_worth_while(texts):
             self._find_out(texts)
         if self._pieces and _is_unicode(texts):
@@ -68,19 +68,19 @@ class QuickTokenizer:
 
     def _find_out(self, texts: Sequence[str]) -> None:
         cuts, sample = self._cuts or find_cuts(self._backend, self._words), _sample(texts)
-        found = cuts.tokenizer(self._backend, self._words)
+        by_pieces = cuts.tokenizer(self._backend, self._words)
         if not cuts.rules:
             self.refused = "this tokenizer does not allow to cut texts at blanks"
-        elif not found(sample).same(by_library(self._backend, sample, self._words)):
+        elif not by_pieces(sample).same(by_library(self._backend, sample, self._words)):
             self.refused = "cut at blanks, this text had other tokens"
         else:
-            self._pieces = found
+            self._pieces = by_pieces
         if self.refused:
             log(f"texts are tokenized by the library's own call, which is slower: {self.refused}")
 
 
 def _is_unicode(texts: Sequence[str]) -> bool:
-    """Whether no text holds half a surrogate pair. What becomes of those, the library decides."""
+    """Whether all texts are valid Unicode. Texts with half a surrogate pair are left to the library."""
     try:
         for text in texts:
             text.isascii() or text.encode()
@@ -90,29 +90,29 @@ def _is_unicode(texts: Sequence[str]) -> bool:
 
 
 def _sample(texts: Sequence[str]) -> list[str]:
-    """Texts from all over, with about so many characters."""
+    """Returns an evenly spread sample of texts with about `SAMPLE_CHARACTERS`."""
     step = max(1, sum(map(len, texts)) // SAMPLE_CHARACTERS)
     return [text[:SAMPLE_CHARACTERS] for text in texts[::step]]
 
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer that takes a text by its letters (see `adapt.model.tokenizer`), and what is to be known of it."""
+    """A tokenizer that treats special tokens as plain text (see `adapt.model.tokenizer`), with facts about it."""
 
     backend: Tokenizer
     size: int
-    """Tokens that it knows."""
+    """Number of tokens."""
     unknown: int | None
-    """The id of what it does not know; None where it knows every byte."""
+    """Id of the unknown token; None if the tokenizer knows every byte."""
     end: int | None
-    """The id of the end of a text."""
+    """Id of the end-of-text token; None if it has none."""
 
 
 def text_tokenizer(pretrained: Pretrained) -> TextTokenizer:
-    """Loads the tokenizer of a model.
+    """Loads the tokenizer of a model, for plain texts.
 
     Raises:
-        ModelError: as `adapt.model.tokenizer.load_tokenizer`.
+        ModelError: see `adapt.model.tokenizer.load_tokenizer`.
     """
     from adapt.model.tokenizer import load_text_tokenizer
 
@@ -120,17 +120,17 @@ def text_tokenizer(pretrained: Pretrained) -> TextTokenizer:
 
 
 def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
-    """Returns what is to be known of a tokenizer that `adapt.model.tokenizer.load_text_tokenizer` has loaded."""
-    knows_all = loaded.unk_token in (None, loaded.eos_token)  # GPT-2 names one as both, and knows every byte
+    """Returns the facts of a tokenizer that `adapt.model.tokenizer.load_text_tokenizer` has loaded."""
+    knows_all = loaded.unk_token in (None, loaded.eos_token)  # GPT-2 has one token for both, and knows every byte
     unknown = None if knows_all else loaded.unk_token_id
     return TextTokenizer(loaded.backend_tokenizer, len(loaded), unknown, loaded.eos_token_id)
 
 
 def written_tokenizer(tokenizer: TextTokenizer) -> dict[str, Any] | None:
-    """A tokenizer written down, for `tokenizer_of`; None where parts of it are Python code, which cannot be."""
+    """Serializes a tokenizer, for `tokenizer_of`; returns None if parts of it are Python code, which is impossible."""
     try:
         backend = tokenizer.backend.to_str()
-    except Exception as error:  # the library has no kind of its own
+    except Exception as error:  # the library has no error type of its own
         if "Custom" not in str(error):
             raise
         return None
@@ -138,7 +138,7 @@ def written_tokenizer(tokenizer: TextTokenizer) -> dict[str, Any] | None:
 
 
 def tokenizer_of(written: dict[str, Any]) -> TextTokenizer:
-    """The same tokenizer."""
+    """Restores a tokenizer that `written_tokenizer` has serialized."""
     backend = Tokenizer.from_str(written["backend"])
-    backend.encode_special_tokens = True  # how it is called, which is not written down
+    backend.encode_special_tokens = True  # this setting is not serialized
     return TextTokenizer(**{**written, "backend": backend})

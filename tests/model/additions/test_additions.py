@@ -125,5 +125,5 @@ def test_an_entry_takes_the_place_of_that_of_its_kind(bert: Path) -> None:
 def test_what_takes_ordinary_models_alone_refuses_it_by_name(bert: Path, shifted: Path) -> None:
     refuse_additions(bert, "merged")
     assert stored_additions(shifted) == [{"kind": "shifted", "times": 1}]
-    with pytest.raises(ModelError, match="shifted cannot be merged: it carries shifted beside its architecture"):
+    with pytest.raises(ModelError, match="shifted cannot be merged: it carries shifted in addition to"):
         check_architectures(bert, shifted)
