@@ -64,7 +64,7 @@ class L2sp(PullsWeights):
     options: L2spOptions
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Copies the current weights, and loads those of the first model if it also pulls."""
+        """Copies the current weights, and loads the weights of the first model if `beta` pulls to them."""
         from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting

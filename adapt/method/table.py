@@ -54,8 +54,8 @@ def method_of(config: Config) -> Method:
 
 def past_fraction(config: Config) -> float:
     """Returns the share of a training's rows from earlier domains: the job's setting, or else the method's."""
-    given = config.sequence.replay_fraction
-    return method_of(config).past_fraction if given is None else given
+    configured = config.sequence.replay_fraction
+    return method_of(config).past_fraction if configured is None else configured
 
 
 def check_method(config: Config, model: Path) -> None:

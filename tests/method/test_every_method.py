@@ -96,7 +96,7 @@ def test_every_method_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", STRONG)
-def test_stages_and_ranks_change_nothing(ranks: Any, past: dict[str, Path], name: str) -> None:
+def test_zero_stages_and_ranks_do_not_change_the_result(ranks: Any, past: dict[str, Path], name: str) -> None:
     stages = stages_of(name)
     plain, expected = ranks(1).run(train_all, [Trained(Case(), "plain"), run_of(name, past, Case())])[0]
     both = plain.weights.keys() & expected.weights.keys()  # a grown model has other parameters, too
@@ -107,7 +107,7 @@ def test_stages_and_ranks_change_nothing(ranks: Any, past: dict[str, Path], name
 
 
 @pytest.mark.parametrize("name", STRONG)
-def test_resuming_changes_nothing(ranks: Any, past: dict[str, Path], name: str, tmp_path: Path) -> None:
+def test_resuming_does_not_change_the_result(ranks: Any, past: dict[str, Path], name: str, tmp_path: Path) -> None:
     """Compares exactly, at the first and the last ZeRO stage."""
     stages = stages_of(name)
     whole = [Case(stage, dropout=0.1) for stage in {stages[0]: 0, stages[-1]: 0}]

@@ -123,7 +123,7 @@ def test_added_passes_and_memory_of_prompts() -> None:
 
 
 def test_prompts_cost_more_with_more_documents() -> None:
-    """Their vectors pass the layers with every document and add to the memory of a pass."""
+    """The vectors of prompts pass the layers with every document and add to the memory of a pass."""
     added = Added(per_document=50)
     for mean, share in ((None, 50 / 200), (100.0, 50 / 100), (1000.0, 50 / 200)):
         assert workload(ObjectiveConfig(), 200, mean, added).added.trained == pytest.approx(share)

@@ -163,10 +163,10 @@ class Rehearsal:
         drawn = self.reservoir.draw(round(self._options.fraction * rows * world), DRAWS, seed, step)
         total, own = sum(len(row.targets) for row in drawn), drawn[rank::world]
         numbers: list[float] = priorities(seed, self._setting.number or 1, step * rows * world, rows * world).tolist()
-        mine, kept = iter(numbers[rank * rows : (rank + 1) * rows]), []
+        priorities_of_rows, kept = iter(numbers[rank * rows : (rank + 1) * rows]), []
         for number, part in enumerate(parts):
             loss, extra, states = self._pass(model, part, own[number :: len(parts)], total)
-            kept += self._kept(part, [next(mine) for _ in part.input_ids], states)
+            kept += self._kept(part, [next(priorities_of_rows) for _ in part.input_ids], states)
             yield loss, extra
         if self.fills and any(number < self.reservoir.bound for number in numbers):
             self.reservoir.offer(_of_all_ranks(kept, states))

@@ -73,15 +73,15 @@ class PastText:
         share, address = slice(rank, None, len(counts)), (self._seed ^ REPLAYS, step)
         name, batch = self.rows(sum(counts), share, length, objective.columns(), address)
         corrupted = objective.corrupt(batch).bound_for(parts[0].device)
-        asked = max(sum(counted(len(corrupted.targets))[0]), 1)
+        targets = max(sum(counted(len(corrupted.targets))[0]), 1)
         total: Any = 0.0
         with self._prompt_of(model, name):
             for part in corrupted.split(len(parts[0].input_ids)):
                 loss = objective.loss(model, part)
                 total = total + loss.detach()
-                self._replayed = name, total, asked
+                self._replayed = name, total, targets
                 # the caller divides by the number of predictions on the domain's rows
-                yield loss * (predictions / asked), self._idle(model)
+                yield loss * (predictions / targets), self._idle(model)
 
     @contextmanager
     def _prompt_of(self, model: nn.Module, name: str) -> Iterator[None]:
@@ -107,8 +107,8 @@ class PastText:
     def note_step(self) -> None:
         """Records the loss on replayed rows, if there were any. All ranks call it when their device has finished."""
         if self._replayed:
-            name, total, asked = self._replayed
-            self.note(name, summed(total).item() / asked)
+            name, total, targets = self._replayed
+            self.note(name, summed(total).item() / targets)
             self._steps += 1
         self._replayed = None
 

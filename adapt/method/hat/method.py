@@ -86,8 +86,8 @@ class Hat(LearnsMasks):
 
     def settings(self) -> dict[str, Any]:
         """Returns the options that enter the key, without the width if the model itself is masked."""
-        given = {**super().settings(), "steepest": STEEPEST}  # used to be an option, so it stays in keys
-        return given if self.options.on == "adapters" else {k: v for k, v in given.items() if k != "width"}
+        options = {**super().settings(), "steepest": STEEPEST}  # used to be an option, so it stays in keys
+        return options if self.options.on == "adapters" else {k: v for k, v in options.items() if k != "width"}
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:

@@ -82,10 +82,12 @@ def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor,
         moment: C, [inputs, inputs].
         rank: number of terms.
     """
-    kept = moment.double()
-    kept = kept + (DAMPING * kept.diagonal().mean() or 1.0) * torch.eye(len(kept), dtype=kept.dtype, device=kept.device)
-    left, sizes, right = torch.linalg.svd(weight.double() @ kept, full_matrices=False)
-    return left[:, -rank:], sizes[-rank:], torch.linalg.solve(kept, right[-rank:].T).T
+    damped = moment.double()
+    damped = damped + (DAMPING * damped.diagonal().mean() or 1.0) * torch.eye(
+        len(damped), dtype=damped.dtype, device=damped.device
+    )
+    left, sizes, right = torch.linalg.svd(weight.double() @ damped, full_matrices=False)
+    return left[:, -rank:], sizes[-rank:], torch.linalg.solve(damped, right[-rank:].T).T
 
 
 def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, transposed: bool) -> None:

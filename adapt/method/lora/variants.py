@@ -151,14 +151,14 @@ def merged_weight(
 def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor) -> Tensor:
     """Replaces a weight's smallest directions by the trained ones, because peft stores only the trained ones."""
     first, size, last = torch.linalg.svd(weight, full_matrices=False)
-    place = len(size) - len(sizes)
-    smallest: Tensor = (first[:, place:] * size[place:]) @ last[place:]
+    first_small = len(size) - len(sizes)
+    smallest: Tensor = (first[:, first_small:] * size[first_small:]) @ last[first_small:]
     return weight + (left * sizes) @ right - smallest
 
 
 LARGEST = 10
 """Number of largest directions of a weight that are checked for intruders."""
-ALIKE = 0.5
+SIMILAR = 0.5
 """A direction is an intruder if its cosine to every direction of the earlier weight is below this."""
 TINY = 1e-8
 
@@ -190,7 +190,7 @@ def with_fewer_intruders(before: Tensor, after: Tensor, kept: float) -> Tensor:
     """
     first, _, _ = torch.linalg.svd(before.float(), full_matrices=False)
     left, sizes, right = torch.linalg.svd(after.float(), full_matrices=False)
-    alike = (left[:, :LARGEST].T @ first).abs().amax(1)
-    found = (alike < ALIKE).nonzero().flatten()
-    intruders: Tensor = (left[:, found] * sizes[found]) @ right[found]
+    similarity = (left[:, :LARGEST].T @ first).abs().amax(1)
+    new = (similarity < SIMILAR).nonzero().flatten()
+    intruders: Tensor = (left[:, new] * sizes[new]) @ right[new]
     return after + (kept - 1) * intruders.to(after.dtype)
