@@ -1,4 +1,4 @@
-"""Calls side by side: their order, how many are made ahead, and that a process keeps what it has loaded."""
+"""Parallel calls: the order of results, the number of calls ahead, and reuse of a loaded function."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from adapt.support.errors import DataError
 
 
 class Squares:
-    """Yields numbers up to an argument; remembers how often it was called."""
+    """Yields the squares of numbers below its argument, with the number of its calls and its process."""
 
     calls = 0
 
@@ -25,7 +25,7 @@ class Squares:
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_answers_come_in_the_order_of_the_calls(ray_cluster: None, on_device: bool) -> None:
+def test_results_are_in_the_order_of_the_calls(ray_cluster: None, on_device: bool) -> None:
     drawn: list[int] = []
 
     def numbers() -> Iterator[int]:
@@ -36,12 +36,12 @@ def test_answers_come_in_the_order_of_the_calls(ray_cluster: None, on_device: bo
     found: list[list[Any]] = []
     cluster = Cluster(ResourcesConfig())
     for answers in cluster.spread(Squares(), numbers(), on_device):
-        assert len(drawn) <= len(found) + 2 * AHEAD  # memory holds few, however many calls there are
+        assert len(drawn) <= len(found) + 2 * AHEAD  # only a few calls are in memory
         found.append(list(answers))
     assert [[square for square, *_ in each] for each in found] == [[n**2 for n in range(k)] for k in drawn]
     processes = {process for each in found for *_, process in each}
     assert os.getpid() not in processes
-    if on_device:  # one machine: one process, which keeps the function
+    if on_device:  # one machine has one process, which keeps the function
         assert len(processes) == 1
         assert max(calls for each in found for _, calls, _ in each) == 7
         ((again,),) = cluster.spread(Squares(), [1], on_device)
@@ -49,7 +49,7 @@ def test_answers_come_in_the_order_of_the_calls(ray_cluster: None, on_device: bo
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_an_error_comes_out_as_itself(ray_cluster: None, on_device: bool) -> None:
+def test_an_error_of_the_function_is_raised_unchanged(ray_cluster: None, on_device: bool) -> None:
     answers = Cluster(ResourcesConfig()).spread(Squares(), [1, -1, 2, 3, 4, 5, 6], on_device)
     with pytest.raises(DataError, match="a negative number"):
         [list(some) for some in answers]

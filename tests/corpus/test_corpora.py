@@ -1,4 +1,4 @@
-"""What is wrong with the files of a corpus is said before anything is started, and names the file."""
+"""Faulty files of a corpus are refused before the job starts, and the message names the file."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from adapt.support.errors import DataError
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two good files."""
+    """Creates a folder with two valid files."""
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a", "id": 1}) + "\n")
     pq.write_table(pa.table({"text": ["b"], "id": [2]}), tmp_path / "b.parquet")
     return tmp_path
@@ -28,31 +28,31 @@ def look(folder: Path, entity_field: str | None = None, **fields: str) -> None:
     check_readable(build_manifest(corpus, Digests(folder / "digests")), corpus, entity_field)
 
 
-def test_good_files_of_several_formats(folder: Path) -> None:
+def test_valid_files_of_several_formats_pass(folder: Path) -> None:
     look(folder)
 
 
-def test_one_file_lacks_the_column(folder: Path) -> None:
+def test_a_file_without_the_text_column_is_named(folder: Path) -> None:
     (folder / "c.csv").write_text("body,id\nx,1\n")
     with pytest.raises(DataError, match=r"c\.csv has no field 'text'; it has 'body', 'id'"):
         look(folder)
 
 
-def test_one_file_has_another_type(folder: Path) -> None:
+def test_a_text_column_of_another_type_is_named(folder: Path) -> None:
     pq.write_table(pa.table({"text": pa.array([["a", "b"]], pa.list_(pa.string()))}), folder / "c.parquet")
     with pytest.raises(DataError, match=r"field 'text' of .*c\.parquet is list<.*string>, not text") as caught:
         look(folder)
     assert "corpus.text_field" in caught.value.fix
 
 
-def test_the_first_of_several_is_named(folder: Path) -> None:
+def test_the_first_of_several_wrong_files_is_named(folder: Path) -> None:
     for name in ("d", "c", "e"):
         (folder / f"{name}.jsonl").write_text('{"body": 1}\n')
     with pytest.raises(DataError, match=r"c\.jsonl has no field 'text'"):
         look(folder)
 
 
-def test_entities_must_be_there(folder: Path) -> None:
+def test_a_missing_entity_field_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl has no field 'names'") as caught:
         look(folder, entity_field="names")
     assert caught.value.fix == "set objective.entity_field"
@@ -72,11 +72,11 @@ def test_empty_files_are_left_out_unless_all_are(folder: Path, capsys: pytest.Ca
         look(folder)
 
 
-def test_docstrings_are_not_looked_at() -> None:
+def test_corpora_of_docstrings_are_not_checked() -> None:
     check_readable(Manifest([]), replace(CorpusConfig(), source="docstrings"))
 
 
-def test_rows_that_a_quote_would_swallow(folder: Path) -> None:
+def test_rows_lost_inside_a_quote_are_refused(folder: Path) -> None:
     (folder / "c.csv").write_text('text,label\n"one,0\ntwo,1\nthree",0\nfour,1\n')
     with pytest.raises(DataError, match=r"c\.csv, line 2: a quote begins a cell that ends 2 lines below"):
         look(folder)

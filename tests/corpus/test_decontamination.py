@@ -1,4 +1,4 @@
-"""Which documents an evaluation set drives out, against a search with slices of words."""
+"""Documents with evaluation texts are dropped, compared with a brute-force search over slices of words."""
 
 import csv
 import json
@@ -44,8 +44,8 @@ def searched(document: list[str], evaluation: list[str], n: int, overlap: float)
 
 @pytest.mark.parametrize("n", [3, 8, 13])
 @pytest.mark.parametrize("overlap", [0.3, 0.5, 0.99])
-def test_against_a_search(n: int, overlap: float) -> None:
-    """Texts of all lengths, whole, in part, with changed words, alone and inside of documents."""
+def test_index_finds_the_same_as_a_brute_force_search(n: int, overlap: float) -> None:
+    """Covers texts of all lengths, complete or partial, with changed words, as documents or inside documents."""
     draw = random.Random(n)
     hits = 0
     for seed in range(300):
@@ -73,16 +73,16 @@ def test_form_case_and_punctuation_do_not_hide_a_text() -> None:
 
 @pytest.mark.parametrize("unseen", ["\u00ad", "\u200b"])
 @pytest.mark.parametrize("where", ["document", "evaluation text"])
-def test_characters_that_nobody_sees_do_not_hide_a_text(unseen: str, where: str) -> None:
-    """Soft hyphens stand in text from books and the web, zero-width spaces in text from HTML."""
+def test_invisible_characters_do_not_hide_a_text(unseen: str, where: str) -> None:
+    """Soft hyphens occur in text from books and the web, zero-width spaces in text from HTML."""
     plain, odd = text(40), text(40).replace("w", f"w{unseen}")
     evaluation, document = (plain, odd) if where == "document" else (odd, plain)
     assert build_index([("exam", [evaluation])], 13, 0.5)(document) == "in evaluation set exam"
 
 
 @pytest.mark.parametrize("length", [13, 20, 50])
-def test_the_pieces_of_a_text_are_found(length: int) -> None:
-    """A corpus of sentences, or of paragraphs, holds long texts in pieces, none of which is half of one."""
+def test_pieces_of_an_evaluation_text_are_found(length: int) -> None:
+    """A corpus of sentences or paragraphs contains long texts in pieces, each less than half of a text."""
     whole = words(200)
     index = build_index([("exam", [" ".join(whole)])], 13, 0.5)
     pieces = [whole[start : start + length] for start in range(0, 200 - length + 1, length)]
@@ -91,7 +91,7 @@ def test_the_pieces_of_a_text_are_found(length: int) -> None:
     assert index(" ".join(quoting)) is None
 
 
-def test_the_set_with_the_largest_share_is_counted() -> None:
+def test_the_reason_names_the_set_with_the_largest_share() -> None:
     first, second = text(60, seed=1), text(60, seed=2)
     index = build_index([("a", ["", "!?", first]), ("b", [second, "short text"])], 13, 0.5)
     assert index(" ".join([*first.split()[:40], *second.split()])) == "in evaluation set b"
@@ -100,7 +100,7 @@ def test_the_set_with_the_largest_share_is_counted() -> None:
     assert index(f"a short text {text(20, seed=4)}") is None
 
 
-def test_runs_that_several_texts_share_count_for_each() -> None:
+def test_runs_shared_by_several_texts_count_for_each_of_them() -> None:
     shared = text(30, seed=5)
     index = build_index([("a", [shared]), ("b", [f"{shared} {text(200, seed=6)}"])], 13, 0.5)
     assert index(shared) == "in evaluation set a"
@@ -122,10 +122,10 @@ def test_evaluation_sets_come_from_files(tmp_path: Path) -> None:
     index = evaluation_index(corpus(tmp_path, decontaminate_ngram=8, decontaminate_overlap=0.9))
     assert (index.n, index.overlap, index.names) == (8, 0.9, ["exam"])
     assert index(text(20)) == "in evaluation set exam"
-    assert index.counts == {"exam": {str(tmp_path / "test.jsonl"): 1}}  # a text without a word cannot be looked for
+    assert index.counts == {"exam": {str(tmp_path / "test.jsonl"): 1}}  # a text without words is not counted
 
 
-def test_what_is_wrong_with_an_evaluation_set_is_said(tmp_path: Path) -> None:
+def test_missing_files_and_repeated_names_of_sets_are_refused(tmp_path: Path) -> None:
     wrong = corpus(tmp_path, decontaminate=[EvaluationSet("exam", str(tmp_path / "gone.jsonl"))])
     digests = Digests(tmp_path / "digests.json")
     with pytest.raises(DataError, match=r"gone\.jsonl matches no file"):
@@ -135,8 +135,8 @@ def test_what_is_wrong_with_an_evaluation_set_is_said(tmp_path: Path) -> None:
         evaluation_manifests(corpus(tmp_path, decontaminate=[*twice.decontaminate] * 2), digests)
 
 
-def test_documents_looked_at_together_are_judged_as_each_is_alone() -> None:
-    """No run reaches from one document into the next, whatever their lengths."""
+def test_many_documents_give_the_same_results_as_single_ones() -> None:
+    """No run of words spans two documents."""
     draw = random.Random(5)
     evaluations = [
         words(length, seed, kinds=40) for seed, length in enumerate([1, 2, 3, 5, 7, 8, 9, 12, 13, 14, 30] * 3)
@@ -175,7 +175,7 @@ def read(*files: Path, most_bad: float = 0.01, **fields: Any) -> dict[str, list[
         ({"kind": "tokens", "text_field": "words"}, [{"words": ["The", "model"]}, {"words": ["learns", "."]}]),
     ],
 )
-def test_the_texts_are_those_of_the_task(tmp_path: Path, settings: dict[str, Any], records: list[Any]) -> None:
+def test_texts_are_read_like_those_of_the_task(tmp_path: Path, settings: dict[str, Any], records: list[Any]) -> None:
     file = lines(tmp_path / "test.jsonl", *records)
     fields = {name: value for name, value in settings.items() if name != "kind"}
     assert read(file, **fields) == {"test.jsonl": texts_of(TaskConfig(test=str(file), **settings), "test")}
@@ -194,7 +194,7 @@ def test_every_format_gives_the_same_texts(tmp_path: Path) -> None:
     assert read(tmp_path / "e.txt") == {"e.txt": ["one text\n", "another\n"]}
 
 
-def test_words_and_second_texts_are_kept_out_of_a_corpus(tmp_path: Path) -> None:
+def test_lists_of_words_and_second_texts_are_removed_from_a_corpus(tmp_path: Path) -> None:
     records = {"text": ["a", "b"], "pair": LONG}, {"text": LONG[3:].split(), "pair": "c"}
     file = lines(tmp_path / "test.jsonl", *records)
     index = evaluation_index(CorpusConfig(decontaminate=[EvaluationSet("exam", str(file), pair_field="pair")]))
@@ -213,22 +213,22 @@ def test_words_and_second_texts_are_kept_out_of_a_corpus(tmp_path: Path) -> None
         ({"text": "!"}, "holds no text in the field 'text'"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused_among_others(tmp_path: Path, record: Any, reason: str) -> None:
-    """However small it is beside them: 1,000 texts of one task would hide all of another's."""
+def test_an_unreadable_file_is_refused_among_larger_readable_ones(tmp_path: Path, record: Any, reason: str) -> None:
+    """The limit applies to each file: 1,000 readable texts of one task would hide all unreadable ones of another."""
     good = lines(tmp_path / "good.jsonl", *({"text": f"{LONG} {number}"} for number in range(1000)))
     with pytest.raises(DataError, match=rf"evaluation set exam: .*odd\.jsonl:? {reason}") as caught:
         read(good, lines(tmp_path / "odd.jsonl", record))
     assert "a set of their own in corpus.decontaminate, with its text_field and pair_field" in caught.value.fix
 
 
-def test_a_file_without_one_readable_record_is_refused_among_others(tmp_path: Path) -> None:
+def test_a_file_without_a_readable_record_is_refused_among_others(tmp_path: Path) -> None:
     good = lines(tmp_path / "good.jsonl", *({"text": f"{LONG} {number}"} for number in range(1000)))
     with pytest.raises(DataError, match=r"evaluation set exam: .*odd\.jsonl has no readable record") as caught:
         read(good, lines(tmp_path / "odd.jsonl", "broken"), most_bad=0.5)
     assert "leave it out of the evaluation set" in caught.value.fix
 
 
-def test_few_unreadable_records_are_let_pass_as_configured(tmp_path: Path) -> None:
+def test_unreadable_records_below_the_configured_share_are_allowed(tmp_path: Path) -> None:
     file = lines(tmp_path / "test.jsonl", *[{"text": "one"}] * 3, "broken")
     assert len(read(file, most_bad=0.25)["test.jsonl"]) == 3
     with pytest.raises(DataError, match=r"1 of 4 records.*record 4: malformed JSON") as caught:
@@ -236,7 +236,7 @@ def test_few_unreadable_records_are_let_pass_as_configured(tmp_path: Path) -> No
     assert "corpus.max_bad_fraction (now 0.24)" in caught.value.fix
 
 
-def test_a_second_text_is_asked_of_every_file(tmp_path: Path) -> None:
+def test_every_file_must_have_the_field_of_the_second_text(tmp_path: Path) -> None:
     one = lines(tmp_path / "one.jsonl", {"text": "a", "pair": "b"})
     with pytest.raises(DataError, match=r"two\.jsonl has no field 'pair'"):
         read(one, lines(tmp_path / "two.jsonl", {"text": "a"}), pair_field="pair")
@@ -247,7 +247,7 @@ def test_a_second_text_is_asked_of_every_file(tmp_path: Path) -> None:
         read(tmp_path / "plain.txt", pair_field="pair")
 
 
-def test_it_is_said_before_anything_is_started(tmp_path: Path) -> None:
+def test_wrong_fields_of_a_set_are_refused_before_the_job_starts(tmp_path: Path) -> None:
     file = str(lines(tmp_path / "corpus.jsonl", {"text": LONG}))
     odd = EvaluationSet("exam", str(lines(tmp_path / "odd.jsonl", {"sentence": LONG})))
     corpus = CorpusConfig(paths=file, decontaminate=[odd])

@@ -1,4 +1,4 @@
-"""Duplicates against comparing all pairs; the same survivors for any chunks, partitions and order of tasks."""
+"""Duplicates agree with a comparison of all pairs, for any chunks, partitions and order of tasks."""
 
 import gzip
 import json
@@ -52,7 +52,7 @@ def edited(text: str, changes: int, draw: random.Random) -> str:
 
 
 def corpus_of(documents: int, seed: int = 0) -> list[str]:
-    """Texts of 60 to 120 words; some with a copy in other case and spacing, some with changed words."""
+    """Returns texts of 60 to 120 words, some with copies in other case and spacing or with changed words."""
     draw = random.Random(seed)
     texts = sentences(documents, seed, shortest=60, longest=120)
     copies = [f"  {text.upper()}\n" for text in draw.sample(texts, documents // 10)]
@@ -79,7 +79,7 @@ def found(
     partitions: int = 1,
     seed: int | None = None,
 ) -> dict[int, int]:
-    """Documents in clusters, each with the first; chunks and partitions done in some order."""
+    """Returns the first document of the cluster of each duplicate. Chunks and partitions are in a random order."""
     draw = random.Random(seed)
     keys = [(0, start // size // 3, start // size % 3) for start in range(0, len(texts), size)]
     work = list(zip(keys, range(0, len(texts), size), strict=True))
@@ -98,7 +98,7 @@ def found(
     return dict(zip(documents.tolist(), firsts.tolist(), strict=True))
 
 
-def test_exact_duplicates_are_those_with_one_normalised_text(tmp_path: Path) -> None:
+def test_exact_duplicates_have_the_same_normalised_text(tmp_path: Path) -> None:
     texts = corpus_of(200)
     first: dict[str, int] = {}
     for number, text in enumerate(texts):
@@ -108,8 +108,11 @@ def test_exact_duplicates_are_those_with_one_normalised_text(tmp_path: Path) -> 
     assert all(kept == first[normalised(texts[number])] for number, kept in result.items())
 
 
-def test_near_duplicates_against_all_pairs(tmp_path: Path) -> None:
-    """The estimate of 256 places is within .1 of the similarity, at 4 deviations: outside of that all is decided."""
+def test_near_duplicates_agree_with_a_comparison_of_all_pairs(tmp_path: Path) -> None:
+    """The estimated similarity (256 positions) is within .1 of the true one, at 4 standard deviations.
+
+    So pairs above .9 are found for certain, and pairs below .7 are not.
+    """
     texts = corpus_of(150, seed=1)
     result = found(tmp_path, texts)
     alike = {(one, other): jaccard(texts[one], texts[other]) for one, other in combinations(range(len(texts)), 2)}
@@ -124,7 +127,7 @@ def test_near_duplicates_against_all_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "partitions", "seed"), [(50, 2, 1), (50, 3, 2), (7, 1, 3), (400, 5, 4)])
-def test_the_survivors_are_the_same_for_any_division_and_order_of_the_work(
+def test_kept_documents_do_not_depend_on_chunks_partitions_and_order(
     tmp_path: Path, size: int, partitions: int, seed: int
 ) -> None:
     texts = corpus_of(150, seed=2)
@@ -135,7 +138,7 @@ def test_the_survivors_are_the_same_for_any_division_and_order_of_the_work(
     assert found(tmp_path / "other", texts, NEAR, size, partitions, seed) == expected
 
 
-def test_nothing_is_left_to_find_among_the_survivors(tmp_path: Path) -> None:
+def test_a_second_pass_finds_no_duplicates(tmp_path: Path) -> None:
     texts = corpus_of(150, seed=3)
     result = found(tmp_path, texts)
     kept = [text for number, text in enumerate(texts) if result.get(number, number) == number]
@@ -143,13 +146,13 @@ def test_nothing_is_left_to_find_among_the_survivors(tmp_path: Path) -> None:
     assert found(tmp_path / "again", kept) == {}
 
 
-def test_short_and_empty_looking_texts_are_equal_or_not_alike(tmp_path: Path) -> None:
+def test_short_texts_and_texts_without_words_are_duplicates_only_if_equal(tmp_path: Path) -> None:
     texts = ["!!!", "???", "!!!", "one two", "One  two", "one three", "…", "..."]
-    assert found(tmp_path, texts) == {0: 0, 2: 0, 3: 3, 4: 3, 6: 6, 7: 6}  # NFKC makes three dots of an ellipsis
+    assert found(tmp_path, texts) == {0: 0, 2: 0, 3: 3, 4: 3, 6: 6, 7: 6}  # NFKC replaces an ellipsis by three dots
 
 
 @pytest.mark.parametrize("alike", [NEAR, Alike(near=False)])
-def test_chunks_and_sources_without_a_document(tmp_path: Path, alike: Alike) -> None:
+def test_empty_chunks_and_sources(tmp_path: Path, alike: Alike) -> None:
     for chunk, texts in enumerate([[], ["a text"], [], ["a text"]]):
         sign_chunk(tmp_path, (0, chunk, 0), texts, alike)
     chunks = [{"source": 0, "item": n, "chunk": 0, "documents": n % 2} for n in (2, 1, 3, 0)]
@@ -162,7 +165,7 @@ def test_chunks_and_sources_without_a_document(tmp_path: Path, alike: Alike) -> 
     assert Match(parts_of(tmp_path, []), 1, None)({"id": np.zeros(1, np.int64)})["document"].tolist() == []
 
 
-def test_candidates_are_all_pairs_of_small_buckets() -> None:
+def test_candidates_of_a_small_bucket_are_all_pairs() -> None:
     draw = np.random.default_rng(0)
     buckets, documents = draw.integers(0, 40, 200).astype(np.uint64), draw.integers(0, 100, 200)
     expected = {
@@ -175,7 +178,7 @@ def test_candidates_are_all_pairs_of_small_buckets() -> None:
     assert candidates(buckets[:0], documents[:0]).shape == (0, 2)
 
 
-def test_a_large_bucket_gives_pairs_in_proportion_and_links_all() -> None:
+def test_a_large_bucket_links_all_documents_with_a_linear_number_of_pairs() -> None:
     pairs = candidates(np.zeros(5000, np.uint64), np.arange(5000))
     assert len(pairs) <= 5000 * (REACH + 1)
     assert set(clusters(pairs)[1].tolist()) == {0}
@@ -190,8 +193,8 @@ def jsonl(path: Path, texts: Sequence[str]) -> str:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_near_copies_never_stand_on_both_sides(tmp_path: Path, tiny_bert: Path) -> None:
-    """The later one gives way: trained on to what is measured before it, and measured to what is trained on."""
+def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert: Path) -> None:
+    """The document of the later corpus is left out, whether it would be trained on or measured."""
     draw, kept = random.Random(5), sentences(80, 6, shortest=60, longest=120)
     keep = CorpusConfig(deduplicate="near", heldout_fraction=0.3)
     before = {"general": kept[:20], "domain": kept[20:60]}
@@ -213,7 +216,7 @@ def test_near_copies_never_stand_on_both_sides(tmp_path: Path, tiny_bert: Path) 
         return is_heldout(text, corpora[name].heldout_fraction)
 
     def fits(text: str) -> bool:
-        """Whether nothing before is alike and on the other side; what was edited is at least .85 alike."""
+        """Returns whether no near copy in the earlier corpora is on the other side. Edited texts are similar by .85."""
         alike = [(name, one) for name, some in before.items() for one in some if jaccard(one, text) > 0.8]
         return all(out(name, one) == out("later", text) for name, one in alike)
 
@@ -223,7 +226,7 @@ def test_near_copies_never_stand_on_both_sides(tmp_path: Path, tiny_bert: Path) 
         source = listed(name)
         metrics = deduplicate([source], NEAR, tmp_path / name, None, first)
         expected = [number for number, text in enumerate(later) if not fits(text)]
-        twice = [80] if repeated else []  # the copy of the one that comes before it in upper case
+        twice = [80] if repeated else []  # the upper-case copy of document 60
         twice += [81] if repeated and 81 not in expected else []
         assert dropped(tmp_path / name, 0) == [(0, number) for number in sorted({*expected, *twice})]
         assert metrics["on_the_other_side"] == len(expected)
@@ -259,7 +262,7 @@ def texts() -> list[str]:
 def test_two_sources_from_files_to_shards(
     tmp_path: Path, texts: list[str], tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Global over files and sources; `prepare` leaves out just those, and writes aside what it leaves out."""
+    """Duplicates are found over all files and sources, and `prepare` leaves them out and writes them as rejects."""
     monkeypatch.setattr(preparing, "CHUNK_CHARACTERS", 9000)
     monkeypatch.setattr(module, "CHUNK_CHARACTERS", 5000)
     monkeypatch.setattr(module, "ENTRIES_PER_PARTITION", 2000)
@@ -329,7 +332,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
 
 
 def searched(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    """The smallest document that can be reached from each."""
+    """Returns the smallest document that can be reached from each document, by brute force."""
     reached = {document: {document} for pair in pairs for document in pair}
     for _ in reached:
         for one, other in pairs:
@@ -344,15 +347,13 @@ def clusters_of(pairs: np.ndarray) -> dict[int, int]:
 
 
 @given(PAIRS)
-def test_each_document_has_the_first_of_its_cluster(pairs: list[tuple[int, int]]) -> None:
+def test_clusters_agree_with_a_brute_force_search(pairs: list[tuple[int, int]]) -> None:
     array = np.array(pairs, np.int64).reshape(-1, 2)
     assert clusters_of(array) == searched(pairs)
 
 
 @given(PAIRS, st.randoms(use_true_random=False))
-def test_the_order_of_pairs_and_reducing_parts_of_them_change_nothing(
-    pairs: list[tuple[int, int]], draw: object
-) -> None:
+def test_reduced_pairs_do_not_depend_on_order_and_partial_reduction(pairs: list[tuple[int, int]], draw: object) -> None:
     array = np.array(pairs, np.int64).reshape(-1, 2)
     shuffled = pairs.copy()
     draw.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -369,7 +370,7 @@ def test_the_order_of_pairs_and_reducing_parts_of_them_change_nothing(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=40),  # source, cluster, held out
     st.integers(0, 3),
 )
-def test_no_copy_of_what_stays_is_on_the_other_side_or_beside_it(
+def test_no_kept_document_has_a_copy_in_its_source_or_on_the_other_side(
     drawn: list[tuple[int, int, bool]], before: int
 ) -> None:
     documents = sorted(drawn, key=lambda document: document[0])

@@ -1,4 +1,4 @@
-"""What the tokenizing task writes for each objective, without Ray."""
+"""The tokenizing task writes the right shards for each objective (without Ray)."""
 
 from itertools import accumulate, chain
 from pathlib import Path
@@ -47,7 +47,7 @@ def documents(*streams: TokenStream, column: str = "tokens") -> list[list[int]]:
     return [stream.document(i, column).tolist() for stream in streams for i in range(stream.documents)]
 
 
-def test_plain_documents_have_tokens_alone(tmp_path: Path, pretrained: Pretrained) -> None:
+def test_shards_of_plain_documents_have_only_tokens(tmp_path: Path, pretrained: Pretrained) -> None:
     train, heldout, _ = written(pretrained, tmp_path, Form.of(ObjectiveConfig()))
     with pytest.raises(KeyError):
         train.document(0, WORD_STARTS)
@@ -100,7 +100,7 @@ def causal(folder: Path, adds_end: bool) -> Pretrained:
     tokenizer = wrapped(roberta() if adds_end else byte_level())
     if not adds_end:
         tokenizer.backend_tokenizer.post_processor = None
-        tokenizer.unk_token = tokenizer.eos_token  # as GPT-2's is
+        tokenizer.unk_token = tokenizer.eos_token  # as in GPT-2's tokenizer
     config = GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=len(tokenizer), pad_token_id=None)
     GPT2LMHeadModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -108,7 +108,7 @@ def causal(folder: Path, adds_end: bool) -> Pretrained:
 
 
 @pytest.mark.parametrize("adds_end", [False, True])
-def test_causal_documents_end_once(tmp_path: Path, adds_end: bool) -> None:
+def test_causal_documents_end_with_one_end_token(tmp_path: Path, adds_end: bool) -> None:
     pretrained = causal(tmp_path / "model", adds_end)
     train, heldout, counts = written(pretrained, tmp_path / "out", Form.of(ObjectiveConfig(kind="causal")))
     tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
@@ -116,10 +116,10 @@ def test_causal_documents_end_once(tmp_path: Path, adds_end: bool) -> None:
     assert ends == [1] * len(TEXTS)
     assert all(tokens[-1] == tokenizer.eos_token_id for tokens in documents(train, heldout))
     assert counts["train_tokens"] == train.tokens
-    assert counts.get("unknown_tokens", 0) == 0  # the end is none
+    assert counts.get("unknown_tokens", 0) == 0  # the end token is not unknown
 
 
-def test_special_tokens_written_in_a_document_are_text(tmp_path: Path, pretrained: Pretrained) -> None:
+def test_names_of_special_tokens_in_a_document_are_read_as_text(tmp_path: Path, pretrained: Pretrained) -> None:
     row = _row(0, 0, ["a [MASK] model", "the data [SEP][PAD] [UNK] of"], None)
     tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
     found, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(row.to_pylist()[0])
@@ -130,7 +130,7 @@ def test_special_tokens_written_in_a_document_are_text(tmp_path: Path, pretraine
         assert len(ids) > 6
 
 
-def test_a_causal_document_that_ends_with_the_name_of_the_end_is_ended(tmp_path: Path) -> None:
+def test_a_causal_document_that_ends_with_the_name_of_the_end_token_gets_one(tmp_path: Path) -> None:
     pretrained = causal(tmp_path / "model", adds_end=False)
     end = AutoTokenizer.from_pretrained(pretrained.model).eos_token_id
     row = _row(0, 0, ["html ends with </s>"], None).to_pylist()[0]
@@ -139,14 +139,14 @@ def test_a_causal_document_that_ends_with_the_name_of_the_end_is_ended(tmp_path:
 
 
 @given(st.lists(st.lists(st.sampled_from([7, 8, 9]), max_size=3), max_size=6))
-def test_every_document_that_has_no_end_gets_one(documents: list[list[int]]) -> None:
+def test_documents_without_an_end_token_get_one(documents: list[list[int]]) -> None:
     bounds = np.array([0, *accumulate(map(len, documents))])
     found = _ended(Ragged(bounds, {"tokens": np.array([*chain(*documents)], np.uint32)}), 9)
     expected = [ids if ids[-1:] == [9] else [*ids, 9] for ids in documents]
     assert [ids.tolist() for ids in found.lists("tokens")] == expected
 
 
-def test_only_what_differs_is_part_of_the_identity() -> None:
+def test_identity_of_a_form_has_only_fields_that_differ_from_the_default() -> None:
     assert Form.of(ObjectiveConfig()).identity() == {}
     assert Form.of(ObjectiveConfig(tagger="a:b", entity_field="names")).identity() == {}
     assert Form.of(ObjectiveConfig(kind="causal")).identity() == {"ends": True}
@@ -166,7 +166,7 @@ def encoded(family: str, text: str) -> tuple[Marker, Encoding]:
 
 
 def pieces(text: str, encoding: Encoding, starts: np.ndarray) -> list[str]:
-    """The parts of the text that units cover."""
+    """Returns the part of the text that each unit covers."""
     units: list[list[Span]] = []
     for (begin, end), start in zip(encoding.offsets, starts, strict=True):
         if start:
@@ -176,7 +176,7 @@ def pieces(text: str, encoding: Encoding, starts: np.ndarray) -> list[str]:
 
 
 def words_in(family: str, text: str) -> list[str]:
-    """What counts as a word, without special tokens, which stand for no text."""
+    """Returns the words of a text, without special tokens."""
     marker, encoding = encoded(family, text)
     starts = marker.word_starts(text, encoding)
     special = np.array(encoding.special_tokens_mask, bool)
@@ -188,14 +188,14 @@ def words_in(family: str, text: str) -> list[str]:
 @families
 @settings(max_examples=60)
 @given(words=st.lists(words_of_letters, min_size=1, max_size=12))
-def test_words_between_blanks_are_words_with_all_their_pieces(family: str, words: list[str]) -> None:
+def test_words_between_blanks_include_all_their_pieces(family: str, words: list[str]) -> None:
     assert words_in(family, " ".join(words)) == words
 
 
 @families
-def test_some_word_has_several_pieces(family: str) -> None:
+def test_tokenizers_split_the_sample_words_into_several_pieces(family: str) -> None:
     _, encoding = encoded(family, "gradient abcabcabc")
-    assert len(encoding.ids) - sum(encoding.special_tokens_mask) > 3  # else the test above would show nothing
+    assert len(encoding.ids) - sum(encoding.special_tokens_mask) > 3  # otherwise the test above would prove nothing
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,12 @@ def test_several_blanks_and_punctuation(family: str, expected: list[str]) -> Non
 
 @families
 def test_scripts_without_blanks_are_split_at_characters(family: str) -> None:
-    """Else a whole Chinese sentence would be one word."""
+    """Otherwise a whole Chinese sentence would be one word."""
     assert words_in(family, "the 日本語 data") == ["the", "日", "本", "語", "data"]
 
 
 @families
-def test_a_special_token_in_the_text_stands_alone(family: str) -> None:
+def test_a_special_token_in_the_text_is_a_word(family: str) -> None:
     marker, encoding = encoded(family, "abc<mask>def ghi")
     starts, place = marker.word_starts("abc<mask>def ghi", encoding), encoding.tokens.index("<mask>")
     assert starts[place]
@@ -236,8 +236,8 @@ def test_an_empty_text(family: str) -> None:
 @families
 @settings(max_examples=60)
 @given(st.data())
-def test_entities_are_units_and_so_are_the_words_around(family: str, data: st.DataObject) -> None:
-    """Entities of whole words: units are then the entities and the other words."""
+def test_units_are_entities_and_the_words_between_them(family: str, data: st.DataObject) -> None:
+    """For entities of whole words, units are the entities and the other words."""
     words = data.draw(st.lists(words_of_letters, min_size=1, max_size=12))
     ends = sorted(data.draw(st.sets(st.integers(0, len(words)), max_size=6)))
     runs = [(first, last) for first, last in zip(ends[::2], ends[1::2], strict=False)]
@@ -266,7 +266,7 @@ def test_an_entity_that_ends_inside_a_word_splits_it() -> None:
     assert pieces(text, encoding, marks[UNIT_STARTS])[1:] == ["IL-2", "-mediated"]
 
 
-def test_neighbours_are_two_and_of_overlapping_entities_one_counts() -> None:
+def test_adjacent_entities_are_two_units_and_overlapping_ones_are_one() -> None:
     text = "abcdefghij"
     _, encoding = encoded("byte-level", text)
     numbers = _entity_numbers(encoding, [(2, 4), (4, 6), (5, 8), (2, 3)])

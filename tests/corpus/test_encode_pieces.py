@@ -1,4 +1,4 @@
-"""Shards of texts that are tokenized by pieces are, byte for byte, those of the library's own calls."""
+"""Shards of texts that are tokenized in pieces equal, byte for byte, those of the library's own calls."""
 
 import hashlib
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ KINDS = ("token", "whole_word", "entity", "causal")
 
 @pytest.fixture(scope="module", autouse=True)
 def _at_once() -> Iterator[None]:
-    """However little text there is."""
+    """Makes the tokenizer use pieces even for little text."""
     encode_chunks._quick.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_chunks, "QuickTokenizer", partial(QuickTokenizer, worth=0))
@@ -51,7 +51,7 @@ def pretrained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def by_the_library(pretrained: Pretrained, form: Form, path: Path) -> None:
-    """As shards were written when each document went to the library: lists of numbers, handed to Arrow."""
+    """Writes a shard from the library's token lists, one document at a time."""
     tokenizer = load_text_tokenizer(pretrained)
     backend = tokenizer.backend_tokenizer
     encodings, marker = backend.encode_batch(TEXTS), Marker(backend)
@@ -77,11 +77,11 @@ def digest(path: Path) -> str:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_shards_are_those_of_the_library(pretrained: Pretrained, kind: str, tmp_path: Path) -> None:
+def test_shards_equal_those_of_the_library(pretrained: Pretrained, kind: str, tmp_path: Path) -> None:
     options = {"entity_field": "names"} if kind == "entity" else {}
     form = Form.of(ObjectiveConfig(kind=kind, **options))  # type: ignore[arg-type]
     texts = [Tagged.of(text, spans) for text, spans in zip(TEXTS, ENTITIES, strict=True)]
-    for number in range(2):  # the second time all pieces are known
+    for number in range(2):  # the second time all pieces are cached
         Encode(pretrained, tmp_path, 0.0, form)(_row(0, number, texts, None))
     by_the_library(pretrained, form, tmp_path / "library.arrow")
     shards = sorted(tmp_path.glob("train-*.arrow"))
@@ -89,6 +89,6 @@ def test_shards_are_those_of_the_library(pretrained: Pretrained, kind: str, tmp_
     assert {digest(shard) for shard in shards} == {digest(tmp_path / "library.arrow")}
 
 
-def test_the_count_says_whether_texts_went_to_the_library(pretrained: Pretrained, tmp_path: Path) -> None:
+def test_the_count_shows_whether_the_library_tokenized_whole_texts(pretrained: Pretrained, tmp_path: Path) -> None:
     _, _, counts = Encode(pretrained, tmp_path, 0.0).tokens(_row(0, 0, TEXTS, None).to_pylist()[0])
     assert bool(counts["refused"]) is ("wordless" in str(pretrained.model))

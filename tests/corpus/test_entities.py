@@ -1,4 +1,4 @@
-"""Entities from files, through cleaning, and from taggers: in their place, or refused with a reason."""
+"""Entities from files and taggers have the right positions after cleaning, or are refused with a reason."""
 
 import json
 from itertools import pairwise
@@ -59,7 +59,7 @@ def file_of(folder: Path, kind: str, records: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_entities_come_with_their_texts(tmp_path: Path, kind: str) -> None:
+def test_entities_are_read_with_their_texts(tmp_path: Path, kind: str) -> None:
     found = [[[0, 3], [4, 12]], [], None]
     path = file_of(tmp_path, kind, [{"text": TEXT, "names": entities} for entities in found])
     records = list(read_records(path, Reading(entity_field="names")))
@@ -82,7 +82,7 @@ def test_malformed_entities_are_bad_records_with_a_reason(tmp_path: Path, entiti
     assert tally.bad == {"malformed entities": 1}
 
 
-def test_the_field_is_looked_for_first(tmp_path: Path) -> None:
+def test_a_missing_entity_field_is_refused_at_the_first_record(tmp_path: Path) -> None:
     path = file_of(tmp_path, "jsonl", [{"text": TEXT}])
     with pytest.raises(DataError, match="has no field 'names'; it has 'text'") as caught:
         check_field(path, "names", "set objective.entity_field", needs_fields=True)
@@ -94,7 +94,7 @@ def test_the_field_is_looked_for_first(tmp_path: Path) -> None:
 
 @given(st.text(st.sampled_from("ab \n\x00\x07\x7f"), max_size=30), st.data())
 def test_cleaning_moves_entities_with_their_text(text: str, data: st.DataObject) -> None:
-    """What an entity covers, without control characters and the blanks that were stripped, is what it covers then."""
+    """An entity covers the same text after cleaning, except removed control characters and blanks."""
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
     (record,) = [*clean([Tagged.of(text, [(start, end)])], ANYTHING, Tally(), "file")] or [None]
@@ -114,7 +114,7 @@ def test_cleaning_moves_entities_with_their_text(text: str, data: st.DataObject)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8)).map(lambda pair: (pair[0], sum(pair)))))
-def test_of_overlapping_entities_the_first_and_longest_stays(entities: list[tuple[int, int]]) -> None:
+def test_the_first_and_longest_of_overlapping_entities_is_kept(entities: list[tuple[int, int]]) -> None:
     kept = apart(entities)
     assert kept == sorted(kept)
     assert all(left[1] <= right[0] for left, right in pairwise(kept))
@@ -123,7 +123,7 @@ def test_of_overlapping_entities_the_first_and_longest_stays(entities: list[tupl
         assert (start, end) in kept or any(first < end and start < last for first, last in kept)
 
 
-def test_parse_takes_pairs_of_whole_numbers() -> None:
+def test_parse_entities_accepts_only_pairs_of_integers() -> None:
     assert parse_entities([(0, 2), [2, 4]], 4) == [(0, 2), (2, 4)]
     assert parse_entities(iter([(0, 2)]), 4) == [(0, 2)]
     assert parse_entities([(0, 5)], 4) is None
@@ -149,11 +149,11 @@ def test_taggers() -> None:
         ("json:spans", "json has no spans"),
         ("os:system", "os:system is no Tagger"),
         ("subprocess:Popen", "subprocess:Popen is no Tagger"),
-        ("unittest.mock:call", "unittest.mock:call is no Tagger"),  # it has every attribute
+        ("unittest.mock:call", "unittest.mock:call is no Tagger"),  # an object that has every attribute
         (f"{__name__}:not_a_class", "not_a_class is no Tagger"),
         ("adapt.corpus.entities:Tagger", "Tagger lacks entities"),
     ],
 )
-def test_what_is_no_tagger_is_refused_and_never_called(name: str, fault: str) -> None:
+def test_names_of_other_code_than_taggers_are_refused_and_not_called(name: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         tagged([TEXT], name)

@@ -10,7 +10,7 @@ from tests.runner.toys import Toy, ToyResult
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_heldout_text_of_all_sources_in_their_order(tmp_path: Path, times: int) -> None:
+def test_gather_joins_heldout_text_in_the_order_of_sources(tmp_path: Path, times: int) -> None:
     def source(name: str, documents: list[list[int]]) -> Record:
         def write(folder: Path, _: Done) -> Outcome[ToyResult]:
             for number, document in enumerate(documents):

@@ -1,4 +1,4 @@
-"""Which documents are measured: by their text, whatever form and file it comes in."""
+"""Held-out and measured documents are recognised by their text, in any Unicode form and file."""
 
 import random
 import unicodedata
@@ -23,15 +23,15 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5])
-def test_share_that_is_held_out(fraction: float) -> None:
+def test_held_out_share_of_documents_matches_the_fraction(fraction: float) -> None:
     draw = random.Random(0)
     texts = {f"document {draw.random()}" for _ in range(20_000)}
     held = sum(is_heldout(text, fraction) for text in texts)
     expected = fraction * len(texts)
-    assert abs(held - expected) < 4 * sqrt(expected * (1 - fraction))  # binomial, 4 deviations
+    assert abs(held - expected) < 4 * sqrt(expected * (1 - fraction))  # binomial distribution, 4 standard deviations
 
 
-def test_none_and_all() -> None:
+def test_fractions_0_and_1_hold_out_none_and_all() -> None:
     texts = [f"document {number}" for number in range(2000)]
     assert not any(is_heldout(text, 0.0) for text in texts)
     assert all(is_heldout(text, 1.0) for text in texts)
@@ -43,8 +43,8 @@ def test_a_larger_share_contains_the_smaller() -> None:
     assert small < large
 
 
-def test_held_out_is_a_function_of_the_text() -> None:
-    """Fixed by example: were it to change, text held out of earlier runs would be trained on in later ones."""
+def test_held_out_documents_do_not_change_between_versions() -> None:
+    """Fixed examples: after a change, text held out of earlier runs would be trained on in later ones."""
     texts = ["the first document", "the second document", "the third document", "the 4th document", "été 東京"]
     expected = [True, False, False, False, True]
     assert [is_heldout(text, 0.5) for text in texts] == expected
@@ -66,7 +66,7 @@ def test_a_key_is_the_first_8_bytes_of_the_digest_of_the_normalised_text() -> No
 
 
 def shards(folder: Path, train: list[str], heldout: list[str]) -> Path:
-    """A prepared corpus as far as keys go, of two documents a shard."""
+    """Writes a prepared corpus with keys, two documents per shard."""
     folder.mkdir()
     for kind, texts in (("train", train), ("heldout", heldout)):
         for start in range(0, len(texts), 2):
@@ -76,7 +76,7 @@ def shards(folder: Path, train: list[str], heldout: list[str]) -> Path:
     return folder
 
 
-def test_what_is_measured_is_known_in_any_form_and_nothing_else_is(tmp_path: Path) -> None:
+def test_measured_documents_are_recognised_in_any_case(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(50)]
     folders = [shards(tmp_path / "one", texts[30:], texts[:3]), shards(tmp_path / "two", [], texts[3:5])]
     measured = Measured.of(folders)
@@ -84,14 +84,14 @@ def test_what_is_measured_is_known_in_any_form_and_nothing_else_is(tmp_path: Pat
     assert not any(Measured.of([])(text) for text in texts)
 
 
-def test_an_overlap_is_found_and_counted_once_a_document(tmp_path: Path) -> None:
+def test_measured_documents_in_training_text_are_counted_once_each(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(20)]
     measured = Measured.of([shards(tmp_path / "measured", [], texts[:7])])
     other = shards(tmp_path / "other", texts[7:], texts[:7])
     leaking = shards(tmp_path / "leaking", [*texts[5:], "TEXT 6", "Text 2"], [])
     assert measured.count_in([other]) == 0
     assert measured.count_in([]) == 0
-    assert measured.count_in([other, leaking]) == 3  # 2, 5 and 6
+    assert measured.count_in([other, leaking]) == 3  # documents 2, 5 and 6
 
 
 def test_an_empty_set_of_measured_text(tmp_path: Path) -> None:

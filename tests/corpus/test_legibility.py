@@ -1,4 +1,4 @@
-"""A tokenizer that does not know a corpus's words, or spells them, is noticed; others are not."""
+"""Tokenizers that do not know a corpus's words, or split them into letters, give a warning; others do not."""
 
 from dataclasses import asdict
 
@@ -19,7 +19,7 @@ ENGLISH = sentences(300, seed=5)
 
 @pytest.fixture(autouse=True)
 def small_vocabularies_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokenizers that are trained on the spot have few tokens."""
+    """Lowers SPELLS, because tokenizers trained in the tests have few tokens."""
     monkeypatch.setattr(legibility, "SPELLS", 100)
 
 
@@ -50,7 +50,7 @@ FOREIGN = {"Korean": KOREAN, "Chinese": CHINESE, "Thai": THAI, "Hindi": HINDI}
 
 
 @pytest.mark.parametrize("language", FOREIGN)
-def test_another_script_is_unknown_to_pieces_and_spelled_in_bytes(language: str) -> None:
+def test_another_script_gives_unknown_words_or_many_byte_pieces(language: str) -> None:
     texts = [FOREIGN[language]] * 60
     (unknown,) = measured(texts, wordpiece(ENGLISH)).faults()
     assert "the tokenizer does not know a part of 100.0% of the words (limit 2%)" in unknown
@@ -71,21 +71,21 @@ def test_nothing_is_said_of_a_tokenizer_of_the_same_language(language: str, buil
     assert measured(ENGLISH, build(ENGLISH)).faults() == []
 
 
-def test_another_language_of_the_same_script_is_spelled() -> None:
+def test_another_language_of_the_same_script_gives_many_pieces() -> None:
     german = ["Krankheitsverläufe Behandlungsergebnisse Zusammenarbeit Pflegekräfte Bundesgerichtshof"] * 60
     (fault,) = measured(german, byte_level(ENGLISH)).faults()
     assert "pieces per word (limit 2.5)" in fault
 
 
-def test_pieces_are_those_of_words_alone() -> None:
-    """Punctuation, digits and special tokens belong to no word."""
+def test_only_pieces_of_words_are_counted() -> None:
+    """Punctuation, digits and special tokens are not part of words."""
     tokenizer = wordpiece([*ENGLISH, "never, (2000) the"])
     found = measured(["never, (2000) the -- never!"], tokenizer)
     assert (found.words, found.spaced_pieces, found.bytes) == (3, 3, len("neverthenever"))
     assert (found.pieces_per_word, found.unknown_share) == (1.0, 0.0)
 
 
-def test_few_words_and_tokenizers_of_letters_are_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_words_and_tokenizers_of_letters_give_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured([KOREAN], wordpiece(ENGLISH)).faults() == []
     assert measured(["", "12 34"], wordpiece(ENGLISH)).unknown_share is None
     monkeypatch.setattr(legibility, "SPELLS", 1000)
@@ -93,7 +93,7 @@ def test_few_words_and_tokenizers_of_letters_are_let_pass(monkeypatch: pytest.Mo
     assert (found.pieces_per_word, found.bytes_per_piece, found.faults()) == (None, None, [])
 
 
-def test_a_sample_is_from_all_over_a_chunk() -> None:
+def test_a_sample_is_spread_over_the_whole_chunk() -> None:
     texts = [*ENGLISH, *[KOREAN] * 300]
     found = measured(texts, wordpiece(ENGLISH))
     assert found.words < 2000
@@ -101,7 +101,7 @@ def test_a_sample_is_from_all_over_a_chunk() -> None:
     assert 0.2 < found.unknown_share < 0.8
 
 
-def test_sources_are_measured_together_as_far_as_they_were() -> None:
+def test_figures_of_sources_are_added_unless_one_is_missing() -> None:
     one, two = measured(ENGLISH, wordpiece(ENGLISH)), measured([KOREAN] * 60, wordpiece(ENGLISH))
     both = Legibility.together([one, asdict(two)])
     assert both

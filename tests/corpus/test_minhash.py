@@ -1,4 +1,4 @@
-"""Signatures against exact Jaccard similarities, the band curve against its closed form and against drawing."""
+"""Signatures agree with exact Jaccard similarities, and bands with their formula and with simulation."""
 
 import random
 from math import sqrt
@@ -10,7 +10,7 @@ from adapt.corpus.minhash import band_hashes, bands_for, estimated_jaccard, shar
 
 
 def pair(similarity: float, size: int, seed: int) -> tuple[str, str, float]:
-    """Two texts of single words with about this Jaccard similarity, and what it is."""
+    """Returns two texts of about this Jaccard similarity of words, and their exact similarity."""
     draw = random.Random(seed)
     common = round(2 * size * similarity / (1 + similarity))
     words = [f"w{draw.getrandbits(40)}" for _ in range(2 * size - common)]
@@ -19,7 +19,7 @@ def pair(similarity: float, size: int, seed: int) -> tuple[str, str, float]:
 
 
 @pytest.mark.parametrize("similarity", [0.2, 0.5, 0.8, 0.95])
-def test_the_estimate_has_the_mean_and_spread_of_minhash(similarity: float) -> None:
+def test_estimated_similarity_has_the_mean_and_deviation_of_minhash(similarity: float) -> None:
     pairs = [pair(similarity, 150, seed) for seed in range(200)]
     one, other = (signatures([each[side] for each in pairs], 1, 128) for side in (0, 1))
     errors = estimated_jaccard(one, other) - np.array([each[2] for each in pairs])
@@ -28,7 +28,7 @@ def test_the_estimate_has_the_mean_and_spread_of_minhash(similarity: float) -> N
     assert 0.6 * spread < errors.std() < 1.4 * spread
 
 
-def test_signatures_depend_on_the_set_of_shingles_alone() -> None:
+def test_signatures_depend_only_on_the_set_of_shingles() -> None:
     signed = signatures(["a b c a b c", "a b c a b c a b c", "c b a", "a b c a b c"], 3, 64)
     assert signed.shape == (4, 64)
     assert signed.dtype == np.uint32
@@ -38,9 +38,7 @@ def test_signatures_depend_on_the_set_of_shingles_alone() -> None:
 
 
 @pytest.mark.parametrize(("threshold", "expected"), [(0.5, (42, 3)), (0.7, (32, 4)), (0.8, (21, 6)), (0.9, (12, 10))])
-def test_bands_have_the_most_rows_that_find_99_percent_at_the_threshold(
-    threshold: float, expected: tuple[int, int]
-) -> None:
+def test_bands_for_chooses_the_most_rows_with_99_percent_recall(threshold: float, expected: tuple[int, int]) -> None:
     bands, rows = bands_for(threshold, 128)
     assert (bands, rows) == expected
     assert 1 - (1 - threshold**rows) ** bands >= 0.99
@@ -48,12 +46,12 @@ def test_bands_have_the_most_rows_that_find_99_percent_at_the_threshold(
     assert 1 - (1 - threshold ** (rows + 1)) ** fewer < 0.99
 
 
-def test_the_values_that_the_documentation_gives() -> None:
+def test_probabilities_in_the_documentation() -> None:
     found = [round(share_probability(s, *bands_for(0.8, 256)), 3) for s in (0.5, 0.6, 0.7, 0.8, 0.9)]
     assert found == [0.118, 0.418, 0.85, 0.997, 1.0]
 
 
-def test_pairs_share_a_band_as_often_as_the_curve_says() -> None:
+def test_share_of_pairs_with_a_common_band_matches_the_formula() -> None:
     draw = np.random.default_rng(0)
     bands, rows, pairs = 21, 6, 3000
     for similarity in (0.5, 0.7):
@@ -64,7 +62,7 @@ def test_pairs_share_a_band_as_often_as_the_curve_says() -> None:
         assert abs(shared - expected) < 4 * sqrt(expected * (1 - expected) / pairs)
 
 
-def test_equal_places_in_different_bands_are_no_common_band() -> None:
+def test_equal_values_in_different_bands_are_no_common_band() -> None:
     signed = np.array([[1, 2, 1, 2], [7, 7, 1, 2]], np.uint32)
     hashes = band_hashes(signed, 2, 2)
     assert len(np.unique(hashes)) == 3

@@ -1,4 +1,4 @@
-"""From files to shards on Ray: the same tokens whatever the files, the chunks and what an earlier run left."""
+"""Stage `prepare` on Ray writes the same tokens for any files and chunks, and after a failed run."""
 
 import gzip
 import json
@@ -72,7 +72,9 @@ def check_documents(folder: Path, tiny_bert: Path) -> None:
     assert documents(folder, HELDOUT_GLOB) == expected(TEXTS, tiny_bert, heldout=True)
 
 
-def test_documents_and_counts(tmp_path: Path, pretrained: Pretrained, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_writes_documents_and_counts(
+    tmp_path: Path, pretrained: Pretrained, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [json.dumps({"text": text}) for text in TEXTS]
     lines[500:500] = ["", '{"text": "short"}', '{"text": null}', "broken", r'{"text": "cut in two \ud83d by a limit"}']
     lines[300:300] = [json.dumps({"text": "1234567890 " * 9}), '{"text": "   "}', '{"text": "short too"}', "broken"]
@@ -96,11 +98,11 @@ def test_documents_and_counts(tmp_path: Path, pretrained: Pretrained, capsys: py
         "evaluation_texts": {},
     }
     said = capsys.readouterr().err
-    assert f"skipped 3 of {len(TEXTS) + 8} records" in said  # the empty line is none
+    assert f"skipped 3 of {len(TEXTS) + 8} records" in said  # the empty line is not a record
     assert f"2 malformed JSON (first: {tmp_path}/a.jsonl, record 304)" in said
 
 
-def test_small_chunks_over_the_leftovers_of_a_run_that_died(
+def test_small_chunks_and_leftovers_of_a_failed_run_give_the_same_tokens(
     tmp_path: Path, pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -124,7 +126,7 @@ def test_small_chunks_over_the_leftovers_of_a_run_that_died(
     assert {file.name: file.read_bytes() for file in out.iterdir()} == content
 
 
-def test_the_same_text_in_several_files(
+def test_files_of_several_formats_give_the_same_tokens(
     tmp_path: Path, pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_CHARACTERS", 3000)
@@ -140,8 +142,10 @@ def test_the_same_text_in_several_files(
     assert metrics["dropped"] == {"empty": 148}  # the blank lines of c.txt
 
 
-def test_too_many_bad_records(tmp_path: Path, pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names counts and the first place of each kind, in the order of the corpus, not of the workers."""
+def test_too_many_bad_records_are_refused(
+    tmp_path: Path, pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message gives the count and first place of each reason in corpus order, whatever the workers do."""
     monkeypatch.setattr(module, "CHUNK_CHARACTERS", 200)
     long, short = tmp_path / "long.jsonl", tmp_path / "short.jsonl"
     jsonl(long, TEXTS[:40])
@@ -156,18 +160,18 @@ def test_too_many_bad_records(tmp_path: Path, pretrained: Pretrained, monkeypatc
     assert "corpus.max_bad_fraction (now 0.05)" in caught.value.fix
 
 
-def test_a_file_that_breaks_in_the_middle(tmp_path: Path, pretrained: Pretrained) -> None:
-    """It is found by a Ray task, long after the first record was looked at."""
+def test_a_file_that_is_broken_in_the_middle_is_named(tmp_path: Path, pretrained: Pretrained) -> None:
+    """A Ray task finds the damage, long after the first record was checked."""
     good, broken = jsonl(tmp_path / "a.jsonl", TEXTS), tmp_path / "b.jsonl.gz"
     whole = gzip.compress(Path(good).read_bytes())
     broken.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"b\.jsonl\.gz is broken: .* ended before") as caught:
         run([good, str(broken)], tmp_path / "out", pretrained)
-    assert type(caught.value) is DataError  # and not Ray's double of it, which prints a stack trace
+    assert type(caught.value) is DataError  # and not Ray's subclass, which prints a stack trace
     assert "corpus.paths" in caught.value.fix
 
 
-def test_nothing_is_left(tmp_path: Path, pretrained: Pretrained) -> None:
+def test_a_corpus_that_is_empty_after_cleaning_is_refused(tmp_path: Path, pretrained: Pretrained) -> None:
     path = jsonl(tmp_path / "a.jsonl", ["too short", "", "1234567890 " * 5, "short too"])
     with pytest.raises(DataError, match="the corpus is empty after cleaning") as caught:
         run(path, tmp_path / "out", pretrained)
@@ -175,14 +179,14 @@ def test_nothing_is_left(tmp_path: Path, pretrained: Pretrained) -> None:
     assert path in caught.value.what
 
 
-def test_a_language_that_the_tokenizer_does_not_know(tmp_path: Path, pretrained: Pretrained) -> None:
+def test_a_corpus_of_unknown_tokens_is_refused(tmp_path: Path, pretrained: Pretrained) -> None:
     japanese = ["これは日本語で書かれた文ですから、この語彙では一語も読めません。"] * 20
     path = jsonl(tmp_path / "a.jsonl", [*TEXTS[:10], *japanese])
     with pytest.raises(DataError, match=r"\d\d% of the tokens are unknown to the tokenizer"):
         run(path, tmp_path / "out", pretrained)
 
 
-def test_how_the_tokenizer_reads_the_words_is_measured_and_told(
+def test_prepare_measures_legibility_and_warns(
     tmp_path: Path, pretrained: Pretrained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some = [f"{text} \uc774 \uc5f0\uad6c" for text in sentences(100, seed=3)]
@@ -197,8 +201,8 @@ def test_how_the_tokenizer_reads_the_words_is_measured_and_told(
     assert "the tokenizer does not know" not in capsys.readouterr().err
 
 
-def test_what_is_measured_elsewhere_is_left_out_and_counted(tmp_path: Path, pretrained: Pretrained) -> None:
-    """Whatever file and form it comes in; held out or not, nothing of it is among the tokens that are trained on."""
+def test_documents_measured_elsewhere_are_left_out_and_counted(tmp_path: Path, pretrained: Pretrained) -> None:
+    """No measured document is among the tokens to train on, in any file and form, held out or not."""
     general, out = tmp_path / "general", tmp_path / "out"
     run(jsonl(tmp_path / "a.jsonl", TEXTS[:40]), general, pretrained, replace(CORPUS, heldout_fraction=1.0))
     copies = [text.upper().replace(" ", "  ") for text in TEXTS[20:60]]
@@ -216,8 +220,8 @@ def test_what_is_measured_elsewhere_is_left_out_and_counted(tmp_path: Path, pret
     assert all(name in str(caught.value) for name in ("evaluation.general_paths", "mixture.replay_paths"))
 
 
-def test_docstrings(tmp_path: Path, pretrained: Pretrained) -> None:
-    """More modules than one task reads, some of them broken or gone."""
+def test_prepare_reads_docstrings_of_a_package(tmp_path: Path, pretrained: Pretrained) -> None:
+    """The package has more modules than one task reads, and some are broken or missing."""
     package = tmp_path / "site" / "package"
     package.mkdir(parents=True)
     texts = TEXTS[:230]

@@ -1,4 +1,4 @@
-"""What is shown while a corpus is read: how its share is told, what the lines say, and that the stages show them."""
+"""Progress of reading a corpus: estimated share, text of the lines, and the stages that show them."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def corpus_in(folder: Path, files: int = 1, suffix: str = "jsonl") -> tuple[Mani
 
 
 def shares(pace: Pace, *pieces: tuple[int, int, bool]) -> list[tuple[int, int]]:
-    """Done and total after each piece: its item, bytes of text, and whether it is the last."""
+    """Returns (done, total) after each piece (item, bytes of text, whether it is the item's last)."""
     found = []
     for item, size, is_last in pieces:
         pace.add(Piece(item, 1, size, is_last))
@@ -44,36 +44,36 @@ def shares(pace: Pace, *pieces: tuple[int, int, bool]) -> list[tuple[int, int]]:
     return found
 
 
-# --- how far it is
+# --- estimated share
 
 
-def test_a_plain_file_is_taken_for_text_until_it_ends() -> None:
+def test_a_byte_of_a_plain_file_counts_as_a_byte_of_text() -> None:
     pieces = (0, 30, False), (0, 30, False), (0, 20, True), (1, 40, False), (1, 40, True)
     assert shares(Pace([100, 100], 1.0), *pieces) == [(30, 200), (60, 200), (100, 200), (150, 200), (200, 200)]
 
 
-def test_nothing_is_said_of_a_compressed_file_until_one_has_ended() -> None:
+def test_progress_of_compressed_files_is_unknown_until_one_ends() -> None:
     pieces = (0, 150, False), (0, 150, True), (1, 150, False), (1, 150, True)
     assert shares(Pace([100, 100], None), *pieces) == [(0, 0), (100, 200), (150, 200), (200, 200)]
 
 
-def test_an_item_is_over_when_it_ends_and_not_before() -> None:
+def test_an_item_is_complete_only_after_its_last_piece() -> None:
     assert shares(Pace([100], 1.0), (0, 500, False), (0, 500, True)) == [(99, 100), (100, 100)]
     assert shares(Pace([0, 0], None), (0, 0, True), (1, 0, True)) == [(0, 0), (0, 0)]
 
 
-def test_the_share_never_goes_back() -> None:
+def test_progress_never_decreases() -> None:
     assert shares(Pace([100, 100], 1.0), (1, 90, False), (0, 900, True)) == [(90, 200), (110, 200)]
 
 
-def test_items_in_any_order_add_up() -> None:
+def test_items_in_any_order_sum_up_to_the_total() -> None:
     pace = Pace([10, 20, 30], 1.0)
     shares(pace, (2, 15, False), (0, 10, True), (2, 15, True), (1, 20, True))
     assert (pace.done, pace.documents, pace.text_bytes) == (60, 4, 60)
 
 
 @pytest.mark.parametrize(("suffix", "expected"), [("jsonl", 1.0), ("jsonl.gz", None)])
-def test_files_count_by_their_bytes(
+def test_sizes_of_items_of_files_are_bytes(
     suffix: str, expected: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adapt.corpus.files.sources.ITEM_BYTES", 5000)
@@ -85,25 +85,25 @@ def test_files_count_by_their_bytes(
     assert pace.expected == expected
 
 
-def test_docstrings_count_by_modules() -> None:
+def test_sizes_of_items_of_docstrings_are_modules() -> None:
     corpus = CorpusConfig(source="docstrings")
     items = [{"item": n, "sources": json.dumps([{"path": "a.py"}] * n)} for n in (1, 2)]
     pace = Pace.of(items, Manifest([]), corpus)
     assert (pace.sizes, pace.expected) == ([1, 2], None)
 
 
-def test_text_is_counted_as_utf8() -> None:
+def test_text_bytes_are_those_of_utf8() -> None:
     texts = ["ascii", "größer", "漢字"]
     chunks = pa.table({"texts": pa.array([["other"], texts, []], pa.large_list(pa.large_string()))})
     assert text_bytes(chunks.slice(1)) == len("".join(texts).encode())
     assert text_bytes(chunks.slice(2)) == 0
 
 
-# --- what is said
+# --- text of the lines
 
 
 class Shown:
-    """Keeps the last report."""
+    """A display that records the last report."""
 
     parts: dict[str, str]
 
@@ -114,7 +114,7 @@ class Shown:
 
 
 def said(monkeypatch: pytest.MonkeyPatch, *reports: tuple[float, int, int, int, int]) -> list[str]:
-    """What is said of some reports: their time, documents, bytes of text, done and total."""
+    """Returns the lines shown for some reports (time, documents, bytes of text, done and total)."""
     times = iter(report[0] for report in reports)
     monkeypatch.setattr("adapt.corpus.read_progress.time.monotonic", lambda: next(times))
     shown = Shown()
@@ -125,7 +125,7 @@ def said(monkeypatch: pytest.MonkeyPatch, *reports: tuple[float, int, int, int, 
     return lines
 
 
-def test_a_line_says_documents_share_speed_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_shows_documents_share_speed_and_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     reports = (7, 1000, 2_000_000, 40, 1000), (8, 5000, 6_000_000, 120, 1000), (17, 12_345, 43_000_000, 340, 1000)
     assert said(monkeypatch, *reports, (27, 30_000, 90_000_000, 1000, 1000)) == [
         "prepare: 1,000 documents  4%",
@@ -135,12 +135,12 @@ def test_a_line_says_documents_share_speed_and_the_time_left(monkeypatch: pytest
     ]
 
 
-def test_where_no_share_is_known_no_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_remaining_time_is_shown_without_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     said_of = said(monkeypatch, (1, 5, 0, 0, 0), (3, 10, 200_000, 0, 0))
     assert said_of == ["prepare: 5 documents", "prepare: 10 documents  0.1 MB/s"]
 
 
-def test_nothing_is_called_done_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_done_is_shown_only_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     said_of = said(monkeypatch, (1, 5, 0, 0, 1000), (4, 5, 0, 0, 1000), (9, 5, 0, 999, 1000), (9, 5, 0, 1000, 1000))
     assert said_of == [
         "prepare: 5 documents  0%",
@@ -185,7 +185,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines_of(stage: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[int, int]]:
-    """Documents and share of each line."""
+    """Returns the number of documents and the share in each line of output."""
     lines = [text for text in capsys.readouterr().err.splitlines() if text.startswith(f"{stage}: ")]
     found = [re.match(rf"{stage}: ([\d,]+) documents  (\d+)%(?:$|  [\d.]+ MB/s|  done)", text) for text in lines]
     assert all(found), lines

@@ -1,4 +1,4 @@
-"""Every sample is a row of a source by rule: shares in every prefix, rows once an epoch, any place asked first."""
+"""Order of samples: shares hold in every prefix, rows come once per epoch, and any sample can be located alone."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ SEQUENTIAL = MixtureConfig(order="sequential")
 
 
 def first(mixture: Mixture, count: int) -> list[tuple[int, int, int]]:
-    """(source, epoch, row) of the first samples."""
+    """Returns (source, epoch, row) of the first samples."""
     return triples(mixture.locate(np.arange(count)))
 
 
@@ -27,7 +27,7 @@ def triples(places: Places) -> list[tuple[int, int, int]]:
 
 
 def brute_force(mixture: Mixture, count: int) -> list[tuple[int, int, int]]:
-    """The plain form: walk through the slots of each period, and through each group's epochs written out."""
+    """Returns the same by walking through the slots of each period and the epochs of each group."""
     queues = []
     for number, group in enumerate(mixture.groups):
         seed = mixture.seed + number * 0x9E3779B97F4A7C15
@@ -70,21 +70,21 @@ mixtures = st.builds(
 
 @settings(max_examples=40)
 @given(mixture=mixtures, start=st.integers(0, 2500), count=st.integers(1, 300))
-def test_any_sample_can_be_asked_first(mixture: Mixture, start: int, count: int) -> None:
+def test_samples_can_be_located_without_earlier_ones(mixture: Mixture, start: int, count: int) -> None:
     everything = brute_force(mixture, start + count)
     assert triples(mixture.locate(np.arange(start, start + count))) == everything[start:]
 
 
 @settings(max_examples=60)
 @given(mixture=mixtures, count=st.integers(0, 3000))
-def test_what_was_drawn(mixture: Mixture, count: int) -> None:
+def test_drawn_counts_the_rows_of_each_source(mixture: Mixture, count: int) -> None:
     drawn = Counter(source for source, _, _ in first(mixture, count))
     assert mixture.drawn(count) == [drawn[source] for source in range(len(mixture.rows))]
 
 
 @settings(max_examples=40)
 @given(mixture=mixtures)
-def test_exhausted_is_before_the_first_row_that_comes_twice(mixture: Mixture) -> None:
+def test_exhausted_counts_samples_before_the_first_repeated_row(mixture: Mixture) -> None:
     if (exhausted := mixture.exhausted) > 20_000:
         return
     samples = [(source, row) for source, _, row in first(mixture, exhausted + 1)]
@@ -96,21 +96,21 @@ PROGRESSIVE = [(0.0, 0.5), (0.5, 0.1), (0.2, 0.2)]
 
 
 @pytest.mark.parametrize(("begins", "ends"), PROGRESSIVE)
-def test_the_share_of_general_text_goes_in_a_line_along_the_run(begins: float, ends: float) -> None:
+def test_the_share_of_general_text_changes_linearly_along_the_run(begins: float, ends: float) -> None:
     config, samples = MixtureConfig(replay_fraction=begins, replay_last=ends), 20 * SLOTS
     mixture = Mixture.of([300, 70], 3, config, replay=[50], recalled=[40], recalled_fraction=0.1, samples=samples)
     sources = mixture.locate(np.arange(samples + 2 * SLOTS)).sources.reshape(-1, SLOTS)
     general, past = (sources == 3).mean(1), (sources == 2).mean(1)
     expected = begins + (ends - begins) * (np.arange(20) + 0.5) / 20
     assert np.abs(general[:20] - expected).max() <= 1 / SLOTS
-    assert (general[20:] == general[19]).all()  # a run that goes on keeps the last share
+    assert (general[20:] == general[19]).all()  # a longer run keeps the last share
     assert np.abs(past - 0.1).max() <= 1 / SLOTS
     assert general.tolist() == sorted(general, reverse=ends < begins)
 
 
 @settings(max_examples=20, deadline=None)
 @given(shares=st.sampled_from(PROGRESSIVE), start=st.integers(0, 4000), samples=st.integers(1, 6000))
-def test_samples_of_a_changing_mixture_can_be_asked_first_and_counted(
+def test_samples_of_a_changing_mixture_can_be_located_and_counted(
     shares: tuple[float, float], start: int, samples: int
 ) -> None:
     config = MixtureConfig(replay_fraction=shares[0], replay_last=shares[1])
@@ -120,11 +120,11 @@ def test_samples_of_a_changing_mixture_can_be_asked_first_and_counted(
     counted = Counter(source for source, _, _ in everything)
     assert mixture.drawn(start + 50) == [counted[source] for source in range(3)]
     rows = [row for source, epoch, row in everything if (source, epoch) == (2, 0)]
-    assert len(rows) == len(set(rows))  # every row comes once an epoch, whatever the share
+    assert len(rows) == len(set(rows))  # every row comes once per epoch, whatever the share
 
 
 @pytest.mark.parametrize("order", ["interleaved", "sequential"])
-def test_general_text_has_the_last_numbers(order: str) -> None:
+def test_rows_of_general_text_have_the_largest_numbers(order: str) -> None:
     config = MixtureConfig(order=order, replay_fraction=0.25)  # type: ignore[arg-type]
     mixture = Mixture.of([30, 20], 0, config, replay=[9], recalled=[4, 3], recalled_fraction=0.2)
     places = mixture.locate(np.arange(1000))
@@ -133,13 +133,13 @@ def test_general_text_has_the_last_numbers(order: str) -> None:
     assert Mixture.of([30, 20], 0, config, recalled=[4], recalled_fraction=0.2).first_general is None
 
 
-def test_one_source_is_its_own_permutation() -> None:
+def test_one_source_is_read_in_permuted_order() -> None:
     expected = [(0, epoch, row) for epoch in range(4) for row in permute(np.arange(700), 700, 9, epoch).tolist()]
     assert first(Mixture.of([700], 9), 2800) == expected
     assert first(Mixture.of([700], 9, SEQUENTIAL), 2800) == expected
 
 
-def test_without_weights_every_row_of_all_sources_comes_once_an_epoch() -> None:
+def test_without_weights_every_row_comes_once_per_epoch() -> None:
     mixture = Mixture.of([5, 1000, 0, 1], 3)
     for epoch in range(3):
         samples = triples(mixture.locate(np.arange(1006 * epoch, 1006 * (epoch + 1))))
@@ -155,20 +155,20 @@ def test_without_weights_every_row_of_all_sources_comes_once_an_epoch() -> None:
 
 
 @pytest.mark.parametrize("weights", [[1, 1], [3, 1], [0.2, 0.3, 0.5], [1e-9, 1], [5, 1, 1, 1, 1]])
-def test_every_prefix_has_its_shares_to_within_a_period(weights: list[float]) -> None:
+def test_every_prefix_has_the_shares_of_sources_to_within_a_period(weights: list[float]) -> None:
     mixture = Mixture.of([7 * (1 + n) for n in range(len(weights))], 1, weights=weights)
     sources = mixture.locate(np.arange(5 * SLOTS)).sources
     exact = np.array([max(weight / sum(weights), 1 / SLOTS) for weight in weights])
     counts = np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0)
     lengths = np.arange(1, 5 * SLOTS + 1)[:, None]
-    assert np.abs(counts - lengths * exact).max() < SLOTS / 4  # of a period, which itself is exact
+    assert np.abs(counts - lengths * exact).max() < SLOTS / 4  # within a period; whole periods are exact
     assert np.abs(counts[SLOTS - 1 :: SLOTS] - lengths[SLOTS - 1 :: SLOTS] * exact).max() <= 5
     assert (np.diff(counts[SLOTS - 1 :: SLOTS], axis=0) == mixture.slots).all()
 
 
 @pytest.mark.parametrize("count", [101, 1500])
 @pytest.mark.parametrize("temperature", [None, 1.5])
-def test_however_many_sources_share_a_run_each_has_its_share(count: int, temperature: float | None) -> None:
+def test_each_of_many_sources_has_its_share(count: int, temperature: float | None) -> None:
     weights, config = np.arange(1, count + 1, dtype=float), MixtureConfig(temperature=temperature or 1.0)
     rows = [1000 * n for n in range(1, count + 1)]
     mixture = Mixture.of(rows, 0, config, None if temperature else weights.tolist(), replay=[70])
@@ -181,12 +181,12 @@ def test_however_many_sources_share_a_run_each_has_its_share(count: int, tempera
     assert mixture.drawn(mixture.period) == counts.tolist()
 
 
-def test_no_weight_is_too_large_or_too_small_beside_the_others() -> None:
+def test_weights_of_extreme_sizes_are_accepted() -> None:
     assert Mixture.of([9, 9, 9], 0, weights=[1e308, 1.5e308, 5e-324]).slots == (400, 599, 1)
     assert Mixture.of([10**6, 1, 0], 0, MixtureConfig(temperature=1e-3)).slots == (999, 1, 0)
 
 
-def test_each_source_passes_through_all_its_rows_before_any_comes_again() -> None:
+def test_no_row_repeats_before_all_rows_of_its_source_were_used() -> None:
     mixture = Mixture.of([13, 1700], 1, weights=[1, 2])
     samples = first(mixture, 9000)
     for source, rows in enumerate((13, 1700)):
@@ -199,7 +199,7 @@ def test_each_source_passes_through_all_its_rows_before_any_comes_again() -> Non
     assert len({tuple(order) for order in orders}) > 5
 
 
-def test_sequential_is_one_source_after_another() -> None:
+def test_sequential_order_reads_one_source_after_another() -> None:
     samples = first(Mixture.of([30, 20, 10], 0, SEQUENTIAL), 120)
     assert [s for s, _, _ in samples] == ([0] * 30 + [1] * 20 + [2] * 10) * 2
     assert [row for _, _, row in samples[:30]] != list(range(30))
@@ -207,20 +207,20 @@ def test_sequential_is_one_source_after_another() -> None:
 
 
 @pytest.mark.parametrize("order", ["interleaved", "sequential"])
-def test_replay_has_its_share_all_along(order: str) -> None:
+def test_replay_has_its_share_in_every_part_of_a_run(order: str) -> None:
     config = MixtureConfig(order=order, replay_fraction=0.25)  # type: ignore[arg-type]
     mixture = Mixture.of([3000, 2000], 0, config, replay=[50])
     sources = mixture.locate(np.arange(mixture.epoch)).sources
     for part in np.array_split(sources == 2, 6):
         assert part.mean() == pytest.approx(0.25, abs=0.03)
-    assert mixture.epoch == 6667  # an epoch is one of the domain's text, to within the part of a period
+    assert mixture.epoch == 6667  # an epoch of the domain's text, up to part of a period
     assert (sources != 2).sum() == pytest.approx(5000, abs=30)
     if order == "sequential":
         domain = sources[sources != 2][:4900]
         assert np.array_equal(np.sort(domain), domain)
 
 
-def test_no_two_rows_have_one_number() -> None:
+def test_rows_have_different_numbers() -> None:
     mixture = Mixture.of([40, 1, 60], 0, weights=[1, 1, 1], replay=[9])
     places = mixture.locate(np.arange(5000))
     numbers = mixture.numbers(places)
@@ -229,20 +229,20 @@ def test_no_two_rows_have_one_number() -> None:
     assert len(pairs) == 110
 
 
-def test_sources_of_one_size_are_shuffled_differently() -> None:
+def test_sources_of_equal_size_are_shuffled_differently() -> None:
     samples = first(Mixture.of([100, 100], 0, weights=[1, 1]), 200)
     one, other = ([row for s, e, row in samples if s == source and e == 0] for source in (0, 1))
     assert one[:90] != other[:90]
 
 
-def test_far_into_a_run_of_huge_sources() -> None:
+def test_samples_far_into_a_run_of_huge_sources_can_be_located() -> None:
     mixture = Mixture.of([10**12, 10**10], 0, weights=[1, 3])
     places = mixture.locate(np.arange(10**13, 10**13 + 2000))
     assert Counter(places.sources.tolist()) == {0: 500, 1: 1500}
     assert places.epochs[places.sources == 1].min() == 750
 
 
-def test_temperature() -> None:
+def test_higher_temperatures_make_shares_more_even() -> None:
     assert proportions([100, 10_000], 1) == pytest.approx([1 / 101, 100 / 101])
     assert proportions([100, 10_000], 2) == pytest.approx([10 / 110, 100 / 110])
     even = Mixture.of([100, 10_000], 0, MixtureConfig(temperature=2.0)).slots
@@ -259,33 +259,33 @@ def whole(size: int, seed: int = 0, epoch: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (1, 0), (0, 1), (2**63, 10_000), (-1, 3)])
-def test_every_row_exactly_once(size: int, seed: int, epoch: int) -> None:
+def test_permutation_contains_every_row_once(size: int, seed: int, epoch: int) -> None:
     rows = whole(size, seed, epoch)
     assert rows.dtype == np.int64
     assert np.array_equal(np.sort(rows), np.arange(size))
 
 
 @given(st.integers(1, 3000), st.integers(-(2**63), 2**64), st.integers(0, 10**6), st.data())
-def test_any_place_can_be_asked_first(size: int, seed: int, epoch: int, data: st.DataObject) -> None:
+def test_single_positions_can_be_permuted(size: int, seed: int, epoch: int, data: st.DataObject) -> None:
     places = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=20)), np.int64)
     assert np.array_equal(permute(places, size, seed, epoch), whole(size, seed, epoch)[places])
 
 
-def test_a_place_among_no_rows_is_refused() -> None:
-    """The walk to a row inside the range would never end."""
+def test_a_position_among_no_rows_is_refused() -> None:
+    """The search for a row inside the range would never end."""
     with pytest.raises(ValueError, match="a place among 0 rows"):
         permute(np.zeros(1, np.int64), 0, 0, 0)
     assert permute(np.zeros(0, np.int64), 0, 0, 0).tolist() == []
 
 
-def test_places_are_left_as_they_were() -> None:
+def test_permute_does_not_change_its_argument() -> None:
     places = np.arange(5)
     permute(places, 5, 0, 0)
     assert places.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_corpus_of_any_size_costs_nothing() -> None:
-    """10^15 rows: a table of them would not fit into any memory."""
+def test_permuting_a_huge_corpus_takes_no_memory() -> None:
+    """A table of 10^15 rows would not fit into memory."""
     size = 10**15
     rows = permute(np.arange(1000), size, 0, 0)
     assert len(set(rows.tolist())) == 1000
@@ -294,20 +294,20 @@ def test_a_corpus_of_any_size_costs_nothing() -> None:
     assert abs(rows.mean() / size - 0.5) < 4 / np.sqrt(12 * 1000)
 
 
-def test_seeds_and_epochs_differ() -> None:
+def test_seeds_and_epochs_have_different_permutations() -> None:
     orders = {whole(1000, seed, epoch).tobytes() for seed in range(20) for epoch in range(20)}
     assert len(orders) == 400
     assert np.array_equal(whole(1000, 3, 4), whole(1000, 3, 4))
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
-def test_each_row_is_as_often_at_each_place(size: int) -> None:
+def test_permutations_are_uniform(size: int) -> None:
     epochs = np.array([whole(size, seed=1, epoch=epoch) for epoch in range(2000)])
     for place in {0, 1, size // 2, size - 1}:
         assert chisquare(np.bincount(epochs[:, place], minlength=size)).pvalue > 1e-4
 
 
-def test_neighbours_and_successive_epochs_are_unrelated() -> None:
+def test_permuted_neighbours_and_successive_epochs_are_uncorrelated() -> None:
     size = 20_000
     rows, later = whole(size, 0, 0), whole(size, 0, 1)
     bound = 4 / np.sqrt(size)
@@ -316,11 +316,11 @@ def test_neighbours_and_successive_epochs_are_unrelated() -> None:
     assert abs(np.corrcoef(rows, later)[0, 1]) < bound
     steps = np.diff(rows) % size
     assert chisquare(np.bincount(steps * 20 // size, minlength=20)).pvalue > 1e-4
-    assert (rows == later).sum() < 10  # 1 is to be expected
+    assert (rows == later).sum() < 10  # the expected value is 1
 
 
 def test_mix_is_splitmix64() -> None:
-    """The first numbers of Vigna's reference implementation for seed 0."""
+    """Compares with the first numbers of Vigna's reference implementation for seed 0."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]
     assert mix(np.arange(1, 5, dtype=np.uint64) * golden).tolist() == expected
@@ -330,7 +330,7 @@ def test_mix_is_splitmix64() -> None:
 
 
 @pytest.mark.parametrize(("size", "worlds"), [(12, (1, 2, 3, 4, 6, 12)), (10, (1, 2, 5))])
-def test_the_ranks_of_a_step_share_its_samples(size: int, worlds: tuple[int, ...]) -> None:
+def test_the_ranks_of_a_step_divide_its_samples(size: int, worlds: tuple[int, ...]) -> None:
     for world in worlds:
         for step in (0, 1, 50, 10**12):
             parts = [samples(step, rank, world, size) for rank in range(world)]

@@ -1,4 +1,4 @@
-"""What enters the corpus, what leaves it and why, and what is held out."""
+"""Documents enter a corpus or are dropped with a reason, and every record is counted."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ def cleaned(records: list[str], corpus: CorpusConfig = ANYTHING) -> tuple[list[s
     return list(clean(records, corpus, tally, "file")), tally
 
 
-def test_every_record_is_counted_once_with_its_reason() -> None:
+def test_every_record_is_counted_once_by_reason() -> None:
     records = [
         "A sentence that is long enough.",
         Bad("malformed JSON"),
@@ -49,14 +49,14 @@ def test_every_record_is_counted_once_with_its_reason() -> None:
 
 
 @given(st.lists(st.one_of(st.text(max_size=60), st.sampled_from(["no text", "malformed JSON"]).map(Bad))))
-def test_kept_dropped_and_bad_make_all(records: list[str]) -> None:
+def test_kept_dropped_and_bad_records_sum_up_to_all(records: list[str]) -> None:
     texts, tally = cleaned(records, CorpusConfig())
     bad = [record for record in records if isinstance(record, Bad)]
     assert tally.kept == len(texts)
     assert tally.bad == Counter(bad)
     assert tally.kept + sum(tally.dropped.values()) + len(bad) == len(records) == tally.seen
     originals = iter(records)
-    for text in texts:  # in order, and nothing but control characters and outer space is gone
+    for text in texts:  # in order, without control characters and outer spaces
         assert any(is_what_remains(text, original) for original in originals)
 
 
@@ -66,14 +66,14 @@ def is_what_remains(text: str, original: str) -> bool:
     return text == "".join(c for c in visible if not 0xD800 <= ord(c) < 0xE000).strip()
 
 
-def test_control_characters_go_and_the_rest_stays_as_written() -> None:
+def test_only_control_characters_are_removed() -> None:
     texts, _ = cleaned(["\x00a\x1b[1m b\x7f\tc\r\n  d\x08 é — 東京 \u200d \U0001f600\n"])
     assert texts == ["a[1m b\tc\r\n  d é — 東京 \u200d \U0001f600"]
 
 
 @pytest.mark.parametrize("rest", ["", "é"])
-def test_a_new_page_ends_a_line_and_joins_no_words(rest: str) -> None:
-    """Text from PDF files has a form feed, and nothing else, between the words of two pages."""
+def test_a_form_feed_becomes_a_line_break(rest: str) -> None:
+    """Text from PDF files has only a form feed between the words of two pages."""
     assert cleaned([f"of a\fpage\vline{rest}"])[0] == [f"of a\npage\nline{rest}"]
 
 
@@ -88,8 +88,10 @@ def hidden_by_boilerplate(words: list[str]) -> str:
 @pytest.mark.parametrize(
     ("hidden", "blocks"), [(hidden_by_entities, ["fix_unicode"]), (hidden_by_boilerplate, ["boilerplate"])]
 )
-def test_a_text_that_cleaning_brings_to_light_is_found(hidden: Callable[[list[str]], str], blocks: list[str]) -> None:
-    """What is trained on is the clean text, so that is what must hold no evaluation text."""
+def test_evaluation_texts_that_appear_only_after_cleaning_are_found(
+    hidden: Callable[[list[str]], str], blocks: list[str]
+) -> None:
+    """The cleaned text is trained on, so it must contain no evaluation text."""
     words = [f"word{number}" for number in range(40)]
     index, tally = build_index([("exam", [" ".join(words)])], 13, 0.5), Tally()
     record = hidden(words)
@@ -100,8 +102,8 @@ def test_a_text_that_cleaning_brings_to_light_is_found(hidden: Callable[[list[st
     assert tally.dropped == {"in evaluation set exam": 1}
 
 
-def test_half_a_character_goes() -> None:
-    """JSON may hold the first half of an emoji that was cut in two, but no file or tokenizer can."""
+def test_surrogates_are_removed() -> None:
+    """JSON can contain half of a UTF-16 pair, such as of an emoji, but files and tokenizers cannot."""
     cut, whole = json.loads(r'["cut \ud83d here", "whole \ud83d\ude00 here"]')
     texts, tally = cleaned([cut, whole])
     assert texts == ["cut  here", "whole \U0001f600 here"]
@@ -110,7 +112,7 @@ def test_half_a_character_goes() -> None:
 
 
 @pytest.mark.parametrize(("length", "kept"), [(19, 0), (20, 1), (21, 1)])
-def test_shortest_length(length: int, kept: int) -> None:
+def test_documents_below_the_smallest_length_are_dropped(length: int, kept: int) -> None:
     assert cleaned(["x" * length], CorpusConfig(cleaning=[{"length": {"min_characters": 20}}]))[1].kept == kept
     assert (
         cleaned(["\x00  " + "x" * length + " \n"], CorpusConfig(cleaning=[{"length": {"min_characters": 20}}]))[1].kept
@@ -122,8 +124,8 @@ def test_shortest_length(length: int, kept: int) -> None:
     ("text", "fraction"),
     [("ab12", 0.5), ("a b 1 2", 0.5), ("abc_", 0.75), ("éß東", 1.0), ("((a))", 0.2), ("a\n\n\n\t    b", 1.0)],
 )
-def test_share_of_letters(text: str, fraction: float) -> None:
-    """`fraction` is the share of letters among what is neither space nor control character."""
+def test_documents_below_the_smallest_share_of_letters_are_dropped(text: str, fraction: float) -> None:
+    """`fraction` is the share of letters among the characters that are neither spaces nor control characters."""
     assert cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction}}]))[1].kept == 1
     if fraction < 1:
         _, tally = cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction + 0.01}}]))
@@ -151,7 +153,7 @@ def test_ordinary_text_of_many_scripts_is_kept(text: str) -> None:
     )
 
 
-def test_tallies_add_up_and_the_first_case_stays_the_first() -> None:
+def test_tallies_are_added_and_keep_the_first_bad_record() -> None:
     _, first = cleaned([Bad("a"), "text", ""])
     second = Tally()
     list(clean(["x", Bad("b"), Bad("a"), ""], ANYTHING, second, "later"))
@@ -163,8 +165,8 @@ def test_tallies_add_up_and_the_first_case_stays_the_first() -> None:
 
 
 @given(st.text(st.characters(max_codepoint=0x130), max_size=60))
-def test_ascii_and_other_text_lose_the_same_characters(text: str):
-    """There is a quick way for ASCII; a letter beyond it takes the other."""
+def test_control_characters_are_removed_equally_in_ascii_and_other_text(text: str):
+    """ASCII texts take a faster path; a letter beyond ASCII forces the other one."""
     assert _without_control(text + "é") == _without_control(text) + "é"
 
 
@@ -173,7 +175,7 @@ MODULES = ['"""First of all, a module."""\ndef f():\n    """x"""\n', "y = 1\n", 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> str:
-    """An item of three slices, the second without a record; the second record of the first is too short."""
+    """Returns an item of three slices. The second has no records; the second record of the first is too short."""
     slices = []
     for number, text in enumerate(MODULES):
         (tmp_path / f"{number}.py").write_text(text)

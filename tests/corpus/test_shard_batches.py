@@ -1,4 +1,4 @@
-"""Ray Data hands over exactly the batches that the plain order says, from any step on, to any number of ranks."""
+"""Batches have the order of the mixture, from any step on and for any number of ranks, also with Ray Data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ Batches = list[dict[str, np.ndarray]]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """100 documents in 4 shards: 61 rows of 8 tokens, the last of 3; an epoch is 5 batches and a row."""
+    """Writes 100 documents in 4 shards: 61 rows of 8 tokens, the last of 3. An epoch is 5 batches and a row."""
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(4):
         documents = DOCUMENTS[25 * number : 25 * number + 25]
@@ -36,7 +36,7 @@ def feed(corpus: str, first: int = 0, last: int = 5, rank: int = 0, world: int =
 
 
 def brute_force(first: int, last: int, rank: int, world: int) -> Iterator[tuple[list[list[int]], list[int], list[int]]]:
-    """Tokens, epochs and row numbers of a rank's batches, by writing out all that comes before."""
+    """Returns tokens, epochs and row numbers of a rank's batches, by listing all earlier rows."""
     rows = [[*range(start, min(start + LENGTH, 484))] for start in range(1, 484, LENGTH)]
     order = [(epoch, row) for epoch in range(3) for row in permute(np.arange(61), 61, SEED, epoch).tolist()]
     for step in range(first, last):
@@ -59,12 +59,12 @@ def check(batches: Batches, first: int, last: int, rank: int, world: int) -> Non
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (0, 12), (7, 9), (4, 15)])
-def test_read_in_this_process(corpus: str, first: int, last: int, world: int) -> None:
+def test_batches_read_in_one_process(corpus: str, first: int, last: int, world: int) -> None:
     for rank in range(world):
         check(list(feed(corpus, first, last, rank, world).read()), first, last, rank, world)
 
 
-def test_an_epoch_holds_every_token_once(corpus: str) -> None:
+def test_an_epoch_contains_every_token_once(corpus: str) -> None:
     """61 steps of 12 rows are 12 epochs of 61 rows."""
     batches = list(feed(corpus, 0, 61).read())
     tokens = np.concatenate([batch["tokens"].ravel() for batch in batches])
@@ -75,7 +75,7 @@ def test_an_epoch_holds_every_token_once(corpus: str) -> None:
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(("first", "last", "rank", "world"), [(0, 11, 0, 1), (4, 15, 1, 2), (7, 8, 2, 3), (3, 9, 3, 4)])
 @pytest.mark.parametrize(("segments", "block_bytes"), [(1, 1), (4, 1), (4, 1000), (100, 10**6)])
-def test_streamed(
+def test_batches_streamed_by_ray_data(
     corpus: str,
     first: int,
     last: int,
@@ -85,7 +85,7 @@ def test_streamed(
     block_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Over several epochs, from several steps on, cut for the reading tasks in several ways."""
+    """Covers several epochs, first steps and numbers of segments."""
     monkeypatch.setattr(module, "SEGMENTS", segments)
     monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
     with streamed(feed(corpus, first, last, rank, world)) as batches:
@@ -93,7 +93,7 @@ def test_streamed(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_long_run_stays_in_order(corpus: str) -> None:
+def test_batches_of_a_long_run_are_in_order(corpus: str) -> None:
     plain = list(feed(corpus, 13, 400).read())
     with streamed(feed(corpus, 13, 400)) as batches:
         for batch, expected in zip(batches, plain, strict=True):
@@ -103,15 +103,15 @@ def test_a_long_run_stays_in_order(corpus: str) -> None:
                 assert np.array_equal(batch[name], expected[name])
 
 
-def test_nothing_to_do_needs_no_ray(corpus: str) -> None:
-    """A run that is resumed after its last step."""
+def test_an_empty_range_of_steps_needs_no_ray(corpus: str) -> None:
+    """This happens when a run is resumed after its last step."""
     for first in (5, 6):
         with streamed(feed(corpus, first, 5)) as batches:
             assert list(batches) == []
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_wider_vocabulary(corpus: str, tmp_path: Path) -> None:
+def test_a_vocabulary_with_larger_ids_is_read_unchanged(corpus: str, tmp_path: Path) -> None:
     write_shard(tmp_path / "train-000000-000000.arrow", [list(range(99_000, 99_100))], 100_000)
     with streamed(
         replace(feed(corpus, 0, 1), folders=(str(tmp_path),), mixture=Mixture.of([13], 0), marks=())
@@ -123,7 +123,7 @@ def test_a_wider_vocabulary(corpus: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Three sources of 3, 40 and 7 rows; the tokens of source s lie in [1000 s, 1000 s + 1000)."""
+    """Writes three sources of 3, 40 and 7 rows. The tokens of source s are in [1000 s, 1000 s + 1000)."""
     folders = []
     for source, tokens in enumerate((24, 317, 50)):
         folder = tmp_path_factory.mktemp(f"source-{source}")
@@ -132,8 +132,8 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return tuple(folders)
 
 
-def test_several_sources(others: tuple[str, ...]) -> None:
-    """Tokens are those of the source and row that the mixture says, for any number of ranks."""
+def test_batches_of_several_sources_follow_the_mixture(others: tuple[str, ...]) -> None:
+    """Tokens come from the source and row that the mixture gives, for any number of ranks."""
     mixture = Mixture.of([3, 40, 7], SEED, weights=[1, 2, 1])
     for world in (1, 2, 3):
         for step in (0, 1, 17):
@@ -147,8 +147,8 @@ def test_several_sources(others: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_killed_and_resumed_on_other_ranks(others: tuple[str, ...], world: int) -> None:
-    """Each life of a run has another number of ranks; together they are the run that was never interrupted."""
+def test_a_run_resumed_on_other_numbers_of_ranks_gets_the_same_batches(others: tuple[str, ...], world: int) -> None:
+    """Each part of a run has another number of ranks; together they equal an uninterrupted run."""
     mixture = Mixture.of([3, 40, 7], SEED)
     whole = list(Feed(others, mixture, LENGTH, BATCH, 0, 25, 0, 1).read())
     draw, lived, first = np.random.default_rng(world), [], 0

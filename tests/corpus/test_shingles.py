@@ -1,4 +1,4 @@
-"""Runs of words against slices of the text."""
+"""Normalised texts, words and hashed runs of words, compared with slices of the text."""
 
 import sys
 import unicodedata
@@ -17,21 +17,21 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "c", "dd"]), max_size=30).map(" ".jo
 
 
 def runs(text: str, n: int) -> set[tuple[str, ...]]:
-    """The same by slicing."""
+    """Returns the runs of n words of a text, by slicing."""
     found = text.split()
     n = min(n, len(found))
     return {tuple(found[start : start + n]) for start in range(len(found) - n + 1)}
 
 
 @given(TEXTS, TEXTS, st.integers(1, 6))
-def test_equal_runs_and_no_others_have_equal_hashes(one: str, other: str, n: int) -> None:
+def test_runs_have_equal_hashes_only_if_their_words_are_equal(one: str, other: str, n: int) -> None:
     mine, theirs = set(shingles(one, n).tolist()), set(shingles(other, n).tolist())
     if one and other:
         assert len(mine) == len(runs(one, n))
         assert len(mine & theirs) == len(runs(one, n) & runs(other, n))
 
 
-def test_the_order_of_words_counts_and_so_does_their_number() -> None:
+def test_hashes_depend_on_the_order_and_number_of_words() -> None:
     hashes = hashed(["a", "b", "a"])
     assert len(set(ngrams(hashes, 2).tolist())) == 2
     assert not {*ngrams(hashes, 1).tolist()} & {*ngrams(hashes, 2).tolist()}
@@ -39,7 +39,7 @@ def test_the_order_of_words_counts_and_so_does_their_number() -> None:
 
 
 def test_hashes_are_the_same_in_every_process_and_version() -> None:
-    """Fixed by example: prepared corpora and their keys outlive this version."""
+    """Fixed examples: prepared corpora and their keys are used by later versions."""
     assert shingles("the loss of the model", 3).tolist() == EXPECTED
 
 
@@ -52,13 +52,13 @@ def test_hashes_are_the_same_in_every_process_and_version() -> None:
         ("", ""),
     ],
 )
-def test_normal_form(text: str, expected: str) -> None:
+def test_normalised_texts_by_example(text: str, expected: str) -> None:
     assert normalised(text) == expected
     assert normalised(expected) == expected
 
 
-def test_every_format_and_control_character_and_half_of_one_goes_and_spaces_stay() -> None:
-    """Against Python's own tables of characters."""
+def test_invisible_characters_are_removed_and_spaces_are_not() -> None:
+    """Compares with Python's own tables of characters."""
     for character in map(chr, range(sys.maxunicode + 1)):
         if character.isspace() and character not in "\x1c\x1d\x1e\x1f":
             assert normalised(f"a{character}b") == "a b"
@@ -67,29 +67,29 @@ def test_every_format_and_control_character_and_half_of_one_goes_and_spaces_stay
 
 
 @pytest.mark.parametrize("unseen", ["\u00ad", "\u200b", "\ufeff", "\u034f", "\u3164", "\ufe0f", "\U000e0101", "\x00"])
-def test_what_nobody_sees_makes_no_other_text(unseen: str) -> None:
+def test_invisible_characters_do_not_change_the_normalised_text(unseen: str) -> None:
     assert normalised(unseen.join("The e\u0301preuve of 日本")) == normalised("The \u00e9preuve of 日本")
 
 
-def test_words_have_no_punctuation_and_unspaced_scripts_are_divided() -> None:
+def test_words_exclude_punctuation_and_split_unspaced_scripts() -> None:
     assert words("it's 3.5 (or so), über-all") == ["it", "s", "3", "5", "or", "so", "über", "all"]
     assert words("東京は bert 大きい") == ["東", "京", "は", "bert", "大", "き", "い"]
     assert len(words("ภาษาไทย")) > 3
 
 
-def test_texts_without_words_are_told_apart() -> None:
+def test_texts_without_words_have_different_hashes() -> None:
     assert shingles("!!!", 5).tolist() != shingles("???", 5).tolist()
     assert shingles("", 5).dtype == np.uint64
     assert len(shingles("", 5)) == 1
 
 
 @given(st.text(st.characters(max_codepoint=127)))
-def test_a_text_in_ascii_is_normalised_as_any_other(text: str) -> None:
+def test_ascii_texts_are_normalised_like_others(text: str) -> None:
     assert normalised(text) == normalised(f"{text} é").removesuffix("é").rstrip(" ")
 
 
 @given(TEXTS, st.sets(st.integers(1, 14)))
-def test_runs_of_many_lengths_made_from_each_other_are_those_made_apart(text: str, lengths: set[int]) -> None:
+def test_all_ngrams_equals_ngrams_of_each_length(text: str, lengths: set[int]) -> None:
     hashes = hashed(text.split())
     found = {n: runs.tolist() for n, runs in all_ngrams(hashes, sorted(lengths))}
     assert found == {n: ngrams(hashes, n).tolist() for n in lengths}
@@ -101,19 +101,19 @@ ADVERSE_TEXTS = st.lists(st.lists(st.sampled_from([*PIECES, *RARE]), max_size=8)
 
 
 @given(ADVERSE_TEXTS)
-def test_texts_together_are_what_each_is_alone(texts: list[str]) -> None:
+def test_normalised_texts_equals_normalised_of_each_text(texts: list[str]) -> None:
     assert normalised_texts(texts) == [normalised(text).encode() for text in texts]
 
 
-def test_every_character_is_treated_as_it_is_alone() -> None:
-    """In the midst of a text, beside spaces, at the ends."""
+def test_normalised_texts_equals_normalised_for_every_character() -> None:
+    """Covers each character in the middle of a text, next to spaces, and at the ends."""
     numbers = [*range(0x3000), *range(0x3000, 0x20000, 7), *range(0x20000, sys.maxunicode + 1, 257)]
     texts = [f"{chr(n)}A{chr(n)} {chr(n)} b" for n in numbers]
     assert normalised_texts(texts) == [normalised(text).encode() for text in texts]
 
 
 @given(ADVERSE_TEXTS, st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-def test_keys_of_texts_together_are_hashes_of_each(texts: list[str], fraction: float) -> None:
+def test_keys_of_many_texts_equal_single_keys(texts: list[str], fraction: float) -> None:
     expected = [int.from_bytes(blake2b(normalised(text).encode(), digest_size=8).digest()) for text in texts]
     assert keys_of(texts).tolist() == [key_of(text) for text in texts] == expected
     assert in_share(keys_of(texts), fraction).tolist() == [is_heldout(text, fraction) for text in texts]

@@ -1,4 +1,4 @@
-"""Slots of groups, period by period: sums are known at once, and numbers are fair."""
+"""Slots of groups: sums over earlier periods, and division in proportion to shares."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,14 +7,14 @@ from adapt.corpus.sample_order import MOST_PHASES, Slots, largest_remainder
 
 
 @given(st.integers(1, 60), st.integers(2, 5), st.integers(0, 200))
-def test_what_comes_before_a_period_is_the_sum_of_those_before(phases: int, lasting: int, period: int) -> None:
+def test_samples_before_a_period_are_the_sum_of_earlier_periods(phases: int, lasting: int, period: int) -> None:
     slots = Slots(tuple((number, 100 - number) for number in range(phases)), lasting)
     assert slots.before(period).tolist() == [
         sum(int(slots.at(each)[group]) for each in range(period)) for group in (0, 1)
     ]
 
 
-def test_a_long_run_has_so_many_phases_and_ends_with_the_last_share() -> None:
+def test_a_long_run_has_at_most_1000_phases_and_keeps_the_last_share() -> None:
     slots = Slots.of(lambda place: (place, 1 - place), 1000, 5 * MOST_PHASES)
     assert (len(slots.phases), slots.lasting) == (MOST_PHASES, 5)
     assert slots.at(4).tolist() == slots.at(0).tolist() != slots.at(5).tolist()
@@ -33,6 +33,6 @@ def test_largest_remainder(weights: list[float], total: int) -> None:
 
 
 def test_largest_remainder_by_example() -> None:
-    """Seats by Hamilton's method, worked by hand: 3.5, 3.3, 2.2 and 1.0 of 10."""
+    """Divides 10 by Hamilton's method, with exact shares 3.5, 3.3, 2.2 and 1.0 (computed by hand)."""
     assert largest_remainder([0.35, 0.33, 0.22, 0.10], 10) == (4, 3, 2, 1)
     assert largest_remainder([0.999, 0.0005, 0.0005], 10) == (8, 1, 1)

@@ -1,4 +1,4 @@
-"""A streamed corpus gives the same batches whenever and wherever a run begins, and every document to train on once."""
+"""A streamed corpus gives the same batches from any first step, and every training document once."""
 
 import json
 from collections import Counter
@@ -35,7 +35,7 @@ CUT = Cut(sequence_length=16, global_batch_size=6, seed=1, window_tokens=400)
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
-    """500 documents in 7 files of very different sizes."""
+    """Writes 500 documents in 7 files of very different sizes."""
     folder = tmp_path_factory.mktemp("texts")
     places = [0, 3, 4, 150, 151, 300, 302, 500]
     for number in range(FILES):
@@ -60,7 +60,7 @@ def plain(batch: Columns) -> dict[str, Any]:
 
 
 def documents(batches: list[Columns], model: Path) -> Counter[tuple[int, ...]]:
-    """The documents that batches hold, put together again from their rows."""
+    """Returns the documents in batches, joined again from their rows."""
     rows: dict[int, list[int]] = {}
     for batch in batches:
         for epoch, row, tokens, length in zip(
@@ -76,7 +76,7 @@ def documents(batches: list[Columns], model: Path) -> Counter[tuple[int, ...]]:
     return Counter(tuple(tokens[a:b]) for a, b in zip([0, *stops[:-1]], stops, strict=True))
 
 
-def test_every_training_document_comes_once(online: Online, tiny_bert: Path) -> None:
+def test_every_training_document_is_streamed_once(online: Online, tiny_bert: Path) -> None:
     batches = list(online.batches(0, parallel=False))
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     wanted = [tuple(tokenizer(text)["input_ids"]) for text in TEXTS if not is_heldout(text, 0.1)]
@@ -87,8 +87,8 @@ def test_every_training_document_comes_once(online: Online, tiny_bert: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_and_resumed(online: Online, seed: int) -> None:
-    """At random steps, with other numbers of ranks, after an index that was kept, cut short or lost."""
+def test_a_resumed_run_gets_the_same_batches(online: Online, seed: int) -> None:
+    """Resumes at random steps, with other numbers of ranks, and with a complete, shortened or lost index."""
     whole = [plain(batch) for batch in replace(online, index=online.index.with_name("whole")).batches(0, False)]
     draw, first, lived = np.random.default_rng(seed), 0, []
     while first < len(whole):
@@ -113,7 +113,7 @@ def test_killed_and_resumed(online: Online, seed: int) -> None:
     assert lived == whole
 
 
-def test_a_resumed_run_reads_one_item_and_what_follows(online: Online, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_reads_no_items_before_its_window(online: Online, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = [plain(batch) for batch in online.batches(0, False)]
     lengths = ItemIndex.open(online.index).tokens
     assert len(lengths) == len(online.items) == FILES
@@ -135,13 +135,13 @@ def test_a_resumed_run_reads_one_item_and_what_follows(online: Online, monkeypat
     assert list(online.batches(len(whole), False)) == []
 
 
-def test_the_order_is_the_seeds(online: Online) -> None:
+def test_the_order_depends_on_the_seed(online: Online) -> None:
     assert sorted(online.order) == list(range(FILES))
     others = [replace(online, cut=replace(CUT, seed=seed)).order for seed in range(8)]
     assert len({tuple(order) for order in others}) > 4
 
 
-def test_marks_come_along(corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path) -> None:
+def test_batches_contain_the_marks(corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path) -> None:
     online = of(corpus, tiny_bert, tmp_path, Form.of(ObjectiveConfig(kind="whole_word")))
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     batch = next(online.batches(0, False))
@@ -150,7 +150,7 @@ def test_marks_come_along(corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path)
         assert marks[:length].tolist() == [not piece.startswith("##") for piece in pieces]
 
 
-def test_a_part_that_has_changed(online: Online) -> None:
+def test_a_changed_part_is_refused(online: Online) -> None:
     list(online.batches(0, False))
     lines = online.index.read_text().splitlines()
     online.index.write_text("".join(f"{line.split()[0]} {int(line.split()[1]) + 16}\n" for line in lines))
@@ -158,15 +158,17 @@ def test_a_part_that_has_changed(online: Online) -> None:
         list(online.batches(0, False))
 
 
-def test_all_ranks_get_the_error(online: Online) -> None:
-    online.index.write_text("0 1\n")  # no item is of one token
+def test_all_ranks_receive_the_error(online: Online) -> None:
+    online.index.write_text("0 1\n")  # no item has one token
     server = Server(online, 0, 2, parallel=False)
     for rank in (0, 1, 0):
         with pytest.raises(DataError, match="the corpus has changed"):
             server.share(1000, rank)
 
 
-def test_too_many_unreadable_records(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_unreadable_records_end_a_stream(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.jsonl").write_text("{\n" * 30 + "".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     online = of(CorpusConfig(paths=str(tmp_path / "a.jsonl"), max_bad_fraction=0.05), tiny_bert, tmp_path)
     assert list(online.batches(0, False))  # too few records to judge
@@ -175,7 +177,7 @@ def test_too_many_unreadable_records(tiny_bert: Path, tmp_path: Path, monkeypatc
         list(online.batches(0, False))
 
 
-def test_index_lines(tmp_path: Path) -> None:
+def test_index_is_read_up_to_the_first_invalid_line(tmp_path: Path) -> None:
     file = tmp_path / "new" / "items.txt"
     index = ItemIndex.open(file)
     for position, tokens in enumerate((10, 0, 5)):
@@ -186,29 +188,29 @@ def test_index_lines(tmp_path: Path) -> None:
     assert [index.begin(position) for position in range(4)] == [0, 10, 10, 15]
     with file.open("a") as more:
         more.write("4 7\n3 1")
-    assert ItemIndex.open(file).tokens == [10, 0, 5]  # neither what follows a gap nor half a line
+    assert ItemIndex.open(file).tokens == [10, 0, 5]  # without lines after a gap and without a partial line
 
 
 @pytest.mark.parametrize(
     "torn", ["2", "2 ", "2 1", "2 15 3\n", "2 x\n", "\n", "\0\0\0\0\n", "1 7\n", "5 1\n3 2\n", "\u0662 5\n", "2 -5\n"]
 )
-def test_an_index_whose_writer_died_in_the_middle_of_a_line_goes_on(tmp_path: Path, torn: str) -> None:
+def test_an_index_with_a_partial_last_line_can_be_continued(tmp_path: Path, torn: str) -> None:
     file = tmp_path / "items.txt"
     file.write_text("0 10\n1 0\n" + torn)
     index = ItemIndex.open(file)
     assert index.tokens == [10, 0]
     index.add(2, 5)
     index.add(3, 7)
-    for _ in range(2):  # every later start
+    for _ in range(2):  # at every later start
         assert ItemIndex.open(file).tokens == [10, 0, 5, 7]
 
 
-def test_an_index_of_bytes_that_are_no_text_is_begun_anew(tmp_path: Path) -> None:
+def test_an_index_that_is_not_text_is_started_again(tmp_path: Path) -> None:
     (tmp_path / "items.txt").write_bytes(b"\xff\xfe" * 9)
     assert ItemIndex.open(tmp_path / "items.txt").tokens == []
 
 
-def test_looking_at_a_whole_index_writes_nothing(tmp_path: Path) -> None:
+def test_opening_a_valid_index_does_not_write_it(tmp_path: Path) -> None:
     file = tmp_path / "items.txt"
     ItemIndex.open(file).add(0, 10)
     before = file.stat()
@@ -224,13 +226,15 @@ def heldout(folder: Path) -> Counter[tuple[int, ...]]:
     return Counter(tuple(stream.document(number).tolist()) for number in range(stream.documents))
 
 
-def test_words_are_looked_at_where_nothing_is_held_out(online: Online, tmp_path: Path) -> None:
+def test_legibility_is_measured_even_if_nothing_is_held_out(online: Online, tmp_path: Path) -> None:
     found = sample_heldout(replace(online, encode=replace(online.encode, heldout_fraction=0.0)), tmp_path)
     assert found["heldout_documents"] == 0
     assert found["legibility"].words > 100
 
 
-def test_a_small_corpus_is_measured_on_all_that_is_held_out(online: Online, tiny_bert: Path, tmp_path: Path) -> None:
+def test_the_sample_of_a_small_corpus_is_its_whole_heldout_text(
+    online: Online, tiny_bert: Path, tmp_path: Path
+) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     wanted = Counter(tuple(tokenizer(text)["input_ids"]) for text in TEXTS if is_heldout(text, 0.1))
     counts = sample_heldout(online, tmp_path)
@@ -243,10 +247,10 @@ def test_a_small_corpus_is_measured_on_all_that_is_held_out(online: Online, tiny
     }
 
 
-def test_what_is_measured_elsewhere_is_neither_streamed_nor_sampled(
+def test_documents_measured_elsewhere_are_neither_streamed_nor_sampled(
     corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Shared, "fetch", lambda shared: shared.reference)  # there is no Ray here to hold it
+    monkeypatch.setattr(Shared, "fetch", lambda shared: shared.reference)  # runs without Ray's object store
     with_general = of(corpus, tiny_bert, tmp_path)
     general = [text.upper() for text in TEXTS[::7]]
     write_shard(tmp_path / "heldout-000000-000000.arrow", [[1]] * len(general), 10, keys=[*map(key_of, general)])
@@ -263,7 +267,7 @@ def test_what_is_measured_elsewhere_is_neither_streamed_nor_sampled(
             assert documents(list(with_general.batches(0, parallel=False)), tiny_bert) == wanted
 
 
-def test_the_sample_is_bounded_and_from_many_places(
+def test_the_sample_is_bounded_and_spread_over_items(
     online: Online, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "DOCUMENTS", 12)
@@ -273,7 +277,7 @@ def test_the_sample_is_bounded_and_from_many_places(
         assert len({shard.name.split("-")[1] for shard in tmp_path.glob(HELDOUT_GLOB)}) >= 3
 
 
-def test_no_text_at_all(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_corpus_without_text_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": ""}\n')
     with pytest.raises(DataError, match="empty after cleaning"):
         sample_heldout(of(CorpusConfig(paths=str(tmp_path / "a.jsonl")), tiny_bert, tmp_path), tmp_path)
@@ -283,7 +287,7 @@ def test_no_text_at_all(tiny_bert: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_ray_serves_the_same(online: Online) -> None:
+def test_ray_serves_the_same_batches(online: Online) -> None:
     whole = [plain(batch) for batch in replace(online, index=online.index.with_name("whole")).batches(0, False)]
     for first, last in ((0, 9), (7, 10_000)):
         server = serve(online, first, 2)
@@ -293,7 +297,7 @@ def test_ray_serves_the_same(online: Online) -> None:
         assert joined == whole[first:last]
 
 
-def test_a_digit_that_changed_ends_what_is_known(tmp_path: Path) -> None:
+def test_a_changed_digit_ends_the_valid_part_of_an_index(tmp_path: Path) -> None:
     file = tmp_path / "items.txt"
     index = ItemIndex.open(file)
     for position, tokens in enumerate((10, 20, 30)):
@@ -302,7 +306,7 @@ def test_a_digit_that_changed_ends_what_is_known(tmp_path: Path) -> None:
     assert ItemIndex.open(file).tokens == [10]
 
 
-def test_lines_of_earlier_versions_have_no_checksum(tmp_path: Path) -> None:
+def test_index_lines_without_checksum_of_earlier_versions_are_read(tmp_path: Path) -> None:
     file = tmp_path / "items.txt"
     file.write_text("0 10\n1 20\n")
     index = ItemIndex.open(file)

@@ -1,4 +1,4 @@
-"""No token is lost, moved or changed between the documents that go into shards and the rows that come out."""
+"""Rows that are read from shards contain all tokens of the written documents, in order and unchanged."""
 
 import random
 import re
@@ -41,11 +41,13 @@ def random_documents(count: int, longest: int, vocabulary_size: int = 1000, seed
     cuts=st.lists(st.integers(0, 30), max_size=6),
     sequence_length=st.integers(1, 20),
 )
-def test_rows_joined_are_documents_joined(lengths: list[int], cuts: list[int], sequence_length: int) -> None:
+def test_rows_contain_the_tokens_of_all_documents_in_order(
+    lengths: list[int], cuts: list[int], sequence_length: int
+) -> None:
     numbers = iter(range(10_000))
-    documents = [[next(numbers) for _ in range(length)] for length in lengths]  # every token another
+    documents = [[next(numbers) for _ in range(length)] for length in lengths]  # all tokens differ
     everything = joined(documents)
-    places = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]  # equal ones make empty shards
+    places = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]  # equal bounds make empty shards
     shards = [documents[start:stop] for start, stop in pairwise(places)]
     with tempfile.TemporaryDirectory() as folder:
         stream = write(Path(folder), shards, vocabulary_size=10_000)
@@ -66,7 +68,7 @@ def test_rows_joined_are_documents_joined(lengths: list[int], cuts: list[int], s
 
 @given(st.data())
 @settings(max_examples=50)
-def test_any_rows_in_any_order(data: st.DataObject) -> None:
+def test_rows_can_be_read_in_any_order(data: st.DataObject) -> None:
     documents = random_documents(20, 9)
     everything = joined(documents)
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +88,9 @@ def test_any_rows_in_any_order(data: st.DataObject) -> None:
     cuts=st.lists(st.integers(0, 30), max_size=4),
     sequence_length=st.integers(1, 20),
 )
-def test_starts_and_marks_are_those_of_the_documents(lengths: list[int], cuts: list[int], sequence_length: int) -> None:
+def test_starts_and_marks_of_rows_match_the_documents(
+    lengths: list[int], cuts: list[int], sequence_length: int
+) -> None:
     draw = np.random.default_rng(sum(lengths))
     documents = [[1] * length for length in lengths]
     marks = [draw.random(length) < 0.5 for length in lengths]
@@ -108,7 +112,7 @@ def test_starts_and_marks_are_those_of_the_documents(lengths: list[int], cuts: l
     assert taken["marked"].ravel().tolist() == marked + [False] * missing
 
 
-def test_a_row_across_several_shards(tmp_path: Path) -> None:
+def test_a_row_can_span_several_shards(tmp_path: Path) -> None:
     stream = write(tmp_path, [[[1, 2], [3]], [[4]], [], [[5]], [[6, 7, 8, 9]]])
     taken = stream.take([0, 1], 6)
     assert taken["tokens"].tolist() == [[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]]
@@ -122,7 +126,7 @@ def test_a_row_across_several_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("vocabulary_size", "kind"), [(154, np.uint16), (65_535, np.uint16), (65_536, np.uint16), (65_537, np.uint32)]
 )
-def test_smallest_type_that_holds_every_id(tmp_path: Path, vocabulary_size: int, kind: type) -> None:
+def test_ids_are_stored_in_the_smallest_sufficient_type(tmp_path: Path, vocabulary_size: int, kind: type) -> None:
     documents = [[0, 1, vocabulary_size - 1], [vocabulary_size - 2]]
     stream = write(tmp_path, [documents], vocabulary_size)
     assert [stream.document(number).tolist() for number in (0, 1)] == documents
@@ -134,10 +138,10 @@ def test_smallest_type_that_holds_every_id(tmp_path: Path, vocabulary_size: int,
 def test_an_id_too_large_is_refused_and_not_wrapped(tmp_path: Path) -> None:
     with pytest.raises((pa.ArrowInvalid, OverflowError)):
         write(tmp_path, [[[65_536]]], vocabulary_size=65_536)
-    assert not list(tmp_path.glob(SHARD_GLOB))  # and what is half written is not taken for a shard
+    assert not list(tmp_path.glob(SHARD_GLOB))  # and a partly written file is not read as a shard
 
 
-def test_half_written_shards_are_not_seen(tmp_path: Path) -> None:
+def test_partly_written_shards_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, [[[1, 2, 3]]])
     (tmp_path / ".train-000001-000000.arrow.4711").write_bytes(b"half")
     (tmp_path / "heldout-000000-000000.arrow").write_bytes(b"another kind")
@@ -147,25 +151,25 @@ def test_half_written_shards_are_not_seen(tmp_path: Path) -> None:
     ]
 
 
-def test_shards_come_in_the_order_of_their_places(tmp_path: Path) -> None:
+def test_shards_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for item, chunk in ((10, 0), (2, 11), (2, 2), (0, 0)):
         write_shard(tmp_path / f"train-{item:06d}-{chunk:06d}.arrow", [[item * 100 + chunk]], 2000)
     assert TokenStream.open(tmp_path, SHARD_GLOB).slice(0, 4).tolist() == [0, 202, 211, 1000]
 
 
-def test_no_shards(tmp_path: Path) -> None:
+def test_a_folder_without_shards_is_an_empty_stream(tmp_path: Path) -> None:
     stream = TokenStream.open(tmp_path, SHARD_GLOB)
     assert (stream.tokens, stream.documents, stream.rows(8)) == (0, 0, 0)
 
 
 def finish(folder: Path, **metrics: int) -> None:
-    """The record of the stage that wrote the shards."""
+    """Writes the record of the stage that wrote the shards."""
     Record("prepare", "a", "", 1, {}, {}, metrics, {}, {}, {}, {}, "", folder).save()
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
-def test_a_finished_corpus_that_lacks_a_shard_is_refused(tmp_path: Path, gone: int) -> None:
-    """Shards have no gapless numbers to go by: a chunk of which all is held out has no training shard."""
+def test_a_finished_corpus_with_a_missing_shard_is_refused(tmp_path: Path, gone: int) -> None:
+    """Numbers of shards may have gaps: a chunk whose documents are all held out has no training shard."""
     write(tmp_path, [[[1, 2]], [[3]], [[4, 5, 6]]])
     finish(tmp_path, train_tokens=6, heldout_tokens=0)
     assert TokenStream.open(tmp_path, SHARD_GLOB).tokens == 6
@@ -177,7 +181,7 @@ def test_a_finished_corpus_that_lacks_a_shard_is_refused(tmp_path: Path, gone: i
     assert str(tmp_path) in caught.value.fix
 
 
-def test_a_finished_corpus_with_a_strange_shard_or_none_is_refused(tmp_path: Path) -> None:
+def test_a_finished_corpus_with_a_wrong_number_of_tokens_is_refused(tmp_path: Path) -> None:
     write(tmp_path, [[[1, 2]], [[3]]])
     finish(tmp_path, train_tokens=2, heldout_tokens=7)
     for pattern in (SHARD_GLOB, HELDOUT_GLOB):
@@ -185,7 +189,7 @@ def test_a_finished_corpus_with_a_strange_shard_or_none_is_refused(tmp_path: Pat
             TokenStream.open(tmp_path, pattern)
 
 
-def test_shards_are_mapped_and_not_loaded(tmp_path: Path) -> None:
+def test_shards_are_memory_mapped(tmp_path: Path) -> None:
     documents = random_documents(200, 5000)
     stream = write(tmp_path, [documents[:100], documents[100:]])
     before = pa.total_allocated_bytes()
@@ -195,7 +199,7 @@ def test_shards_are_mapped_and_not_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 10, 0.5, -1])
-def test_broken_shard(tmp_path: Path, kept: float) -> None:
+def test_a_broken_shard_is_named(tmp_path: Path, kept: float) -> None:
     write(tmp_path, [random_documents(50, 50)])
     shard = next(tmp_path.glob(SHARD_GLOB))
     content = shard.read_bytes()

@@ -1,4 +1,4 @@
-"""Batches of a stream are a function of the stream: not of how it comes, nor of where a run begins."""
+"""Batches depend only on the stream, not on its pieces or on the first step of a run."""
 
 from itertools import pairwise
 
@@ -12,12 +12,12 @@ from adapt.corpus.token_windows import Columns, Cut, dropped, regroup
 
 
 def stream(tokens: int) -> Columns:
-    """Every token another; a document starts at every seventh."""
+    """Returns a stream of different tokens; a document starts at every seventh."""
     return {"tokens": np.arange(1, tokens + 1), "starts": np.arange(tokens) % 7 == 0}
 
 
 def cut_up(columns: Columns, seed: int) -> list[Columns]:
-    """The same in pieces of random sizes, some empty."""
+    """Cuts a stream into pieces of random sizes, some empty."""
     draw = np.random.default_rng(seed)
     tokens = len(columns["tokens"])
     places = [0, *np.sort(draw.integers(0, tokens + 1, draw.integers(0, 9))).tolist(), tokens]
@@ -25,7 +25,7 @@ def cut_up(columns: Columns, seed: int) -> list[Columns]:
 
 
 def brute_force(cut: Cut, tokens: int) -> list[tuple[int, int]]:
-    """(epoch, row) of all samples, one window after another, and the filling of the last batch."""
+    """Returns (epoch, row) of all samples, window by window, and of the rows that fill up the last batch."""
     rows = -(-tokens // cut.sequence_length)
     found: list[tuple[int, int]] = []
     window: list[int] = []
@@ -65,7 +65,7 @@ def test_batches_from_any_step(cut: Cut, tokens: int, seed: int, data: st.DataOb
             assert filled == len(places)
 
 
-def test_every_row_once() -> None:
+def test_every_row_is_in_one_batch() -> None:
     batches = list(Cut(4, 6, 0, 40).batches([stream(143)], 0))
     pairs = [pair for b in batches for pair in zip(b["epochs"].tolist(), b["rows"].tolist(), strict=True)]
     assert sorted(row for epoch, row in pairs if epoch == 0) == list(range(36))
@@ -90,5 +90,5 @@ def test_regroup_and_dropped(sizes: list[int], wanted: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (512, 1), (1024, 2)])
-def test_a_window_has_a_row_at_least(tokens: int, rows: int) -> None:
+def test_a_window_has_at_least_one_row(tokens: int, rows: int) -> None:
     assert Cut(512, 8, 0, tokens).window_rows == rows

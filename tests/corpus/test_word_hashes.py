@@ -1,4 +1,4 @@
-"""The words of texts by arithmetic are those of a loop, and so are their hashes."""
+"""Vectorised hashing of words gives the same words and hashes as a loop over the words."""
 
 import unicodedata
 
@@ -27,7 +27,7 @@ TEXTS = [
 
 
 def expected_hash(word: str) -> int:
-    """One word at a time, by whole numbers."""
+    """Hashes one word with Python integers."""
     data = word.encode()
     if len(data) > LONGEST:
         return int(mix(np.array([xxh3_64_intdigest(data)], np.uint64))[0])
@@ -46,17 +46,17 @@ def check(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_words_of_a_text_have_the_hash_of_their_characters(text: str) -> None:
+def test_word_hashes_agree_with_a_loop_over_the_words(text: str) -> None:
     check([text])
 
 
-def test_texts_side_by_side_keep_their_words() -> None:
+def test_words_of_several_texts_are_assigned_to_their_texts() -> None:
     check(TEXTS)
     check([])
 
 
 @given(st.lists(st.text(max_size=40), max_size=6))
-def test_so_it_is_of_any_texts(texts: list[str]) -> None:
+def test_word_hashes_agree_with_a_loop_for_random_texts(texts: list[str]) -> None:
     check(texts)
 
 
@@ -66,11 +66,11 @@ def test_different_words_have_different_hashes() -> None:
 
 
 CHARACTERS = [*range(0x33000), *range(0xE0000, 0xE1000)]
-"""All that have a name, and some that have none."""
+"""Code points of all characters with a name, and of some without."""
 
 
 def between(found: int) -> list[str]:
-    """The words of one between two letters."""
+    """Returns the expected words of a text of a character, with a table entry `found`, between two letters."""
     if found == GONE:
         return ["ab"]
     if found & APART:
@@ -78,20 +78,20 @@ def between(found: int) -> list[str]:
     return [f"a{chr(found)}b"] if found else ["a", "b"]
 
 
-def test_each_character_that_needs_no_closer_look_becomes_what_it_becomes_in_a_text() -> None:
+def test_table_agrees_with_normalised_for_all_characters_not_marked_closer() -> None:
     folded = folded_characters().tolist()
     wrong = [c for c in CHARACTERS if folded[c] != CLOSER and words(normalised(f"a{chr(c)}b")) != between(folded[c])]
     assert wrong == []
     assert sum(folded[c] == CLOSER for c in CHARACTERS) < 0.05 * len(CHARACTERS)
 
 
-def test_each_character_of_a_text_in_lower_case_and_one_form_is_settled() -> None:
+def test_table_of_normalised_texts_agrees_with_words() -> None:
     settled = settled_characters().tolist()
     formed = {form for c in CHARACTERS for form in normalised(chr(c)) if form != " "}
     assert [form for form in formed if words(f"a{form}b") != between(settled[ord(form)])] == []
 
 
-def test_characters_that_join_the_one_before_them_need_a_closer_look() -> None:
+def test_characters_that_join_the_one_before_them_are_marked_closer() -> None:
     folded = folded_characters().tolist()
     forms = (unicodedata.decomposition(chr(c)).split() for c in range(0x110000))
     seconds = {int(form[1], 16) for form in forms if len(form) == 2 and not form[0].startswith("<")}

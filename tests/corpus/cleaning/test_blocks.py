@@ -1,4 +1,4 @@
-"""Each block against texts made by hand, at its limits."""
+"""Each cleaning block on hand-written texts, at its limits."""
 
 import sys
 from typing import Any
@@ -40,7 +40,7 @@ def long_text(words: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_ordinary_text_passes_as_it_is_and_twice_is_once(name: str) -> None:
+def test_blocks_do_not_change_ordinary_text(name: str) -> None:
     result, changes = passed(SENTENCE, name)
     assert result == SENTENCE
     assert type(result) is not Drop
@@ -48,7 +48,7 @@ def test_ordinary_text_passes_as_it_is_and_twice_is_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fix_unicode", "boilerplate", "pii"])
-def test_what_a_block_has_changed_it_leaves_alone(name: str) -> None:
+def test_a_block_does_not_change_its_own_output(name: str) -> None:
     text = "Ã©tÃ© a@b.org\nAll rights reserved\nmenu\nmenu\nmenu\n+49 30 1234567"
     once, changes = passed(text, name)
     assert changes
@@ -105,7 +105,7 @@ def test_symbols(text: str, reason: str | None) -> None:
     assert dropped(text, "symbols") == reason
 
 
-def test_stop_words_are_asked_for_only_if_wanted() -> None:
+def test_stop_words_are_required_only_if_configured() -> None:
     text = "colourless green ideas sleep furiously beside the sea"
     assert dropped(text, "symbols") is None
     assert dropped(text, "symbols", min_stop_words=1) is None
@@ -135,12 +135,12 @@ def test_repeated_paragraphs_of_different_lines() -> None:
     assert dropped(text, "repetition", **open_, ngrams=False) is None
 
 
-def test_duplicate_shares_by_hand() -> None:
+def test_duplicate_shares_by_example() -> None:
     assert duplicate_shares(["ab", " ab ", "", "cdef"]) == (pytest.approx(1 / 3), pytest.approx(2 / 8))
     assert duplicate_shares([" ", ""]) == (0.0, 0.0)
 
 
-def test_shares_of_runs_against_a_search() -> None:
+def test_shares_of_runs_agree_with_a_brute_force_search() -> None:
     words = [letter * (ord(letter) - 96) for letter in "ababcabcdabcdea"]
     hashes, lengths = hashed(words), hashed(words).astype("int64") * 0 + [len(word) for word in words]
     total = sum(map(len, words))
@@ -191,7 +191,7 @@ def test_pii(text: str, expected: str | None) -> None:
 
 
 def test_check_digits() -> None:
-    """Any single wrong digit is found, by both schemes."""
+    """Both schemes detect any single wrong digit."""
     assert is_iban("GB82 WEST 1234 5698 7654 32")
     assert is_card("5500 0000 0000 0004")
     for digit in "0123456789":
@@ -204,11 +204,11 @@ EVERYTHING = "".join(map(chr, range(sys.maxunicode + 1)))
 
 
 def is_letter(character: str) -> bool:
-    """A letter, or a number that is no decimal digit, such as a half."""
+    """Returns whether a character is a letter, or a number that is not a decimal digit (such as ½)."""
     return character.isalnum() and not character.isdecimal()
 
 
-def test_every_character_is_counted_for_what_it_is() -> None:
+def test_letters_and_visible_characters_of_unicode_are_counted() -> None:
     for start in range(0, len(EVERYTHING), 257):
         some = EVERYTHING[start : start + 257]
         assert count_letters(some) == (sum(map(is_letter, some)), sum(not character.isspace() for character in some))
@@ -218,7 +218,7 @@ def test_every_character_is_counted_for_what_it_is() -> None:
 @given(
     st.text(st.sampled_from("aZé日½ 1_-\n\u3000\ud800\U00020000"), max_size=12), st.sampled_from([0.0, 0.3, 0.5, 1.0])
 )
-def test_the_short_way_passes_no_text_that_the_long_one_drops(text: str, fraction: float) -> None:
+def test_letters_block_agrees_with_a_count_of_all_characters(text: str, fraction: float) -> None:
     letters, visible = sum(map(is_letter, text)), sum(not character.isspace() for character in text)
     expected = text if letters >= fraction * visible else Drop("too few letters")
     assert Letters(min_fraction=fraction)(text, {}) == expected

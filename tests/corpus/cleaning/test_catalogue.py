@@ -1,4 +1,4 @@
-"""What a configuration of blocks may say, what it is told where it is wrong, and how entities go along."""
+"""Configurations of cleaning blocks, the errors about wrong ones, and entities that move with their text."""
 
 from importlib.metadata import version
 from typing import Any
@@ -34,14 +34,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("cleaning", "what", "fix"), WRONG)
-def test_what_is_wrong_is_named(cleaning: list[Any], what: str, fix: str) -> None:
+def test_wrong_names_and_options_are_named_with_a_fix(cleaning: list[Any], what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
         blocks_of(cleaning)
     assert what in caught.value.what
     assert fix in caught.value.fix
 
 
-def test_blocks_come_in_their_order_with_their_defaults() -> None:
+def test_blocks_have_the_order_of_the_configuration_and_default_options() -> None:
     blocks = blocks_of([{"length": {"min_words": 3, "max_words": None}}, "fix_unicode", {"length": None}])
     assert blocks == (Length(min_words=3), FixUnicode(), Length())
     assert identity(["fix_unicode", "letters"]) == [
@@ -50,7 +50,7 @@ def test_blocks_come_in_their_order_with_their_defaults() -> None:
     ]
 
 
-def test_blocks_that_cannot_move_entities_are_refused_with_them() -> None:
+def test_blocks_that_cannot_move_entities_are_refused_with_an_entity_field() -> None:
     check_entities(["fix_unicode"], None)
     check_entities(["boilerplate", "pii", "symbols"], "names")
     with pytest.raises(ConfigError, match=r"corpus\.cleaning has fix_unicode") as caught:
@@ -59,8 +59,8 @@ def test_blocks_that_cannot_move_entities_are_refused_with_them() -> None:
 
 
 @given(st.text(st.sampled_from("abc"), min_size=1, max_size=20), st.data())
-def test_entities_move_with_edits(text: str, data: st.DataObject) -> None:
-    """An entity is moved as the mark it would be in the text, and gone where an edit touches it."""
+def test_edits_move_entities(text: str, data: st.DataObject) -> None:
+    """An entity moves with its text, and is removed if an edit touches it."""
     places = st.integers(0, len(text))
     bounds = sorted(set(data.draw(st.lists(places, max_size=6))))
     cuts = list(zip(bounds[::2], bounds[1::2], strict=False))
@@ -82,7 +82,7 @@ def cleaned(records: list[str], cleaning: list[Any], sieve: Sieve = Sieve()) -> 
     return list(clean(records, CorpusConfig(cleaning=cleaning), tally, "file", sieve)), tally
 
 
-def test_entities_go_through_the_blocks_with_their_text() -> None:
+def test_blocks_keep_entities_at_their_text() -> None:
     record = Tagged.of("\x00 Share this\nask a@b.org about BERT \n", [(31, 35), (17, 24)])
     (text,), tally = cleaned([record], ["boilerplate", "pii", {"length": {"min_words": 1}}])
     assert text == "ask <EMAIL> about BERT"
@@ -91,7 +91,7 @@ def test_entities_go_through_the_blocks_with_their_text() -> None:
     assert tally.changed == {"boilerplate notices": 1, "pii email": 1}
 
 
-def test_blocks_work_in_their_order_and_count_only_what_stays() -> None:
+def test_blocks_are_applied_in_order_and_count_changes_of_kept_documents() -> None:
     texts, tally = cleaned(
         ["Share this\nok", "a text that stays a@b.org", "c@d.org"],
         ["boilerplate", {"length": {"min_characters": 3}}, "pii", {"length": {"min_words": 2}}],
@@ -102,7 +102,7 @@ def test_blocks_work_in_their_order_and_count_only_what_stays() -> None:
     assert cleaned(["Share this"], ["boilerplate"])[1].dropped == {"empty": 1}
 
 
-def test_a_sieve_drops_evaluation_texts_first_and_measured_texts_and_duplicates_without_shifting_ordinals() -> None:
+def test_drops_of_a_sieve_do_not_shift_ordinals_of_duplicates() -> None:
     rejected: list[tuple[str, str, int, str]] = []
     sieve = Sieve(
         contaminated=lambda texts: [Drop("in evaluation set x") if "question" in text else None for text in texts],

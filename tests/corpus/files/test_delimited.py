@@ -1,4 +1,4 @@
-"""No row vanishes into a quoted cell: it is read, counted as bad, or the file is refused by line."""
+"""No row is lost in a quoted cell: it is read or counted as bad, or the file is refused with a line number."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ def words(number: int) -> str:
 
 
 def write(path: Path, text: Callable[[int], str], label: Callable[[int], str] | None = lambda n: "ab"[n % 2]) -> Path:
-    """Rows as they are, without a csv library."""
+    """Writes rows without a csv library, so that quotes are letters."""
     mark = "\t" if path.suffix == ".tsv" else ","
     lines = [mark.join([text(number), *([label(number)] if label else [])]) for number in range(ROWS)]
     path.write_text("\n".join([mark.join(["text", *(["label"] if label else [])]), *lines, ""]))
@@ -28,7 +28,7 @@ def write(path: Path, text: Callable[[int], str], label: Callable[[int], str] | 
 
 
 def written(path: Path, rows: Sequence[Sequence[str]], quoting: int = csv.QUOTE_MINIMAL) -> Path:
-    """Rows as the csv library writes them."""
+    """Writes rows with the csv library."""
     out = io.StringIO()
     csv.writer(out, delimiter="\t" if path.suffix == ".tsv" else ",", quoting=quoting).writerows(rows)  # type: ignore[arg-type]
     path.write_bytes(out.getvalue().encode())
@@ -67,7 +67,7 @@ def test_quotes_are_letters_in_tsv(tmp_path: Path, name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("columns", [1, 2, 3])
-def test_rows_that_a_quote_would_swallow_are_refused_in_csv(tmp_path: Path, name: str, line: int, columns: int) -> None:
+def test_rows_lost_inside_a_quote_are_refused_in_csv(tmp_path: Path, name: str, line: int, columns: int) -> None:
     labels = {1: None, 2: lambda n: "ab"[n % 2], 3: lambda n: f"{n},x{n}"}
     path = write(tmp_path / "train.csv", QUOTED[name], labels[columns])
     if columns == 3:
@@ -81,13 +81,13 @@ def test_rows_that_a_quote_would_swallow_are_refused_in_csv(tmp_path: Path, name
             check_split(TaskConfig(train=str(path)), "train")
 
 
-def test_rows_of_which_each_second_one_closes_the_quote_are_told_by_their_labels(tmp_path: Path) -> None:
+def test_rows_with_a_quote_closed_in_every_second_one_are_recognised_by_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", QUOTED["the next row closes"], lambda n: "ab"[n // 2 % 2])
     with pytest.raises(DataError, match="line 2: a quote begins a cell that ends 1 line below"):
         read(path)
 
 
-def test_text_behind_a_closing_quote_is_a_bad_row_of_csv(tmp_path: Path) -> None:
+def test_text_after_a_closing_quote_is_a_bad_row_in_csv(tmp_path: Path) -> None:
     records = read(write(tmp_path / "a.csv", lambda n: f'"{words(n)}" she said' if n == 3 else words(n)))
     assert len(records) == ROWS
     assert records[3] == "malformed CSV: text follows a closing quote"
@@ -111,7 +111,7 @@ def test_cells_over_several_lines_as_a_library_writes_them(
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
-def test_cells_of_two_short_lines_beside_labels(tmp_path: Path, suffix: str) -> None:
+def test_cells_of_two_short_lines_next_to_labels(tmp_path: Path, suffix: str) -> None:
     texts = [f"Hello {number}, world\nbye" for number in range(ROWS)]
     rows = [["text", "label"], *([text, "ab"[number % 2]] for number, text in enumerate(texts))]
     path = written(tmp_path / f"a{suffix}", rows)
@@ -133,7 +133,7 @@ def test_lines_that_may_be_rows_or_one_cell_are_accepted_where_all_cells_are_in_
     assert read(written(tmp_path / "b.csv", [["text"], *([text] for text in texts)], csv.QUOTE_ALL)) == texts
 
 
-def test_a_genuine_file_with_one_swallowed_region_is_refused(tmp_path: Path) -> None:
+def test_a_valid_file_with_rows_lost_in_one_cell_is_refused(tmp_path: Path) -> None:
     rows = [["text", "label"], *([text, "ab"[number % 2]] for number, text in enumerate(MULTI))]
     path = written(tmp_path / "a.csv", rows)
     with path.open("a") as file:
@@ -143,7 +143,7 @@ def test_a_genuine_file_with_one_swallowed_region_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
-def test_two_columns_of_one_name(tmp_path: Path, suffix: str) -> None:
+def test_two_columns_of_the_same_name_are_refused(tmp_path: Path, suffix: str) -> None:
     mark = "," if suffix == ".csv" else "\t"
     path = tmp_path / f"a{suffix}"
     path.write_text("text,label,text,,\na,b,c,,\n".replace(",", mark))
@@ -167,7 +167,7 @@ def test_a_long_cell_over_many_lines_is_one_record(tmp_path: Path) -> None:
         ("a.csv", "text|label", "a.csv has vertical bars between its values", "pandas"),
     ],
 )
-def test_other_marks_between_values(tmp_path: Path, name: str, header: str, says: str, fix: str) -> None:
+def test_other_delimiters_between_values_are_named(tmp_path: Path, name: str, header: str, says: str, fix: str) -> None:
     (tmp_path / name).write_text(f"{header}\n{header}\n")
     with pytest.raises(DataError, match=says) as caught:
         read(tmp_path / name)

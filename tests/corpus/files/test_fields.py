@@ -1,4 +1,4 @@
-"""A first look at a file: a field that is not there is named before anything is started."""
+"""A check of the first record refuses a missing field before the job starts."""
 
 import codecs
 from pathlib import Path
@@ -11,7 +11,7 @@ from adapt.corpus.files.records import Reading, check_field, read_objects, read_
 from adapt.support.errors import DataError
 
 
-def test_wrong_field_names_those_there_are(tmp_path: Path) -> None:
+def test_an_error_about_a_wrong_field_lists_the_fields(tmp_path: Path) -> None:
     files = [tmp_path / f"a.{kind}" for kind in ("jsonl", "parquet", "csv", "tsv", "arrow")]
     files[0].write_bytes(b'\nbroken\n{"body": "x", "title": "y"}\n')
     table = pa.table({"body": ["x"], "title": ["y"]})
@@ -26,13 +26,13 @@ def test_wrong_field_names_those_there_are(tmp_path: Path) -> None:
         assert str(path) in caught.value.what
         assert "corpus.text_field" in caught.value.fix
         check_field(path, "title")
-        if path.suffix != ".jsonl":  # where each record may have other fields
+        if path.suffix != ".jsonl":  # in which each record may have other fields
             with pytest.raises(DataError, match="'body', 'title'"):
                 list(read_records(path, Reading()))
 
 
 @pytest.mark.parametrize("line", [b"broken", b"[" * 100_000, b"\xff"], ids=["broken", "deep", "not UTF-8"])
-def test_field_of_a_file_that_begins_badly(tmp_path: Path, line: bytes) -> None:
+def test_fields_are_read_from_the_first_readable_record(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes((line + b"\n") * 3 + b'{"body": "x"}\n')
     with pytest.raises(DataError, match="it has 'body'"):
@@ -42,13 +42,13 @@ def test_field_of_a_file_that_begins_badly(tmp_path: Path, line: bytes) -> None:
         check_field(path, "text")
 
 
-def test_what_a_first_look_does_not_see_is_left_to_the_job(tmp_path: Path) -> None:
+def test_errors_after_the_first_records_are_left_to_the_job(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"broken\n" * 1000 + b'{"body": "x"}\n')
     check_field(path, "text")
 
 
-def test_a_header_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> None:
+def test_an_error_about_an_unreadable_header_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"text\rof\nx\n")
     for read in (lambda: check_field(path, "text"), lambda: list(read_records(path, Reading()))):
@@ -58,12 +58,12 @@ def test_a_header_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> N
         list(read_objects(path))
 
 
-def test_text_has_no_fields(tmp_path: Path) -> None:
+def test_a_field_of_plain_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"x\n")
     check_field(tmp_path / "a.txt", "anything")
 
 
-def test_a_json_array_is_named(tmp_path: Path) -> None:
+def test_a_json_array_is_refused(tmp_path: Path) -> None:
     for content in ('[\n {"text": "a"}\n]\n', '[{"text": "a"}]'):
         (tmp_path / "a.json").write_text(content)
         with pytest.raises(DataError, match=r"a\.json is one JSON array") as caught:

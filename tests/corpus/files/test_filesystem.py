@@ -1,4 +1,4 @@
-"""What a folder or a pattern stands for: every real file in it once, and nothing that is hidden."""
+"""Folders and patterns list every real file once, and no hidden files."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def names(pattern: str | list[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("pattern", ["", "/", "/**", "/**/*.txt"])
-def test_linked_folders_and_files_come_once(tmp_path: Path, pattern: str) -> None:
+def test_linked_folders_and_files_are_listed_once(tmp_path: Path, pattern: str) -> None:
     data = tmp_path / "data"
     make(data, "b/one.txt", "c/two.txt")
     make(tmp_path / "elsewhere", "three.txt", "deep/four.txt")
@@ -52,9 +52,9 @@ def test_a_linked_folder_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "/**/*.txt", "/**"])
-def test_loops_are_followed_once(tmp_path: Path, pattern: str) -> None:
+def test_links_to_parent_folders_are_followed_once(tmp_path: Path, pattern: str) -> None:
     make(tmp_path, "data/a.txt", "data/deep/b.txt")
-    for name in ("one", "deep/two", "deep/three"):  # globs would try 2 to the power of 40 paths
+    for name in ("one", "deep/two", "deep/three"):  # glob would try 2^40 paths
         (tmp_path / "data" / name).symlink_to(tmp_path / "data")
     assert names(f"{tmp_path}/data{pattern}", tmp_path) == ["data/a.txt", "data/deep/b.txt"]
 
@@ -63,13 +63,13 @@ def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
     make(tmp_path, "a.txt", ".b.txt", ".hidden/c.txt", "deep/.hidden/d.txt", "._a.txt", ".ipynb_checkpoints/a.txt")
     for pattern in ("", "/**", "/**/*.txt", "/*.txt"):
         assert names(f"{tmp_path}{pattern}", tmp_path) == ["a.txt"]
-    assert names(f"{tmp_path}/.hidden", tmp_path) == [".hidden/c.txt"]  # where it is named
+    assert names(f"{tmp_path}/.hidden", tmp_path) == [".hidden/c.txt"]  # if it is named explicitly
     assert names(f"{tmp_path}/.b.txt", tmp_path) == [".b.txt"]
     assert names(f"{tmp_path}/.h*/*.txt", tmp_path) == [".hidden/c.txt"]
 
 
 @pytest.mark.parametrize("folder", ["run[1]", "what?", "a*b", "[x]", "set {1}"])
-def test_existing_folders_of_a_pattern_are_no_patterns(tmp_path: Path, folder: str) -> None:
+def test_existing_folders_with_pattern_characters_are_taken_literally(tmp_path: Path, folder: str) -> None:
     make(tmp_path, f"{folder}/a.txt", f"{folder}/deep/b.txt", "run1/c.txt", "whats/c.txt", "axb/c.txt", "x/c.txt")
     assert names(f"{tmp_path}/{folder}/*.txt", tmp_path) == [f"{folder}/a.txt"]
     assert names(f"{tmp_path}/{folder}/**/*.txt", tmp_path) == [f"{folder}/a.txt", f"{folder}/deep/b.txt"]
@@ -77,18 +77,18 @@ def test_existing_folders_of_a_pattern_are_no_patterns(tmp_path: Path, folder: s
     assert f"{folder}/deep/b.txt" in names(f"{tmp_path}/*/deep/*.txt", tmp_path)
 
 
-def test_a_pattern_below_a_folder_whose_name_looks_like_one(tmp_path: Path) -> None:
+def test_a_pattern_in_a_folder_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
     make(tmp_path, "one/[x]/a.txt", "two/[x]/b.txt", "two/x/c.txt", "three/x/d.txt")
     assert names(f"{tmp_path}/*/[x]/*.txt", tmp_path) == ["one/[x]/a.txt", "three/x/d.txt", "two/[x]/b.txt"]
 
 
-def test_a_link_to_nowhere_in_a_folder_is_no_silent_loss(tmp_path: Path) -> None:
+def test_a_broken_link_in_a_folder_is_listed(tmp_path: Path) -> None:
     make(tmp_path, "a.txt")
     (tmp_path / "b.txt").symlink_to(tmp_path / "gone.txt")
-    assert names(str(tmp_path), tmp_path) == ["a.txt", "b.txt"]  # which cannot be read, and says so
+    assert names(str(tmp_path), tmp_path) == ["a.txt", "b.txt"]  # reading it raises an error that names it
 
 
-def test_a_pattern_that_matches_a_folder_says_so(tmp_path: Path) -> None:
+def test_a_pattern_that_matches_a_folder_is_refused(tmp_path: Path) -> None:
     make(tmp_path, "part-1/a.txt", "part-2/b.txt")
     with pytest.raises(DataError, match=r"part-1: a pattern matches it, and it is a folder") as caught:
         expand_paths(f"{tmp_path}/part-*")
@@ -97,7 +97,7 @@ def test_a_pattern_that_matches_a_folder_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may list all folders")
-def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_permission_to_list_is_named(tmp_path: Path) -> None:
     make(tmp_path, "a.txt", "closed/b.txt")
     (tmp_path / "closed").chmod(0)
     with pytest.raises(DataError, match=r"cannot read .*closed"):
@@ -105,7 +105,7 @@ def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path) -> None:
     (tmp_path / "closed").chmod(0o700)
 
 
-def test_files_of_other_formats_are_told_once(
+def test_files_of_other_formats_are_logged_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filesystem._say.cache_clear()

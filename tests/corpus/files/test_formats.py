@@ -1,4 +1,4 @@
-"""A file's name tells its format and compression."""
+"""Formats and compressions of files by name, and contents that differ from the name."""
 
 import bz2
 import gzip
@@ -46,7 +46,7 @@ def test_unknown_format(name: str) -> None:
     assert ".jsonl.zst" in caught.value.fix
 
 
-def test_ranges_are_of_lines_and_tables_only() -> None:
+def test_only_lines_and_tables_are_divisible() -> None:
     assert all(is_divisible(f"a.{suffix}") for suffix in ("jsonl", "txt", "parquet", "arrow"))
     assert not any(is_divisible(f"a.{suffix}") for suffix in ("jsonl.gz", "txt.xz", "csv", "tsv"))
 
@@ -149,7 +149,7 @@ CASES: dict[str, tuple[str, bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_it_is_and_what_to_do(tmp_path: Path, case: str) -> None:
+def test_contents_of_other_formats_are_named_with_a_fix(tmp_path: Path, case: str) -> None:
     name, content, says, fix = CASES[case]
     path = tmp_path / name
     path.write_bytes(content)
@@ -178,14 +178,14 @@ GOOD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_text_that_only_begins_alike_is_read(tmp_path: Path, name: str) -> None:
+def test_text_that_begins_like_another_format_is_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(GOOD[name])
     check_field(tmp_path / name, "text")
     assert list(read_records(tmp_path / name, Reading()))
 
 
 @pytest.mark.parametrize("suffix", ["gz", "xz"])
-def test_zeros_behind_the_end_of_a_compressed_file(tmp_path: Path, suffix: str) -> None:
+def test_zeros_after_the_end_of_a_compressed_file_are_ignored(tmp_path: Path, suffix: str) -> None:
     compress = {"gz": gzip.compress, "xz": lzma.compress}[suffix]
     path = tmp_path / f"a.jsonl.{suffix}"
     path.write_bytes(compress(RECORDS) + bytes(512) + compress(RECORDS) + bytes(1024))
@@ -195,7 +195,7 @@ def test_zeros_behind_the_end_of_a_compressed_file(tmp_path: Path, suffix: str) 
         list(read_records(path, Reading()))
 
 
-def test_a_damaged_second_stream_of_xz_is_no_end(tmp_path: Path) -> None:
+def test_a_damaged_second_stream_of_xz_is_an_error(tmp_path: Path) -> None:
     second = bytearray(lzma.compress(RECORDS))
     second[0] ^= 0xFF
     path = tmp_path / "a.jsonl.xz"
@@ -217,7 +217,7 @@ def test_a_damaged_second_stream_of_xz_is_no_end(tmp_path: Path) -> None:
         ("a", "a name must end in .jsonl"),
     ],
 )
-def test_other_formats_by_name(name: str, fix: str) -> None:
+def test_names_of_other_formats_are_refused_with_a_fix(name: str, fix: str) -> None:
     with pytest.raises(DataError, match=rf"{name} has no known format") as caught:
         format_of(name)
     assert fix in caught.value.fix
@@ -231,14 +231,14 @@ def test_other_formats_by_name(name: str, fix: str) -> None:
         (pa.array([b"a"]), "binary", "cast it to string"),
     ],
 )
-def test_columns_that_hold_no_text_alone(tmp_path: Path, column: pa.Array, says: str, fix: str) -> None:
+def test_columns_of_other_types_than_text_are_refused(tmp_path: Path, column: pa.Array, says: str, fix: str) -> None:
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=f"field 'text' of .* is {says}") as caught:
         check_field(tmp_path / "a.parquet", "text")
     assert fix in caught.value.fix
 
 
-def test_fields_inside_of_others(tmp_path: Path) -> None:
+def test_fields_inside_other_fields_are_refused_with_a_fix(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"document": {"text": "a"}}\n')
     with pytest.raises(DataError, match=r"has no field 'document\.text'; it has 'document'") as caught:
         check_field(tmp_path / "a.jsonl", "document.text")
@@ -269,14 +269,14 @@ def test_the_fix_knows_common_reasons(reason: str, fix: str) -> None:
         (b'{"text": "a"} x,\n', "malformed JSON"),
     ],
 )
-def test_lines_that_are_nearly_json(tmp_path: Path, line: bytes, reason: str) -> None:
+def test_lines_that_are_almost_json_are_bad_with_a_reason(tmp_path: Path, line: bytes, reason: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(RECORDS + line)
     assert list(read_records(tmp_path / "a.jsonl", Reading()))[-1] == reason
     assert CorpusConfig().max_bad_fraction < 0.05
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv", "a.jsonl.gz"])
-def test_a_file_without_one_readable_record(tmp_path: Path, name: str) -> None:
+def test_a_file_without_a_readable_record_is_refused(tmp_path: Path, name: str) -> None:
     content = {"jsonl": b"no JSON\n" * 20, "csv": b"id,text\n" + b"1\n" * 20, "tsv": b"id\ttext\n" + b"1\n" * 20}
     raw = content[name.split(".")[1]]
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)

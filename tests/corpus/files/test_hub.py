@@ -1,4 +1,4 @@
-"""Datasets of the `datasets` library, here from a folder: no network."""
+"""Datasets of the `datasets` library, read from a folder without network."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ from adapt.support.errors import ConfigError, DataError, StorageError
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> CorpusConfig:
-    """Three shards."""
+    """Writes a dataset of three shards."""
     folder = tmp_path / "dataset"
     folder.mkdir()
     for shard in range(3):
@@ -39,7 +39,7 @@ def test_each_shard_is_an_item(corpus: CorpusConfig, tmp_path: Path) -> None:
     ]
 
 
-def test_the_content_of_a_folder_counts(corpus: CorpusConfig, tmp_path: Path) -> None:
+def test_the_content_of_a_folder_enters_the_digest(corpus: CorpusConfig, tmp_path: Path) -> None:
     before = build_manifest(corpus, Digests(tmp_path / "digests")).digest
     assert before == build_manifest(corpus, Digests(tmp_path / "digests")).digest
     (Path(str(corpus.dataset)) / "train-1.jsonl").write_text('{"text": "x", "id": 1}\n')
@@ -51,7 +51,7 @@ def check(corpus: CorpusConfig, tmp_path: Path, **changes: str) -> None:
     check_readable(build_manifest(changed, Digests(tmp_path / "digests")), changed)
 
 
-def test_what_is_not_there_is_named(corpus: CorpusConfig, tmp_path: Path) -> None:
+def test_missing_fields_splits_and_configurations_are_named(corpus: CorpusConfig, tmp_path: Path) -> None:
     check(corpus, tmp_path)
     with pytest.raises(DataError, match="has no field 'body'; it has 'text', 'id'"):
         check(corpus, tmp_path, text_field="body")
@@ -61,7 +61,7 @@ def test_what_is_not_there_is_named(corpus: CorpusConfig, tmp_path: Path) -> Non
         check(corpus, tmp_path, dataset_config="other")
 
 
-def test_a_repository_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_of_a_repository_enters_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def dataset_info(_: object, repository: str, revision: str | None) -> SimpleNamespace:
@@ -87,7 +87,7 @@ def test_a_repository_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest
     assert "HF_TOKEN" in caught.value.fix
 
 
-def test_a_hub_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_answer_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(filesystem.time, "sleep", pauses.append)
     with pytest.raises(StorageError, match=r"cannot read the dataset o/n: .*offline"):
@@ -122,14 +122,14 @@ def folder(tmp_path: Path, **files: str) -> CorpusConfig:
 def test_a_dataset_that_cannot_be_opened_is_a_data_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], says: str, fix: str
 ) -> None:
-    monkeypatch.setattr(filesystem.time, "sleep", None)  # nothing is tried again
+    monkeypatch.setattr(filesystem.time, "sleep", None)  # a retry would fail
     with pytest.raises(DataError, match=says) as caught:
         check(folder(tmp_path, **files), tmp_path)
     assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyError, OSError, NotImplementedError, RecursionError, TypeError])
-def test_whatever_the_library_raises(
+def test_errors_of_the_library_while_reading_name_the_dataset(
     corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -142,7 +142,7 @@ def test_whatever_the_library_raises(
         check(corpus, tmp_path)
 
 
-def test_an_outage_is_tried_again(corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_of_the_hub_is_retried(corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError("Couldn't reach the Hub")
 
@@ -155,7 +155,7 @@ def test_an_outage_is_tried_again(corpus: CorpusConfig, tmp_path: Path, monkeypa
     assert pauses
 
 
-def test_what_load_from_disk_reads_is_named_with_its_fix(tmp_path: Path) -> None:
+def test_folders_written_by_save_to_disk_are_refused_with_a_fix(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk(tmp_path / "saved")
     with pytest.raises(DataError, match="saved using `save_to_disk`") as caught:
         check(CorpusConfig(source="dataset", dataset=str(tmp_path / "saved")), tmp_path)
@@ -173,7 +173,7 @@ def test_what_load_from_disk_reads_is_named_with_its_fix(tmp_path: Path) -> None
         ("hf://datasets/o/n", "is a URL, not a dataset"),
     ],
 )
-def test_paths_that_are_no_dataset_are_not_asked_for(
+def test_paths_that_are_no_dataset_are_refused_without_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, says: str
 ) -> None:
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", None)
@@ -183,7 +183,7 @@ def test_paths_that_are_no_dataset_are_not_asked_for(
         check(CorpusConfig(source="dataset", dataset=dataset.format(tmp=tmp_path)), tmp_path)
 
 
-def test_a_folder_below_home(corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_the_home_directory(corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     check(CorpusConfig(source="dataset", dataset="~/dataset"), tmp_path)
 
@@ -200,7 +200,7 @@ def test_rows_lost_in_a_quoted_cell_are_refused(tmp_path: Path, suffix: str) -> 
         [list(read_slice(slices_of(item)[0], made)) for item in items_of(manifest, made)]
 
 
-def test_a_file_in_a_linked_folder_counts(corpus: CorpusConfig, tmp_path: Path) -> None:
+def test_a_file_in_a_linked_folder_enters_the_digest(corpus: CorpusConfig, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "train-9.jsonl").write_text('{"text": "x", "id": 1}\n')
     (Path(str(corpus.dataset)) / "link").symlink_to(tmp_path / "elsewhere")

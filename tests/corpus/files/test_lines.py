@@ -1,4 +1,4 @@
-"""Ranges of a file give each of its lines and paragraphs once, wherever they are cut, in bounded memory."""
+"""Ranges of a file together contain each line and paragraph once, wherever they are cut, in bounded memory."""
 
 import io
 import tracemalloc
@@ -34,12 +34,12 @@ def brute_paragraphs(content: bytes) -> list[bytes]:
 
 
 @given(CONTENT, st.sets(st.integers(1, 40), max_size=4))
-def test_ranges_of_lines_give_each_line_once_in_order(content: bytes, cuts: set[int]) -> None:
+def test_ranges_together_contain_each_line_once_in_order(content: bytes, cuts: set[int]) -> None:
     assert in_ranges(lines, content, sorted(cuts)) == content.splitlines(keepends=True)
 
 
 @given(CONTENT, st.sets(st.integers(1, 40), max_size=4))
-def test_ranges_of_paragraphs_give_each_paragraph_once_in_order(content: bytes, cuts: set[int]) -> None:
+def test_ranges_together_contain_each_paragraph_once_in_order(content: bytes, cuts: set[int]) -> None:
     assert in_ranges(paragraphs, content, sorted(cuts)) == brute_paragraphs(content)
 
 
@@ -52,19 +52,19 @@ def test_a_line_belongs_to_the_range_it_begins_in() -> None:
 
 
 @given(CONTENT, st.integers(1, 6), st.sets(st.integers(1, 40), max_size=3))
-def test_lines_over_the_limit_cost_no_other(content: bytes, limit: int, cuts: set[int]) -> None:
+def test_a_line_over_the_limit_does_not_affect_others(content: bytes, limit: int, cuts: set[int]) -> None:
     expected = [line if len(line) <= limit else TOO_LONG for line in content.splitlines(keepends=True)]
     assert in_ranges(lines, content, sorted(cuts), limit) == expected
 
 
 @given(CONTENT, st.integers(2, 8), st.sets(st.integers(1, 40), max_size=3))
-def test_paragraphs_over_the_limit_cost_no_other(content: bytes, limit: int, cuts: set[int]) -> None:
+def test_a_paragraph_over_the_limit_does_not_affect_others(content: bytes, limit: int, cuts: set[int]) -> None:
     expected = [each if len(each) <= limit else TOO_LONG for each in brute_paragraphs(content)]
     assert in_ranges(paragraphs, content, sorted(cuts), limit) == expected
 
 
 class OneLine(io.RawIOBase):
-    """200 MB without a newline, then a short line."""
+    """A stream of 200 MB without a newline, followed by a short line."""
 
     def __init__(self) -> None:
         self.left = 200_000_000
@@ -83,7 +83,7 @@ class OneLine(io.RawIOBase):
 
 
 @pytest.mark.parametrize("unit", [lines, paragraphs])
-def test_a_line_of_200_mb_is_passed_over_and_not_held(unit: Unit) -> None:
+def test_a_line_of_200_mb_is_skipped_without_holding_it_in_memory(unit: Unit) -> None:
     tracemalloc.start()
     found = list(unit(io.BufferedReader(OneLine(), 1 << 20), 0, None, 1 << 20))
     _, peak = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""The order and the identity of a corpus."""
+"""Manifests: the order of files and the digest of a corpus."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from adapt.support.errors import ConfigError, DataError
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files of some formats, two levels deep, each with its own name as content; the working directory."""
+    """Writes files of some formats in two levels of folders, with their names as content, and works there."""
     corpus = ("b.jsonl", "a.jsonl.gz", "c.txt", "deep/d.parquet", "deep/a.JSONL", "aa.jsonl")
     for name in (*corpus, "notes.md", "deep/noise.doc"):
         file = tmp_path / "data" / name
@@ -41,19 +41,19 @@ def manifest(paths: str | list[str], digests: Digests) -> Manifest:
     return build_manifest(CorpusConfig(paths=paths), digests)
 
 
-def test_files_come_in_the_order_given(folder: Path) -> None:
+def test_files_have_the_order_of_the_configuration(folder: Path) -> None:
     assert names(["data/c.txt", "data/b.jsonl", "data/a.jsonl.gz"], folder) == ["c.txt", "b.jsonl", "a.jsonl.gz"]
     assert names("data/c.txt", folder) == ["c.txt"]
     assert all(Path(path).is_absolute() for path in expand_paths("data/c.txt"))
 
 
-def test_a_folder_gives_its_corpus_files_sorted(folder: Path) -> None:
+def test_corpus_files_of_a_folder_are_sorted(folder: Path) -> None:
     expected = ["a.jsonl.gz", "aa.jsonl", "b.jsonl", "c.txt", "deep/a.JSONL", "deep/d.parquet"]
     assert names("data", folder) == expected
     assert names(str(folder) + "/", folder) == expected
 
 
-def test_globs(folder: Path) -> None:
+def test_files_of_glob_patterns_are_sorted(folder: Path) -> None:
     assert names("data/*.jsonl*", folder) == ["a.jsonl.gz", "aa.jsonl", "b.jsonl"]
     assert names("data/?.jsonl", folder) == ["b.jsonl"]
     assert names("data/**/*.parquet", folder) == ["deep/d.parquet"]
@@ -65,18 +65,18 @@ def test_brackets_in_a_file_name_are_no_pattern(folder: Path) -> None:
     assert names("data/x[1].jsonl", folder) == ["x[1].jsonl"]
 
 
-def test_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_the_home_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder))
     assert names("~/c.txt", folder) == ["c.txt"]
 
 
-def test_each_file_once_at_its_first_place(folder: Path) -> None:
+def test_each_file_is_listed_once_at_its_first_position(folder: Path) -> None:
     again = ["data/c.txt", "data/*.jsonl", str(folder / "c.txt"), "data", "./data/deep/../b.jsonl", "data//c.txt"]
     assert names(again, folder) == ["c.txt", "aa.jsonl", "b.jsonl", "a.jsonl.gz", "deep/a.JSONL", "deep/d.parquet"]
 
 
 @pytest.mark.parametrize("absent", ["data/absent.jsonl", "data/absent*.jsonl", "absent", "data/absent/**/*.txt"])
-def test_missing(folder: Path, absent: str) -> None:
+def test_a_path_that_matches_no_file_is_refused(folder: Path, absent: str) -> None:
     with pytest.raises(DataError, match="matches no file") as caught:
         expand_paths(["data/c.txt", absent])
     assert absent in caught.value.what
@@ -91,13 +91,13 @@ def test_missing(folder: Path, absent: str) -> None:
         ("data/d.jsonl", "check the path"),
     ],
 )
-def test_what_a_path_that_matches_nothing_may_mean(folder: Path, pattern: str, fix: str) -> None:
+def test_likely_mistakes_in_a_path_are_explained(folder: Path, pattern: str, fix: str) -> None:
     with pytest.raises(DataError, match="matches no file") as caught:
         expand_paths(pattern)
     assert fix in caught.value.fix
 
 
-def test_folder_without_corpus_files(folder: Path) -> None:
+def test_a_folder_without_corpus_files_is_refused(folder: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "empty" / "notes.md").write_text("x")
     with pytest.raises(DataError, match=r"data/empty holds no corpus file") as caught:
@@ -111,7 +111,7 @@ def test_files_of_unknown_format_are_refused_and_not_left_out(folder: Path, path
         expand_paths(path)
 
 
-def test_nothing_given() -> None:
+def test_empty_paths_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"corpus\.paths is empty"):
         expand_paths([])
 
@@ -123,7 +123,7 @@ def test_parts(folder: Path, digests: Digests) -> None:
     assert [part.digest for part in parts] == [hashlib.sha256(text).hexdigest() for text in (b"c.txt", b"b.jsonl")]
 
 
-def test_identity_is_content_and_order(folder: Path, digests: Digests) -> None:
+def test_the_digest_depends_on_content_and_order(folder: Path, digests: Digests) -> None:
     both = manifest(["data/c.txt", "data/b.jsonl"], digests).digest
     assert both == manifest(["data/c.txt", "data/b.jsonl"], digests).digest
     assert both != manifest(["data/b.jsonl", "data/c.txt"], digests).digest
@@ -133,19 +133,19 @@ def test_identity_is_content_and_order(folder: Path, digests: Digests) -> None:
     assert both == manifest(["data/moved.txt", "data/b.jsonl"], digests).digest
 
     (folder / "c.txt").write_text("C.txt")
-    os.utime(folder / "c.txt", ns=(1, 1))  # a change of the same length, dated back
+    os.utime(folder / "c.txt", ns=(1, 1))  # an earlier change of the same length
     assert both != manifest(["data/c.txt", "data/b.jsonl"], digests).digest
 
 
 @pytest.mark.parametrize("name", ["moved.jsonl", "deep/b.json", "x.NDJSON"])
-def test_a_name_that_means_the_same_format_does_not_count(folder: Path, digests: Digests, name: str) -> None:
+def test_a_suffix_of_the_same_format_does_not_change_the_digest(folder: Path, digests: Digests, name: str) -> None:
     before = manifest("data/b.jsonl", digests).digest
     (folder / "b.jsonl").rename(folder / name)
     assert manifest(f"data/{name}", digests).digest == before
 
 
 @pytest.mark.parametrize("name", ["b.txt", "b.csv", "b.tsv", "b.jsonl.gz", "b.parquet", "b.arrow", "b.txt.xz"])
-def test_a_name_that_means_another_format_counts(folder: Path, digests: Digests, name: str) -> None:
+def test_a_suffix_of_another_format_changes_the_digest(folder: Path, digests: Digests, name: str) -> None:
     before = manifest("data/b.jsonl", digests)
     (folder / "b.jsonl").rename(folder / name)
     after = manifest(f"data/{name}", digests)
@@ -153,7 +153,7 @@ def test_a_name_that_means_another_format_counts(folder: Path, digests: Digests,
     assert after.digest != before.digest
 
 
-def test_the_format_of_a_remote_file_counts(store: Any, digests: Digests) -> None:
+def test_the_format_of_a_remote_file_changes_the_digest(store: Any, digests: Digests) -> None:
     store.copy("/bucket/b.jsonl", "/bucket/b.txt")
     store.copy("/bucket/b.jsonl", "/bucket/c.json")
     one, other, same = (manifest(f"memory://bucket/{name}", digests) for name in ("b.jsonl", "b.txt", "c.json"))
@@ -161,7 +161,7 @@ def test_the_format_of_a_remote_file_counts(store: Any, digests: Digests) -> Non
     assert [part.format for part in (*one.parts, *other.parts)] == ["jsonl", "text"]
 
 
-def test_names_in_the_folder_of_a_dataset_count_and_hidden_files_do_not(folder: Path, digests: Digests) -> None:
+def test_names_but_not_hidden_files_of_a_dataset_folder_change_the_digest(folder: Path, digests: Digests) -> None:
     def digest() -> str:
         return build_manifest(CorpusConfig(source="dataset", dataset=str(folder)), digests).digest
 
@@ -169,7 +169,9 @@ def test_names_in_the_folder_of_a_dataset_count_and_hidden_files_do_not(folder: 
     (folder / ".cache" / "huggingface").mkdir(parents=True)
     (folder / ".cache" / "huggingface" / "b.jsonl.metadata").write_text("a time")
     assert digest() == before
-    (folder / "deep" / "d.parquet").rename(folder / "deep" / "test.parquet")  # `datasets` tells splits by such names
+    (folder / "deep" / "d.parquet").rename(
+        folder / "deep" / "test.parquet"
+    )  # `datasets` recognises splits by such names
     renamed = digest()
     (folder / "deep" / "test.parquet").rename(folder / "test.parquet")
     assert len({before, renamed, digest()}) == 3
@@ -182,19 +184,19 @@ def test_manifest_as_json(folder: Path, digests: Digests) -> None:
     assert [part["path"] for part in stored["parts"]] == [str(folder / "aa.jsonl"), str(folder / "b.jsonl")]
 
 
-def test_link_to_nowhere(folder: Path, digests: Digests) -> None:
+def test_a_broken_link_is_refused(folder: Path, digests: Digests) -> None:
     (folder / "z.jsonl").symlink_to(folder / "gone.jsonl")
     with pytest.raises(DataError, match=r"cannot read .*z\.jsonl"):
         manifest("data/*.jsonl", digests)
 
 
-def test_folder_named_like_a_file(folder: Path, digests: Digests) -> None:
+def test_a_folder_named_like_a_file_is_refused(folder: Path, digests: Digests) -> None:
     (folder / "z.jsonl").mkdir()
     with pytest.raises(DataError, match=r"cannot read .*z\.jsonl"):
         manifest("data/*.jsonl", digests)
 
 
-def test_what_datasets_saves_beside_its_files_is_no_text(folder: Path) -> None:
+def test_metadata_files_of_the_datasets_library_are_not_read(folder: Path) -> None:
     for name in ("data-00000-of-00001.arrow", "dataset_info.json", "state.json"):
         (folder / "deep" / name).write_text("x")
     assert names("data/deep", folder) == ["deep/a.JSONL", "deep/d.parquet", "deep/data-00000-of-00001.arrow"]
@@ -204,12 +206,12 @@ def test_a_file_url_is_the_file(folder: Path) -> None:
     assert names(f"file://{folder}/c.txt", folder) == ["c.txt"]
 
 
-# --- other places
+# --- remote stores
 
 
 @pytest.fixture
 def store() -> Iterator[Any]:
-    """Files in fsspec's store in memory, which keeps no digests."""
+    """Writes files into fsspec's memory store, which has no digests."""
     memory = fsspec.filesystem("memory")
     for name in ("b.jsonl", "a.jsonl.gz", "deep/c.txt", "notes.md"):
         memory.pipe(f"/bucket/{name}", name.encode())
@@ -234,7 +236,7 @@ def test_folders_globs_and_files_of_a_store(store: Any) -> None:
         expand_paths("memory://bucket/notes.md")
 
 
-def test_content_is_the_identity_wherever_it_lies(store: Any, folder: Path, digests: Digests) -> None:
+def test_the_digest_does_not_depend_on_the_location(store: Any, folder: Path, digests: Digests) -> None:
     (folder / "x.jsonl").write_text("b.jsonl")
     (folder / "y.txt").write_text("deep/c.txt")
     here = manifest(["data/x.jsonl", "data/y.txt"], digests)
@@ -245,12 +247,12 @@ def test_content_is_the_identity_wherever_it_lies(store: Any, folder: Path, dige
     assert manifest(["memory://bucket/b.jsonl", "memory://bucket/deep/c.txt"], digests).digest != here.digest
 
 
-def test_a_digest_that_the_store_keeps_saves_reading(
+def test_a_file_is_not_read_if_its_store_has_a_digest(
     store: Any, digests: Digests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {"size": 7, "type": "file", "ETag": '"1"'}
     monkeypatch.setattr(type(store), "info", lambda *_, **__: found)
-    monkeypatch.setattr(type(store), "open", None)  # not to be called
+    monkeypatch.setattr(type(store), "open", None)  # must not be called
     first = manifest("memory://bucket/b.jsonl", digests)
     assert first.digest == manifest("memory://bucket/b.jsonl", digests).digest
     found["ETag"] = '"2"'
@@ -266,7 +268,7 @@ def test_a_digest_that_the_store_keeps_saves_reading(
         ("nowhere://bucket/a.jsonl", "Protocol not known: nowhere", "s3://"),
     ],
 )
-def test_stores_that_need_a_package_or_are_not_known(
+def test_unknown_stores_and_missing_packages_are_refused(
     location: str, message: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adapt.corpus.files.filesystem.find_spec", lambda _: None)
@@ -277,7 +279,7 @@ def test_stores_that_need_a_package_or_are_not_known(
     assert fix in caught.value.fix
 
 
-def test_no_secret_is_stored() -> None:
+def test_manifests_contain_no_secrets() -> None:
     stored = Manifest([Part("https://user:secret@host/a.txt?key=secret", 1, "")]).to_json()
     assert "https://host/a.txt" in stored
     assert "secret" not in stored
@@ -300,7 +302,7 @@ def test_docstrings_are_those_of_the_installed_packages(digests: Digests) -> Non
     assert built.digest == build_manifest(CorpusConfig(source="docstrings"), digests).digest
 
 
-def test_docstrings_of_some_packages_are_read_alone(digests: Digests) -> None:
+def test_only_the_docstrings_of_named_packages_are_read(digests: Digests) -> None:
     built = build_manifest(CorpusConfig(source="docstrings", packages=["scikit_learn", "numpy"]), digests)
     assert [Path(part.path).parent.name.split("-")[0] for part in built.parts] == ["numpy", "scikit_learn"]
     other = build_manifest(CorpusConfig(source="docstrings", packages=["Scikit-Learn"]), digests)

@@ -1,4 +1,4 @@
-"""Every format gives the same texts in the same order, and every kind of damage is either counted or named."""
+"""Every format gives the same texts in the same order, and damaged records or files are counted or named."""
 
 import bz2
 import codecs
@@ -36,7 +36,7 @@ TEXTS = [
     "a line separator \u2028, a next line \x85 and a form feed \x0c end no record",
     "the same again",
     "the same again",
-    *(f"document number {number}" for number in range(3000)),  # more than one of the reader's batches
+    *(f"document number {number}" for number in range(3000)),  # more than one batch of the reader
 ]
 
 
@@ -54,13 +54,13 @@ def read(path: Path, text_field: str = "text", text_unit: str = "line") -> list[
 
 
 def in_parts(compress: Callable[[bytes], bytes], content: bytes) -> bytes:
-    """Several compressed streams one after another, cut anywhere, as `cat a.gz b.gz` and pigz make them."""
+    """Compresses content as several streams in one file, cut anywhere, like `cat a.gz b.gz` and pigz."""
     cuts = [0, 7, len(content) // 3, len(content) // 2, len(content)]
     return b"".join(compress(content[start:stop]) for start, stop in pairwise(cuts))
 
 
 def streamed_zstd(content: bytes) -> bytes:
-    compressor = zstandard.ZstdCompressor().compressobj()  # a stream does not know its length when it begins
+    compressor = zstandard.ZstdCompressor().compressobj()  # without the length in its header
     return compressor.compress(content) + compressor.flush()
 
 
@@ -144,13 +144,13 @@ def test_what_the_datasets_library_saves(tmp_path: Path) -> None:
     assert [text for path in expand_paths(str(tmp_path / "saved")) for text in read(Path(path))] == TEXTS
 
 
-def test_another_field(tmp_path: Path) -> None:
+def test_a_text_field_of_another_name(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'{"text": "not this", "body": "this"}\n')
     assert read(path, "body") == ["this"]
 
 
-def test_blank_lines_in_jsonl_are_no_records(tmp_path: Path) -> None:
+def test_blank_lines_in_jsonl_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'\n{"text": "a"}\n  \r\n\t\n{"text": "b"}\n\n')
     assert read(path) == ["a", "b"]
@@ -168,7 +168,7 @@ def test_paragraphs(tmp_path: Path, newline: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix not in (".parquet", ".arrow")])
-def test_nothing_in_the_file(tmp_path: Path, suffix: str) -> None:
+def test_an_empty_file_has_no_records(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"corpus{suffix}"
     for content in {b"", gzip.compress(b"")} if suffix.endswith(".gz") else {b""}:
         path.write_bytes(content)
@@ -181,7 +181,7 @@ def test_parquet_without_rows(tmp_path: Path) -> None:
     assert read(tmp_path / "corpus.parquet") == []
 
 
-def test_byte_order_mark(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
     for name, content in (("a.jsonl", jsonl(TEXTS)), ("a.txt", lines(TEXTS)), ("a.txt.gz", lines(TEXTS))):
         marked = codecs.BOM_UTF8 + content
         (tmp_path / name).write_bytes(gzip.compress(marked) if name.endswith(".gz") else marked)
@@ -191,8 +191,8 @@ def test_byte_order_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_very_long_line(tmp_path: Path, suffix: str) -> None:
-    long = "a long line é " * 700_000  # about 10 MB: several of the reader's buffers
+def test_a_line_longer_than_the_buffers_is_read(tmp_path: Path, suffix: str) -> None:
+    long = "a long line é " * 700_000  # about 10 MB, several buffers of the reader
     compress = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
     path = tmp_path / f"corpus.jsonl{suffix}"
     path.write_bytes(compress(jsonl(["before", long, "after"])))
@@ -224,7 +224,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("line", BAD_LINES)
-def test_a_bad_line_is_told_from_a_text_and_costs_no_other(tmp_path: Path, line: bytes) -> None:
+def test_a_bad_line_is_reported_and_does_not_affect_others(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(jsonl(["before"]) + line + b"\n" + jsonl(["after"]))
     records = read(path)
@@ -243,7 +243,7 @@ ODD_LINES = [
 
 
 @pytest.mark.parametrize("line", [*ODD_LINES, *BAD_LINES, b'{"text": "a"}\x0b', b'{"text": "a"}\xc2\xa0\n', b"5\x00"])
-def test_a_line_is_parsed_as_python_parses_it(line: bytes) -> None:
+def test_lines_are_parsed_like_json_loads(line: bytes) -> None:
     def parsed(parse: Callable[[bytes], Any]) -> str:
         try:
             return repr(parse(line))
@@ -253,13 +253,13 @@ def test_a_line_is_parsed_as_python_parses_it(line: bytes) -> None:
     assert parsed(_parsed) == parsed(json.loads)
 
 
-def test_a_text_that_reads_like_a_reason_is_a_text(tmp_path: Path) -> None:
+def test_a_text_equal_to_a_reason_is_not_bad(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_bytes(jsonl(["malformed JSON"]))
     assert not isinstance(read(tmp_path / "corpus.jsonl")[0], Bad)
 
 
 @pytest.mark.parametrize("unit", ["line", "paragraph"])
-def test_invalid_utf8_in_text(tmp_path: Path, unit: str) -> None:
+def test_invalid_utf8_in_plain_text_is_bad(tmp_path: Path, unit: str) -> None:
     path = tmp_path / "corpus.txt"
     path.write_bytes(b"before\n\nlatin caf\xe9 one\n\nafter\n")
     records = [record for record in read(path, text_unit=unit) if record.strip()]
@@ -267,7 +267,7 @@ def test_invalid_utf8_in_text(tmp_path: Path, unit: str) -> None:
     assert [isinstance(record, Bad) for record in records] == [False, True, False]
 
 
-def test_csv_rows_that_are_no_records(tmp_path: Path) -> None:
+def test_unreadable_csv_rows_are_bad(tmp_path: Path) -> None:
     path = tmp_path / "corpus.csv"
     path.write_bytes(b"id,text\n1,before\n2\n3,one,more\n\n4,caf\xe9\n5,after\n")
     records = read(path)
@@ -282,7 +282,7 @@ def test_csv_rows_that_are_no_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "txt", "parquet"])
-def test_a_record_over_the_limit_is_passed_over(tmp_path: Path, kind: str, suffix: str) -> None:
+def test_a_record_over_the_limit_is_skipped_as_bad(tmp_path: Path, kind: str, suffix: str) -> None:
     texts = ["before", "x" * 5000, "after"]
     path = tmp_path / f"corpus.{kind}{suffix if kind != 'parquet' else ''}"
     if kind == "parquet":
@@ -295,7 +295,7 @@ def test_a_record_over_the_limit_is_passed_over(tmp_path: Path, kind: str, suffi
     assert isinstance(records[1], Bad)
 
 
-def test_parquet_values_that_are_no_text(tmp_path: Path) -> None:
+def test_parquet_values_that_are_not_text_are_bad(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     not_utf8 = pa.array([b"before", None, b"\xff\xfe", b"after"], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"text": not_utf8}), path)
@@ -329,7 +329,7 @@ def incompressible(kind: str = "jsonl") -> bytes:
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
 @pytest.mark.parametrize("kind", ["jsonl", "txt", "csv"])
-def test_cut_short_anywhere(tmp_path: Path, suffix: str, kind: str) -> None:
+def test_files_cut_short_anywhere_are_broken(tmp_path: Path, suffix: str, kind: str) -> None:
     whole = COMPRESSORS[suffix](incompressible(kind))
     path = tmp_path / f"corpus.{kind}{suffix}"
     path.write_bytes(whole)
@@ -341,7 +341,7 @@ def test_cut_short_anywhere(tmp_path: Path, suffix: str, kind: str) -> None:
         assert caught.value.fix
 
 
-def test_second_part_cut_short(tmp_path: Path) -> None:
+def test_a_second_gzip_stream_cut_short_is_broken(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl.gz"
     path.write_bytes(gzip.compress(jsonl(["a"])) + gzip.compress(jsonl(["b"]))[:-6])
     with pytest.raises(DataError, match=re.escape(str(path))):
@@ -349,7 +349,7 @@ def test_second_part_cut_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0.5, -6])
-def test_flipped_bits_in_gzip(tmp_path: Path, place: float) -> None:
+def test_flipped_bits_in_gzip_are_detected(tmp_path: Path, place: float) -> None:
     content = bytearray(gzip.compress(incompressible()))
     content[int(place) if place < 0 else int(place * len(content))] ^= 0xFF
     path = tmp_path / "corpus.jsonl.gz"
@@ -359,7 +359,7 @@ def test_flipped_bits_in_gzip(tmp_path: Path, place: float) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst", ".txt.gz", ".parquet"])
-def test_not_what_its_name_says(tmp_path: Path, suffix: str) -> None:
+def test_contents_that_differ_from_the_name_are_refused(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"corpus{suffix}"
     path.write_bytes(jsonl(["long enough to be looked at"] * 10))
     with pytest.raises(DataError, match=re.escape(str(path))) as caught:
@@ -370,7 +370,7 @@ def test_not_what_its_name_says(tmp_path: Path, suffix: str) -> None:
             check_field(path, "text")
 
 
-def test_parquet_cut_short_or_overwritten(tmp_path: Path) -> None:
+def test_parquet_files_cut_short_or_overwritten_are_broken(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"text": [f"document {number}" for number in range(10_000)]}), path)
     whole = path.read_bytes()
@@ -381,7 +381,7 @@ def test_parquet_cut_short_or_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".txt", ".parquet"])
-def test_no_such_file(tmp_path: Path, suffix: str) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"absent{suffix}"
     with pytest.raises(DataError, match=f"{re.escape(str(path))} does not exist"):
         read(path)
@@ -391,7 +391,7 @@ TABLE = pa.table({"id": range(1000), "text": [f"text {number}" for number in ran
 
 
 def write(path: Path) -> str:
-    """Writes ten row groups or batches. Returns the kind."""
+    """Writes ten row groups or record batches, and returns the format."""
     if path.suffix == ".parquet":
         pq.write_table(TABLE, path, row_group_size=100)
         return "parquet"
@@ -403,7 +403,7 @@ def write(path: Path) -> str:
 
 @pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow"])
 @pytest.mark.parametrize("parts", [1, 2, 3, 25])
-def test_ranges_give_each_row_once_in_order(tmp_path: Path, name: str, parts: int) -> None:
+def test_ranges_together_contain_each_row_once_in_order(tmp_path: Path, name: str, parts: int) -> None:
     path = tmp_path / name
     kind, size = write(path), 0
     size = path.stat().st_size
@@ -422,7 +422,7 @@ def test_ranges_give_each_row_once_in_order(tmp_path: Path, name: str, parts: in
 
 
 @given(st.integers(1, 50), st.integers(1, 1000), st.sets(st.integers(1, 999), max_size=5))
-def test_spans_that_divide_a_file_divide_its_groups(count: int, size: int, cuts: set[int]) -> None:
+def test_spans_that_divide_a_file_contain_each_group_once(count: int, size: int, cuts: set[int]) -> None:
     borders = [0, *sorted(cut for cut in cuts if cut < size), size]
     taken = [number for start, stop in pairwise(borders) for number in Span(start, stop, size).takes(count)]
     assert taken == list(range(count))

@@ -1,4 +1,4 @@
-"""The items of a corpus: of bounded size, the same for everyone, and together the whole."""
+"""Items of a corpus have bounded size, depend only on the manifest, and together contain the whole corpus."""
 
 import argparse
 import ast
@@ -26,7 +26,7 @@ TEXTS = [f"text number {number}" * (number % 7 + 1) for number in range(2000)]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One corpus in many formats, and an empty file, read in small items."""
+    """Writes one corpus in many formats, and an empty file, to be read in small items."""
     lines = "".join(json.dumps({"text": text, "id": number}) + "\n" for number, text in enumerate(TEXTS))
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
@@ -53,7 +53,7 @@ def read(items: list[str], corpus: CorpusConfig) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.txt", "d.csv", "e.parquet", "f.arrow", "g.arrow"])
-def test_items_give_each_record_once_in_order(folder: Path, name: str) -> None:
+def test_items_together_contain_each_record_once_in_order(folder: Path, name: str) -> None:
     corpus = CorpusConfig(paths=str(folder / name))
     items = items_of(manifest_of(corpus, folder), corpus)
     assert read(items, corpus) == TEXTS
@@ -61,7 +61,7 @@ def test_items_give_each_record_once_in_order(folder: Path, name: str) -> None:
     assert len(items) == (-(-(folder / name).stat().st_size // 10_000) if divided else 1)
 
 
-def test_items_follow_the_manifest_and_leave_out_empty_files(folder: Path) -> None:
+def test_items_have_the_order_of_the_manifest_without_empty_files(folder: Path) -> None:
     corpus = CorpusConfig(paths=[str(folder / "h.jsonl"), str(folder / "c.txt"), str(folder / "a.jsonl")])
     items = items_of(manifest_of(corpus, folder), corpus)
     assert items == items_of(manifest_of(corpus, folder), corpus)
@@ -69,7 +69,7 @@ def test_items_follow_the_manifest_and_leave_out_empty_files(folder: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "e.parquet"])
-def test_a_file_that_changes_before_it_is_read_to_its_end(folder: Path, name: str) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(folder: Path, name: str) -> None:
     corpus = CorpusConfig(paths=str(folder / name))
     items = items_of(manifest_of(corpus, folder), corpus)
     records = read_slice(slices_of(items[-1])[0], corpus)
@@ -80,14 +80,14 @@ def test_a_file_that_changes_before_it_is_read_to_its_end(folder: Path, name: st
         list(records)
 
 
-def test_a_bad_record_is_placed_by_its_item(folder: Path) -> None:
+def test_messages_about_bad_records_name_the_start_of_the_item(folder: Path) -> None:
     corpus = CorpusConfig(paths=str(folder / "c.txt"))
     first, second, *_ = items_of(manifest_of(corpus, folder), corpus)
     assert slices_of(first)[0].place == str(folder / "c.txt")
     assert slices_of(second)[0].place == f"{folder}/c.txt, from byte 10000"
 
 
-def test_sources_inherit_what_they_do_not_say() -> None:
+def test_sources_inherit_fields_that_they_do_not_set() -> None:
     corpus = CorpusConfig(
         sources=[
             SourceConfig("wiki", paths=["a", "b"], weight=2),
@@ -173,14 +173,14 @@ DOCSTRINGS = [
 ]
 
 
-def test_all_docstrings_in_their_order_and_nothing_else(tmp_path: Path) -> None:
+def test_all_docstrings_are_read_in_order_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(SOURCE, encoding="utf-8")
     texts = list(read_docstrings(tmp_path / "module.py"))
     assert texts == DOCSTRINGS
     assert not any(isinstance(text, Bad) for text in texts)
 
 
-def test_the_same_as_a_walk_over_all_nodes() -> None:
+def test_docstrings_agree_with_a_walk_over_all_nodes() -> None:
     for module in (ast, argparse, pathlib, typing):
         path = Path(module.__file__)
         nodes = ast.walk(ast.parse(path.read_bytes()))
@@ -190,7 +190,7 @@ def test_the_same_as_a_walk_over_all_nodes() -> None:
         assert len(expected) > 10
 
 
-def test_a_long_chain_of_branches(tmp_path: Path) -> None:
+def test_a_long_chain_of_branches_needs_no_recursion(tmp_path: Path) -> None:
     branches = "".join(f"elif x == {number}:\n    pass\n" for number in range(2000))
     content = f'x = 1\nif x:\n    pass\n{branches}else:\n    def f():\n        """At the end."""\n'
     (tmp_path / "module.py").write_text(content)
@@ -208,21 +208,21 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_file_that_is_no_python_yields_nothing(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_python_yields_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "module.py").write_bytes(content)
     assert list(read_docstrings(tmp_path / "module.py")) == []
 
 
-def test_a_file_that_is_gone_yields_nothing(tmp_path: Path) -> None:
+def test_a_missing_module_yields_nothing(tmp_path: Path) -> None:
     assert list(read_docstrings(tmp_path / "module.py")) == []
 
 
-def test_encoding_that_the_file_declares(tmp_path: Path) -> None:
+def test_the_declared_encoding_of_a_module_is_used(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_bytes(b'# coding: latin-1\n"""Caf\xe9."""\n')
     assert list(read_docstrings(tmp_path / "module.py")) == ["Café."]
 
 
-def test_other_peoples_warnings_are_not_ours(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_warnings_about_parsed_modules_are_suppressed(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     (tmp_path / "module.py").write_text('"""A \\d escape."""\n')
     assert list(read_docstrings(tmp_path / "module.py")) == ["A \\d escape."]
     assert not list(recwarn)

@@ -1,4 +1,4 @@
-"""Storage that fails is asked again from where it stood; files that change are noticed; secrets are never shown."""
+"""Failed reads continue at the same position, changed files are detected, and secrets are never shown."""
 
 import http.server
 import io
@@ -21,7 +21,7 @@ CONTENT = b"".join(f"line number {number}\n".encode() for number in range(20_000
 
 
 class Flaky(MemoryFileSystem):
-    """A store whose reads fail every so many bytes."""
+    """A store whose reads fail at regular distances [bytes]."""
 
     protocol = "flaky"
     cachable = False
@@ -47,7 +47,7 @@ class FlakyFile(io.BytesIO):
         if self.given >= Flaky.every and Flaky.failures < Flaky.most:
             Flaky.failures += 1
             raise RuntimeError("connection reset by flaky://user:secret@host/x?key=secret")
-        content = super().read(min(size, 30_000))  # a store may give less than it is asked for
+        content = super().read(min(size, 30_000))  # a store may return fewer bytes than requested
         self.given += len(content)
         return content
 
@@ -68,14 +68,14 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> str:
     return "flaky://data/a.txt"
 
 
-def test_reads_that_fail_half_way_go_on_where_they_were(flaky: str, pauses: list[float]) -> None:
+def test_failed_reads_continue_at_the_same_position(flaky: str, pauses: list[float]) -> None:
     with open_file(flaky) as file:
         assert file.read() == CONTENT
     assert Flaky.failures >= 2
-    assert pauses == [1.0] * Flaky.failures  # each success begins anew
+    assert pauses == [1.0] * Flaky.failures  # each success restarts the pauses
 
 
-def test_storage_that_stays_away_is_named_without_its_secrets(
+def test_an_unavailable_store_is_named_without_its_secrets(
     flaky: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Flaky, "every", 0)
@@ -86,14 +86,14 @@ def test_storage_that_stays_away_is_named_without_its_secrets(
     assert "secret" not in caught.value.what + capsys.readouterr().err
 
 
-def test_what_will_not_pass_is_said_at_once(pauses: list[float]) -> None:
+def test_permanent_errors_are_raised_at_once(pauses: list[float]) -> None:
     with pytest.raises(DataError, match=r"memory://gone/a\.txt does not exist"):
         list(read_records("memory://gone/a.txt", Reading()))
     assert pauses == []
 
 
-def test_an_end_that_comes_too_early_is_no_end(tmp_path: Path) -> None:
-    """A connection that is closed in between looks like the end of the file."""
+def test_a_connection_that_ends_too_early_is_retried(tmp_path: Path) -> None:
+    """A connection that is closed too early looks like the end of the file."""
 
     class Short(io.BytesIO):
         size = len(CONTENT)
@@ -113,7 +113,7 @@ def test_an_end_that_comes_too_early_is_no_end(tmp_path: Path) -> None:
 # --- changes
 
 
-def test_a_file_that_changes_is_named(tmp_path: Path) -> None:
+def test_a_changed_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(CONTENT)
     _, stamp, _ = state(str(path))
@@ -127,7 +127,7 @@ def test_a_file_that_changes_is_named(tmp_path: Path) -> None:
         _, stamp, _ = state(str(path))
 
 
-def test_a_file_that_is_cut_while_it_is_read(
+def test_a_file_that_is_cut_while_it_is_read_is_refused(
     tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "BUFFER_BYTES", 1000)
@@ -142,7 +142,7 @@ def test_a_file_that_is_cut_while_it_is_read(
     assert pauses == []
 
 
-def test_a_remote_file_that_changes() -> None:
+def test_a_changed_remote_file_is_refused() -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe("/data/a.txt", b"x")
     size, stamp, digest = state("memory://data/a.txt")
@@ -153,12 +153,12 @@ def test_a_remote_file_that_changes() -> None:
         check_unchanged("memory://data/a.txt", stamp)
 
 
-def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "a.txt").write_bytes(b"x")
-    monkeypatch.setattr(storage, "open", refuse, raising=False)  # root may read everything
+    monkeypatch.setattr(storage, "open", refuse, raising=False)  # root has permission to read everything
     with pytest.raises(DataError, match=r"cannot read .*a\.txt: Permission denied") as caught:
         list(read_records(tmp_path / "a.txt", Reading()))
     assert "permissions" in caught.value.fix
@@ -195,7 +195,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(CONTENT[first : last + 1])
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Suppresses the server's log."""
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def server() -> Iterator[str]:
         running.shutdown()
 
 
-def test_a_web_server_that_hangs_up_half_way(server: str, pauses: list[float]) -> None:
+def test_a_web_server_that_closes_connections_early_is_retried(server: str, pauses: list[float]) -> None:
     Handler.broken = 2
     url = f"{server}/a.txt?signature=secret"
     assert state(url) == (len(CONTENT), f'{len(CONTENT)}:ETag:"version-1"', f'{len(CONTENT)}:ETag:"version-1"')
@@ -217,7 +217,7 @@ def test_a_web_server_that_hangs_up_half_way(server: str, pauses: list[float]) -
 
 
 @pytest.mark.parametrize("code", [403, 404, 503])
-def test_what_a_web_server_refuses(
+def test_only_temporary_http_errors_are_retried(
     server: str, code: int, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Handler, "answer", lambda self, *_, **__: self.send_error(code))
@@ -233,13 +233,13 @@ def test_what_a_web_server_refuses(
     assert len(pauses) == (len(filesystem.WAITS_S) if code == 503 else 0)
 
 
-def test_a_web_server_that_is_not_there(pauses: list[float]) -> None:
+def test_an_unreachable_web_server_is_retried_and_named(pauses: list[float]) -> None:
     with pytest.raises(StorageError, match=r"cannot read http://127\.0\.0\.1:9/a\.txt: .*6 times in a row"):
         expand_paths("http://127.0.0.1:9/a.txt")
     assert pauses == list(filesystem.WAITS_S)
 
 
-def test_a_digest_of_the_content_where_the_store_has_none() -> None:
+def test_content_is_digested_if_the_store_has_no_digest() -> None:
     fsspec.filesystem("memory").pipe("/data/a.txt", b"abc")
     size, digest = content_digest("memory://data/a.txt")
     assert (size, digest) == (3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
