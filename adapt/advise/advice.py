@@ -1,4 +1,4 @@
-"""From findings to an order of recipes."""
+"""Adds up the votes of the rules, and orders the recipes by votes and cost."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,20 +18,21 @@ WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe that can be run, and what speaks for it."""
+    """A recipe that can be run, with its votes, its cost and its command."""
 
     name: str
     votes: int
-    """The votes of the rules that speak for it, less those of the rules that speak against it: strong 3, moderate 2,
-    weak 1."""
+    """Votes of the rules for the recipe minus votes of the rules against it. A strong rule has 3 votes, a moderate one
+    2, a weak one 1."""
     cost: CostAhead
     budget: str
-    """Whether its device-hours are `within` advice.budget_device_hours, `above` it, or `not known`."""
+    """`within` or `above` if the recipe's device-hours are within or above advice.budget_device_hours, else `not
+    known`."""
     command: str
-    """The command that runs it, or its first part."""
+    """The command that runs the recipe. For DAPT+TAPT it is the command of DAPT."""
 
     def cells(self) -> list[str]:
-        """Formats name, votes and costs."""
+        """Formats the recipe's name, votes and costs as a row of the table of recipes."""
         hours, flops, price = self.cost.device_hours, self.cost.flops, self.cost.price
         budget = {WITHIN: "", ABOVE: " (above budget)", UNKNOWN: " (cost not known)"}[self.budget]
         return [
@@ -46,7 +47,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Remark:
-    """What a rule says of the case at hand."""
+    """The result of a rule whose condition is met."""
 
     rule: str
     strength: Strength
@@ -55,11 +56,11 @@ class Remark:
     reason: str
     source: str
     checked: Checked
-    """What our own replication says of the rule: it holds, does not hold (then it gives no votes), or is undecided;
-    None if we did not check."""
+    """The verdict of our own replication of the rule; None if it was not replicated. A rule that does not hold gives
+    no votes."""
 
     def cells(self) -> list[Cell | str]:
-        """Formats the recipes that it is for and against, the reason, and the source."""
+        """Formats the recipes for and against which the rule votes, its reason, and its source."""
         sides = [f"for {' and '.join(self.speaks_for)}"] if self.speaks_for else []
         sides += [f"against {' and '.join(self.speaks_against)}"] if self.speaks_against else []
         checked = f"in our replication: {self.checked}" if self.checked else ""
@@ -68,16 +69,16 @@ class Remark:
 
 @dataclass(frozen=True)
 class Advice:
-    """Recipes in the order in which to try them. Those within the budget come before those above it."""
+    """Recipes in the order in which to try them. Recipes within the budget come before those above it."""
 
     recipes: list[Recipe]
     remarks: list[Remark]
     rate_from: str = ""
-    """The source of the device's speed, from which device-hours are computed."""
+    """Where the device's speed is from. Device-hours are computed with this speed."""
     refusal: str = ""
-    """The message with which training would be refused as it is configured; empty if it would not."""
+    """The error that training with this configuration would raise; empty if it would raise none."""
     evidence: Evidence | None = None
-    """What the advice is based on."""
+    """The evidence that the advice is based on."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the recommendation, the evidence, the rules, the recipes with costs, and what to run first."""
@@ -85,7 +86,7 @@ class Advice:
         lines = [f"Training would be refused as it is configured: {self.refusal}"] if self.refusal else []
         lines += [f"Device-hours assume this speed: {self.rate_from}."] if self.rate_from else []
         if first.budget == ABOVE:
-            lines.append("Every recipe is above advice.budget_device_hours. If you raise it, begin with this one.")
+            lines.append("Every recipe is above advice.budget_device_hours. If you raise it, try this one first.")
         lines.append(f"Run first ({first.name}): {first.command}")
         if first.name == BOTH:
             lines.append("Then run dontstop tapt in the same way, with --model.path set to the model that this writes.")
@@ -99,7 +100,7 @@ class Advice:
         return [*summary(self._sentence()), *seen, remarks, self._recipes(), *map(TextBlock, lines)]
 
     def _sentence(self) -> str:
-        """Recommends the first recipe."""
+        """Returns the sentence that recommends the first recipe, with its votes and its device-hours."""
         first, hours = self.recipes[0], self.recipes[0].cost.device_hours
         votes = f"{first.votes:+d} vote{'' if abs(first.votes) == 1 else 's'}"
         cost = "" if hours is None else f" and takes about {hours:.3g} device-hours"
@@ -110,18 +111,18 @@ class Advice:
         header = ["rank", "recipe", "votes", "training tokens", "FLOPs", "time", *(["cost"] if is_priced else [])]
         rows = [[f"{number}", *recipe.cells()] for number, recipe in enumerate(self.recipes, start=1)]
         note = (
-            "A strong rule gives a recipe 3 votes, a moderate rule 2, a weak rule 1; a rule against it takes as many"
-            " away. Costs are estimates. DSP: Don't Stop Pretraining (arXiv 2004.10964)."
+            "A strong rule for a recipe adds 3 votes, a moderate rule 2, a weak rule 1; a rule against it subtracts as"
+            " many. Costs are estimates. DSP: Don't Stop Pretraining (arXiv 2004.10964)."
         )
         return Table(header, rows, "Recipes in the order in which to try them", note)
 
 
 def recommend(case: Case, arguments: Sequence[str]) -> Advice:
-    """Orders the recipes by votes; where they are even, the cheaper goes first.
+    """Orders the recipes by votes. Of two recipes with equal votes, the cheaper one comes first.
 
     Args:
-        case: what is known.
-        arguments: of the command line, which the commands to run take over.
+        case: configuration, evidence and costs.
+        arguments: arguments of this command, which are repeated in the recommended commands.
     """
     remarks = []
     for rule in RULES:
@@ -158,7 +159,7 @@ def _order(recipe: Recipe) -> tuple[bool, int, float]:
 
 
 def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
-    """The first job to run for a recipe: DAPT+TAPT begins with DAPT."""
+    """Returns the command of a recipe's first job. DAPT+TAPT begins with DAPT."""
     one_pass = [] if is_limited(case.config.training) else ["--training.epochs=1"]
     job, more = {
         AS_IT_IS: ("finetune", []),
@@ -171,12 +172,12 @@ def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
 
 
 def _unselected(case: Case) -> list[str]:
-    """What keeps a job from selecting, where a pool is configured."""
+    """Returns the option that turns selection off, if a pool is configured."""
     return ["--select.pool_paths=[]"] if case.config.select.pool_paths else []
 
 
 def _of_selection(case: Case) -> list[str]:
-    """TAPT's rate, the selection that is proposed, and its number of passes."""
+    """Returns the options of TAPT on the proposed selection: the selection, the number of passes, the learning rate."""
     proposed = propose(case.config, case.evidence)
     if proposed is None:
         return []
@@ -187,7 +188,7 @@ def _of_selection(case: Case) -> list[str]:
 
 
 def _of_tapt(case: Case) -> list[str]:
-    """TAPT's own length and rate, in place of those that the configuration gives for DAPT."""
+    """Returns the options that replace the configured training length and learning rate by those of TAPT."""
     limits = [name for name in ("max_steps", "max_tokens", "max_flops") if getattr(case.config.training, name)]
     own = [f"--{name}={value:g}" for name, value in TAPT_LENGTH.items()]
     return [*own, *(f"--training.{name}=null" for name in limits)]

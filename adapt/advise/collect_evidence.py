@@ -1,4 +1,4 @@
-"""Collects evidence from samples of texts and from tasks, with the model's tokenizer and with the model itself."""
+"""Measures samples of texts and tasks with the model and its tokenizer."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,22 +28,22 @@ from adapt.vocabulary.vocabulary_results import Extension
 from adapt.vocabulary.word_reader import WordReader
 
 MEASURED_TOKENS = 20_000
-"""Tokens of each text that its loss is measured on: about 3,000 predictions, so that the standard error is about 0.05
-nats."""
+"""Number of tokens on which the loss of each sample is measured. They give about 3,000 predictions, so the standard
+error is about 0.05 nats."""
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], tasks: Mapping[str, Path]) -> Evidence:
-    """Gathers the evidence, on the CPUs of this process.
+    """Measures all samples and tasks, on the CPUs of this process.
 
     Args:
-        config: `objective`, `evaluation`, and `advice.max_documents`, the examples of a task that are looked at.
+        config: the job's configuration. `advice.max_documents` limits the number of examples read per task.
         pretrained: the model.
-        samples: of `corpus`, `general`, `pool` and `candidates`, those that there are.
+        samples: the samples of the configured texts, by name: `corpus`, `general`, `pool`, `candidates`.
         tasks: folders of prepared tasks, by name.
 
     Raises:
-        DataError: a corpus holds no text.
+        DataError: a sample has no text.
     """
     for name, sample in samples.items():
         if not sample.texts:
@@ -62,7 +62,7 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
 
 
 class _Observer:
-    """A model with its tokenizer, which looks at texts and tasks."""
+    """Measures texts and tasks with a model and its tokenizer."""
 
     def __init__(self, config: Config, pretrained: Pretrained) -> None:
         causal = config.objective.kind == "causal"
@@ -88,9 +88,10 @@ class _Observer:
         reader = WordReader(self.tokenizer.backend_tokenizer)
         names = {number: reader.surface(piece) for piece, number in self.tokenizer.get_vocab().items()}
         work = workload(self.config.objective, self.config.training.sequence_length)
-        found = analyze_words(sample.texts, reader, names, self.config.vocabulary.min_count, self.size, work)
-        curve = found.curve if found else []
-        return next((each for each in curve if found and each.tokens == found.elbow and each.tokens), None)
+        analysis = analyze_words(sample.texts, reader, names, self.config.vocabulary.min_count, self.size, work)
+        if not analysis or not analysis.elbow:
+            return None
+        return next((extension for extension in analysis.curve if extension.tokens == analysis.elbow), None)
 
     def task(self, folder: Path, words: Mapping[str, list[str]]) -> TaskEvidence:
         facts, train, test = Facts.load(folder), Split.load(folder, "train"), Split.load(folder, "test")

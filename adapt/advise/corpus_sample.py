@@ -1,4 +1,4 @@
-"""A random sample of a corpus that is not prepared, and how large the whole is."""
+"""Draws a random sample from a corpus that is not prepared, and estimates the size of the corpus."""
 
 import json
 import random
@@ -16,15 +16,18 @@ from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Sieve, Tally, clean, local_screen
 
 READ_BYTES = 64 * MIB
-"""About so much text is read. A corpus with less is read whole, so its size is exact."""
+"""About this much text is read. A smaller corpus is read completely, so its size is exact."""
 PLACES = 64
-"""The sample is taken from so many items of the corpus, if it has as many."""
+"""Number of items (such as files) of the corpus from which the sample is taken, if the corpus has this many."""
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some documents of a corpus, and the corpus' size; None if the size cannot be known without reading all of it."""
+    """Some documents of a corpus, and the size of the corpus.
+
+    A size is None if it cannot be known without reading the whole corpus.
+    """
 
     texts: list[str]
     """The documents, in random order."""
@@ -33,21 +36,21 @@ class Sample:
     bytes: int | None
     """Size of their text as UTF-8."""
     is_exact: bool
-    """Whether the two numbers were counted, and not estimated."""
+    """Whether `documents` and `bytes` were counted; if not, they are estimates."""
 
 
 def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample:
-    """Reads and cleans a corpus, or parts of it, and draws documents from what was read.
+    """Reads and cleans a corpus, or parts of it, and draws documents from the parts that were read.
 
-    Documents that hold a text of `corpus.decontaminate` are left out, as they are of a training.
+    Documents that contain a text of `corpus.decontaminate` are left out, as in training.
 
-    The rest is taken to be like what was read, by the size of the files. Of an item that was read in part, the part's
-    size is that of its texts as JSON lines, compressed if the file is.
+    The size of the whole corpus is estimated from the share of file bytes that was read. If only a part of an item was
+    read, the bytes of this part are those of its texts as JSON lines, compressed if the file is compressed.
 
     Args:
-        manifest: its files.
-        corpus: of one source.
-        most: documents to draw.
+        manifest: the files of the corpus.
+        corpus: the configuration of one source.
+        most: largest number of documents to draw.
 
     Raises:
         DataError: a file or an evaluation set is broken.
@@ -79,7 +82,7 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
 
 
 def joined_samples(samples: Sequence[Sample]) -> Sample:
-    """The sources of a corpus as one, each with the documents that were drawn of it."""
+    """Returns one sample with the documents of all sources of a corpus, and the sum of the sizes."""
     texts = [text for sample in samples for text in sample.texts]
     random.Random(SEED).shuffle(texts)
     documents = [sample.documents for sample in samples if sample.documents is not None]
@@ -90,7 +93,7 @@ def joined_samples(samples: Sequence[Sample]) -> Sample:
 
 
 def _beginning(item: list[Slice], corpus: CorpusConfig, most: int, sieve: Sieve) -> tuple[list[str], bool]:
-    """The first documents of an item, up to about `most` bytes, and whether they are all."""
+    """Returns the first documents of an item, up to about `most` bytes, and whether these are all its documents."""
     texts: list[str] = []
     read = 0
     for part in item:

@@ -1,4 +1,4 @@
-"""What advice is based on: sizes, words and losses of the texts, and facts of the tasks."""
+"""The evidence for advice: sizes, word statistics and losses of the texts, and statistics of the tasks."""
 
 from dataclasses import dataclass
 
@@ -8,26 +8,26 @@ from adapt.vocabulary.vocabulary_results import Extension
 
 @dataclass(frozen=True)
 class TextEvidence:
-    """A corpus, from a sample of it. None stands for what cannot be told without reading all of it."""
+    """Figures of a corpus, from a sample. A figure is None if it cannot be known without reading the whole corpus."""
 
     documents: int | None
     bytes: int | None
     """Size of the text as UTF-8."""
     tokens: int | None
     is_exact: bool
-    """Whether these were counted, and not estimated."""
+    """Whether the figures above were counted; if not, they are estimates."""
     sampled: int
     """Number of documents in the sample."""
     fertility: float
-    """Pieces a word or mark (Rust et al., arXiv 2012.15613)."""
+    """Number of tokens per word or punctuation mark (Rust et al., arXiv 2012.15613)."""
     loss: float
-    """The model's loss on the sample [nats a predicted token]."""
+    """The model's loss on the sample [nats per predicted token]."""
     extension: Extension | None = None
-    """What its words would save as tokens, at the elbow of that curve; None where that is not asked, or no word would
-    save any (`adapt.vocabulary`)."""
+    """The number of new tokens at the elbow of the curve of savings, and the savings (`adapt.vocabulary`). None if new
+    tokens would save nothing, and for texts other than `corpus`."""
 
     def cells(self) -> list[str]:
-        """Formats size, tokens, sampled documents, tokens per word and loss."""
+        """Formats the figures as a row of the table of texts, without the name."""
         about = "" if self.is_exact else "about "
         sizes = [millions(self.bytes, "MB"), millions(self.tokens, "M")]
         shown = [size if size == "not known" else about + size for size in sizes]
@@ -36,27 +36,29 @@ class TextEvidence:
 
 @dataclass(frozen=True)
 class TaskEvidence:
-    """A labelled task. All figures but `test` and `leaked` are of its train split."""
+    """Figures of a labelled task. All but `test` and `leaked` are of its train split."""
 
     name: str
     examples: int
     tokens: int
     classes: int
     rarest: int
-    """Number of examples of the rarest class."""
+    """Number of train examples of the rarest class; for `tokens`, number of words."""
     test: int
     """Number of test examples."""
     leaked: int
-    """Number of test texts that also stand in train."""
+    """Number of test texts that are also in train."""
     fertility: float
     loss: float
     overlap: float | None
-    """Share of its most frequent words that are also among those of as much text of the corpus."""
+    """Share of the task's most frequent words that are also among the most frequent words of the corpus, in samples of
+    equal size."""
     general_overlap: float | None
-    """Share of its most frequent words that are also among those of as much general text."""
+    """Share of the task's most frequent words that are also among the most frequent words of general text, in samples
+    of equal size."""
 
     def cells(self) -> list[str]:
-        """Formats name, sizes, copies, tokens per word, loss, and the words that it shares with other texts."""
+        """Formats the figures as a row of the table of tasks."""
         shares = {"corpus": self.overlap, "general": self.general_overlap}
         common = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
         return [
@@ -73,20 +75,20 @@ class TaskEvidence:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All evidence that the rules look at. None stands for what is not configured."""
+    """All figures that the rules use. A figure is None if its text is not configured."""
 
     tasks: list[TaskEvidence]
     corpus: TextEvidence | None = None
     general: TextEvidence | None = None
     pool: TextEvidence | None = None
-    """Unlabelled text of the task's kind (tapt.pool_paths)."""
+    """Unlabelled text of the same kind as the task's (tapt.pool_paths)."""
     candidates: TextEvidence | None = None
-    """A pool of which a part may be selected (select.pool_paths)."""
+    """Text from which a part may be selected (select.pool_paths)."""
     overlap: float | None = None
-    """Share of the most frequent words that as much text of corpus and of general text have in common."""
+    """Share of the most frequent words that the corpus and general text have in common, in samples of equal size."""
 
     def blocks(self) -> list[Block]:
-        """Shows the texts and the tasks that were looked at."""
+        """Returns the tables of texts and tasks, and how many words corpus and general text have in common."""
         texts = {
             "corpus": self.corpus,
             "general": self.general,
@@ -95,7 +97,7 @@ class Evidence:
         }
         rows = [[name, *text.cells()] for name, text in texts.items() if text]
         header = ["text", "size", "tokens", "sampled documents", "tokens per word", "model loss [nats per token]"]
-        note = "Tokens per word and the loss of the model, before training, are of the sampled documents."
+        note = "Tokens per word and model loss are measured on the sampled documents, before training."
         blocks: list[Block] = [Table(header, rows, "Texts", note)] if rows else []
         if self.overlap is not None:
             common = f"Corpus and general text share {self.overlap:.1%} of their most frequent words."
@@ -115,5 +117,5 @@ class Evidence:
 
 
 def millions(number: float | None, unit: str) -> str:
-    """A number in millions, as `1.2 MB`; `not known` for None."""
+    """Formats a number in millions, such as `1.2 MB`, and None as `not known`."""
     return "not known" if number is None else f"{number / 1e6:,.1f} {unit}"

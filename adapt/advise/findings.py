@@ -1,4 +1,8 @@
-"""What of the evidence speaks for or against a recipe, or is worth knowing: the conditions of the rules."""
+"""The conditions of the rules of advice.
+
+Each function checks one condition on the evidence. If it is met, the function returns a finding: the reason, and the
+recipes for and against which it counts. A finding without recipes is a remark.
+"""
 
 from dataclasses import dataclass
 
@@ -7,19 +11,20 @@ from adapt.advise.recipe_costs import BOTH, DAPT, SELECTED, TAPT, Costs, propose
 from adapt.config import Config
 
 MUCH_CHEAPER = 0.1
-"""TAPT goes first if its work is a smaller share of DAPT's than this."""
+"""A recipe counts as cheap if its training work is at most this share of the work of the recipe it is compared with."""
 GAP = 0.1
-"""Losses that differ by less count as equal [nats]: it is twice the standard error of a sample's loss."""
+"""Losses that differ by less than this count as equal [nats]. It is twice the standard error of a sample's loss."""
 SMALL = 5_000_000
-"""A corpus below this is small [bytes of text]."""
+"""A corpus with less text than this is small [bytes]."""
 PIECES = 1.2
-"""From this ratio of fertilities on, a tokenizer fits badly."""
+"""A tokenizer fits badly if it needs at least this many times as many tokens per word as for general text."""
 FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
+"""A task with fewer train examples than the first number should be run with as many seeds as the second."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules look at."""
+    """The input of the rules."""
 
     config: Config
     evidence: Evidence
@@ -28,22 +33,23 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule says of a case."""
+    """The result of a rule whose condition is met."""
 
     reason: str
     """The reason in words, with the figures of the case."""
     speaks_for: tuple[str, ...] = ()
-    """Recipes that it speaks for."""
+    """Recipes that get the rule's votes."""
     speaks_against: tuple[str, ...] = ()
+    """Recipes that lose the rule's votes."""
 
 
 def tapt_gains(case: Case) -> Finding | None:
-    """If there is a task, its own text speaks for TAPT."""
+    """Recommends TAPT if there is a task, because the text of its examples is available at no cost."""
     return Finding("there is a labelled task, whose own text costs nothing", (TAPT,)) if case.evidence.tasks else None
 
 
 def tapt_is_cheap(case: Case) -> Finding | None:
-    """If TAPT takes a small part of the work of DAPT, that speaks for TAPT."""
+    """Recommends TAPT if its training work is at most a tenth of DAPT's."""
     share = case.costs.share(TAPT, DAPT)
     if share is None or share > MUCH_CHEAPER:
         return None
@@ -51,7 +57,7 @@ def tapt_is_cheap(case: Case) -> Finding | None:
 
 
 def selection_gains(case: Case) -> Finding | None:
-    """If there is a pool beside a task, a part of it that is like the task is worth training on."""
+    """Recommends TAPT on a selection if there is a task and a pool that is large enough to select from."""
     proposed = propose(case.config, case.evidence)
     if proposed is None:
         return None
@@ -62,36 +68,36 @@ def selection_gains(case: Case) -> Finding | None:
 
 
 def selection_is_cheap(case: Case) -> Finding | None:
-    """If TAPT on a selection takes a small part of the work of a pass over the whole pool, that speaks for it."""
+    """Recommends TAPT on a selection if its training work is at most a tenth of one pass over the whole pool."""
     share = case.costs.selection_share()
     if share is None or share > MUCH_CHEAPER:
         return None
-    return Finding(f"here that takes 1/{1 / share:.0f} of the work of one pass over the whole pool", (SELECTED,))
+    return Finding(f"this takes 1/{1 / share:.0f} of the work of one pass over the whole pool", (SELECTED,))
 
 
 def pool_is_too_small(case: Case) -> Finding | None:
-    """If a pool is so small that selecting saves nothing, TAPT should have all of it."""
+    """Advises to use the whole pool for TAPT if the pool is too small to select from."""
     if not (case.evidence.candidates and case.evidence.tasks) or propose(case.config, case.evidence):
         return None
     return Finding("the pool is too small to select from: give all of it to TAPT (tapt.pool_paths)")
 
 
 def domain_is_near(case: Case) -> Finding | None:
-    """If the corpus shares more words with most tasks than general text does, that speaks for DAPT."""
+    """Recommends DAPT if the corpus shares more words with most tasks than general text does."""
     near = _nearness(case.evidence, nearer=True)
     reason = f"the corpus shares more words with the task than general text does: {near}"
     return Finding(reason, (DAPT, BOTH)) if near else None
 
 
 def domain_is_far(case: Case) -> Finding | None:
-    """If the corpus shares fewer words with most tasks than general text does, that speaks against DAPT."""
+    """Advises against DAPT if the corpus shares no more words with most tasks than general text does."""
     far = _nearness(case.evidence, nearer=False)
     reason = f"the corpus shares no more words with the task than general text does: {far}"
     return Finding(reason, speaks_against=(DAPT, BOTH)) if far else None
 
 
 def domain_is_new(case: Case) -> Finding | None:
-    """If the model knows the corpus less well than general text, that speaks for DAPT."""
+    """Recommends DAPT if the model's loss on the corpus is more than 0.1 nats above its loss on general text."""
     gap = _gap(case.evidence)
     if gap is None or gap <= GAP:
         return None
@@ -99,7 +105,7 @@ def domain_is_new(case: Case) -> Finding | None:
 
 
 def domain_is_known(case: Case) -> Finding | None:
-    """If the model knows the corpus as well as general text, that speaks against DAPT."""
+    """Advises against DAPT if the model's loss on the corpus is at most 0.1 nats above its loss on general text."""
     gap = _gap(case.evidence)
     if gap is None or gap > GAP:
         return None
@@ -108,14 +114,14 @@ def domain_is_known(case: Case) -> Finding | None:
 
 
 def both_are_best(case: Case) -> Finding | None:
-    """If there are a corpus and a task, and the corpus is not known to be far from it, that speaks for both."""
+    """Recommends DAPT then TAPT if there are a corpus and a task, unless the corpus was measured to be far from it."""
     if not (case.evidence.corpus and case.evidence.tasks) or domain_is_far(case):
         return None
     return Finding("there is text of the domain and of the task", (BOTH,))
 
 
 def corpus_is_small(case: Case) -> Finding | None:
-    """If there is little text, that speaks against DAPT."""
+    """Recommends TAPT and advises against DAPT if the corpus has less than 5 MB of text."""
     corpus = case.evidence.corpus
     if corpus is None or corpus.bytes is None or corpus.bytes >= SMALL or not case.evidence.tasks:
         return None
@@ -124,22 +130,22 @@ def corpus_is_small(case: Case) -> Finding | None:
 
 
 def pool_is_curated(case: Case) -> Finding | None:
-    """If there is more unlabelled text of the task's kind, that speaks for TAPT."""
+    """Recommends TAPT if there is unlabelled text of the same kind as the task's."""
     if case.evidence.pool is None or not case.evidence.tasks:
         return None
     return Finding("there is unlabelled text of the task's kind (tapt.pool_paths)", (TAPT,))
 
 
 def tasks_are_apart(case: Case) -> Finding | None:
-    """If there are several tasks, each needs a TAPT of its own."""
+    """Advises to run TAPT separately for each task if there are several."""
     names = ", ".join(task.name for task in case.evidence.tasks)
     if len(case.evidence.tasks) < 2:
         return None
-    return Finding(f"there are several tasks ({names}): a model that TAPT made for one is not to be taken for another")
+    return Finding(f"there are several tasks ({names}): do not use the model of one task's TAPT for another task")
 
 
 def cheap_answers_first(case: Case) -> Finding | None:
-    """If general text is measured on, the answers that cost least come before every method against forgetting."""
+    """Advises to try cheap measures before a method against forgetting, if the loss on general text is measured."""
     if not (case.evidence.corpus and case.evidence.general):
         return None
     method = case.config.method.kind
@@ -151,28 +157,26 @@ def cheap_answers_first(case: Case) -> Finding | None:
 
 
 def dapt_forgets(case: Case) -> Finding | None:
-    """If general text is measured and none is replayed, the user should name some to replay."""
+    """Advises to replay general text if the loss on general text is measured and none is replayed."""
     if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replay_paths:
         return None
-    return Finding("general text is to be measured, and none is replayed: name some in mixture.replay_paths")
+    return Finding("the loss on general text is measured, but none is replayed: name some in mixture.replay_paths")
 
 
 def words_are_cut(case: Case) -> Finding | None:
-    """If the tokenizer cuts the corpus's words into more pieces than general ones, more vocabulary may help."""
+    """Advises to extend the vocabulary if words of the corpus take at least 1.2 times the tokens of general words."""
     corpus, general = case.evidence.corpus, case.evidence.general
     if not (corpus and general) or corpus.fertility < PIECES * general.fertility:
         return None
-    pieces = f"{corpus.fertility:.2f} pieces a word in the corpus, {general.fertility:.2f} in general text"
+    pieces = f"{corpus.fertility:.2f} tokens per word in the corpus, {general.fertility:.2f} in general text"
     if corpus.extension is None:
-        return Finding(f"{pieces}: an extended vocabulary is worth a look (dontstop vocabulary analyze)")
-    words = (
-        f"{corpus.extension.tokens:,} of its words as tokens would make the sample {corpus.extension.length_saved:.1%}"
-    )
-    return Finding(f"{pieces}; {words} shorter: see dontstop vocabulary analyze, then extend")
+        return Finding(f"{pieces}: an extended vocabulary may help (dontstop vocabulary analyze)")
+    saving = f"{corpus.extension.tokens:,} new tokens would make the sample {corpus.extension.length_saved:.1%} shorter"
+    return Finding(f"{pieces}; {saving}: run dontstop vocabulary analyze, then extend")
 
 
 def task_is_small(case: Case) -> Finding | None:
-    """If a task has few examples, few seeds are not enough."""
+    """Advises to run at least 10 seeds if a task has fewer than 2,000 train examples."""
     seeds = len(case.config.finetune.seeds)
     small = [f"{task.name} {task.examples:,}" for task in case.evidence.tasks if task.examples < FEW_EXAMPLES]
     if not small or seeds >= ENOUGH_SEEDS:
@@ -181,11 +185,11 @@ def task_is_small(case: Case) -> Finding | None:
 
 
 def texts_leak(case: Case) -> Finding | None:
-    """If test texts stand in train too, the score without them should be reported as well."""
+    """Advises to report the score without leaked examples too, if test texts are also in train."""
     leaks = [f"{task.name} {task.leaked} of {task.test}" for task in case.evidence.tasks if task.leaked]
     if not leaks:
         return None
-    return Finding(f"test texts stand in train too ({', '.join(leaks)}): report the score without them as well")
+    return Finding(f"test texts are also in train ({', '.join(leaks)}): report the score without them too")
 
 
 def _dapts(case: Case) -> tuple[str, ...]:
@@ -197,9 +201,9 @@ def _gap(evidence: Evidence) -> float | None:
 
 
 def _nearness(evidence: Evidence, nearer: bool) -> str:
-    """Names the tasks to which the corpus is nearer than general text, or with `nearer` false the other tasks.
+    """Lists the tasks to which the corpus is nearer than general text, or the other tasks if `nearer` is false.
 
-    The text is empty if these are not most of the tasks.
+    Returns an empty text if the listed tasks are not most of the tasks.
     """
 
     def is_near(task: TaskEvidence) -> bool:

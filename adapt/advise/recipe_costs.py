@@ -1,8 +1,9 @@
-"""What each recipe would cost: tokens, floating point operations, device-hours, price. Proposes a selection to cost.
+"""Estimates the cost of each recipe: tokens, floating-point operations, device-hours, price.
 
-The proposed selection follows Don't Stop Pretraining, tables 8 and 9: 50 documents per training example, and about ten
-passes over them (there 1,100 steps of 256 texts for 25,000 neighbours). A small pool gets fewer passes: together they
-stay below half of one pass over the pool, because otherwise one could train on all of it.
+TAPT on a selection is costed for a proposed selection, which follows Don't Stop Pretraining, tables 8 and 9: 50
+documents per training example, and ten passes over them (the paper takes 1,100 steps of 256 texts for 25,000
+neighbours). From a small pool fewer documents are selected, so that all passes together are at most half of one pass
+over the pool. Otherwise training on the whole pool would cost little more.
 """
 
 import sys
@@ -22,29 +23,29 @@ from adapt.train.schedule import length_of
 
 PER_EXAMPLE, PASSES = 50, 10
 MOST_WORK = 0.5
-"""So much of the work of one pass over the pool do all passes over a selection take."""
+"""All passes over a selection together are at most this share of one pass over the pool."""
 KIND = "classifier"
-"""It takes no model, and two passes over the pool."""
+"""The selection that is proposed if none is configured. It needs no model, and reads the pool twice."""
 
 
 @dataclass(frozen=True)
 class ProposedSelection:
-    """A part of a pool, and how often it is trained on. None stands for what cannot be known."""
+    """The size of a selection from a pool, and the number of passes over it. A size is None if it is not known."""
 
     kind: str
     documents: int | None
     tokens: int | None
     budget: str
-    """The option that sets it, as `select.tokens=1000`; empty where one is configured."""
+    """The option that sets the budget, such as `select.tokens=1000`; empty if a budget is configured."""
     passes: int = PASSES
 
 
 def propose(config: Config, evidence: Evidence) -> ProposedSelection | None:
-    """What to select; None if there is no pool or no task, or the pool has too little.
+    """Proposes a selection; returns None if there is no pool or no task, or if the pool is too small.
 
     Args:
-        config: where `select` has a budget, or a kind other than `random`, that is taken.
-        evidence: what is known of pool and tasks.
+        config: the job's configuration. A configured budget or `select.kind` other than `random` is used.
+        evidence: sizes of the pool and of the tasks.
     """
     select, pool = config.select, evidence.candidates
     if pool is None or not evidence.tasks:
@@ -68,7 +69,7 @@ def propose(config: Config, evidence: Evidence) -> ProposedSelection | None:
 
 
 def _names(kind: object) -> list[str]:
-    """The names of one selection or of a list."""
+    """Returns the names of one selection or of a list of selections."""
     entries = kind if isinstance(kind, list) else [kind]
     return [str(next(iter(entry)) if isinstance(entry, dict) else entry) for entry in entries]
 
@@ -76,14 +77,14 @@ def _names(kind: object) -> list[str]:
 AS_IT_IS, TAPT, SELECTED, DAPT, BOTH = "fine-tuning", "TAPT", "TAPT on a selection", "DAPT", "DAPT+TAPT"
 """The recipes. If there are tasks, each recipe ends with fine-tuning."""
 TAPT_EPOCHS = TAPT_LENGTH["training.epochs"]
-"""Passes over the task's text (Don't Stop Pretraining, section 4; the default of dontstop tapt)."""
+"""Number of passes over the task's text (Don't Stop Pretraining, section 4; the default of dontstop tapt)."""
 
 
 @dataclass(frozen=True)
 class CostAhead:
-    """What a recipe will cost.
+    """The estimated cost of a recipe.
 
-    None stands for what we cannot know: a size, a model's dimensions, or the speed of the devices.
+    A value is None if the size of a text, the dimensions of the model or the speed of the devices is not known.
     """
 
     tokens: int | None
@@ -99,21 +100,21 @@ class Costs:
 
     recipes: dict[str, CostAhead]
     rate_from: str = ""
-    """The source of the device's speed."""
+    """Where the device's speed is from."""
     refusal: str = ""
-    """The message with which training would be refused as it is configured; empty if it would not."""
+    """The error that training with this configuration would raise; empty if it would raise none."""
     whole_pool: CostAhead | None = None
-    """The cost of one pass over the pool of which a part may be selected, without fine-tuning."""
+    """The cost of one pass over the pool from which a part may be selected, without fine-tuning."""
 
     def selection_share(self) -> float | None:
-        """The work of TAPT on a selection as a share of that of one pass over the whole pool."""
+        """Returns the FLOPs of TAPT on a selection as a share of one pass over the whole pool, without fine-tuning."""
         without, own = (self.recipes[name].flops if name in self.recipes else None for name in (AS_IT_IS, SELECTED))
         if without is None or own is None or self.whole_pool is None or not self.whole_pool.flops:
             return None
         return (own - without) / self.whole_pool.flops
 
     def share(self, recipe: str, other: str) -> float | None:
-        """One recipe's work as a share of another's, both without fine-tuning."""
+        """Returns the FLOPs of one recipe as a share of another's, both without fine-tuning."""
         without, own, reference = (
             self.recipes[name].flops if name in self.recipes else 0.0 for name in (AS_IT_IS, recipe, other)
         )
@@ -123,13 +124,13 @@ class Costs:
 
 
 def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, store: Store) -> Costs:
-    """Estimates what the jobs would do as they are configured; fine-tuning ends earlier where patience does.
+    """Estimates the costs of the jobs with this configuration. Early stopping of fine-tuning is not considered.
 
     Args:
-        config: the job's.
-        evidence: says how much text there is.
-        dimensions: of the model, if they are known.
-        store: holds the records of earlier trainings, which say how fast devices are.
+        config: the job's configuration.
+        evidence: the sizes of the texts and tasks.
+        dimensions: the dimensions of the model, if they are known.
+        store: the store with the records of earlier trainings, from which the speed of devices is read.
     """
     made_of: dict[str, list[CostAhead]] = {}
     fine_tuning = [_fine_tuning(config.finetune, evidence.tasks, dimensions)] if evidence.tasks else []
@@ -155,7 +156,7 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
 
 
 def is_limited(training: TrainingConfig) -> bool:
-    """Whether a length is configured. If none is, one pass is costed, and asked for by the command."""
+    """Whether a training length is configured. If not, one pass is costed, and the command sets one pass."""
     return any((training.max_steps, training.max_tokens, training.max_flops, training.epochs))
 
 
@@ -173,9 +174,9 @@ def _sum(parts: Sequence[CostAhead], rate: float | None, price: float | None) ->
 
 
 def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> CostAhead:
-    """The cost of fine-tuning on all tasks with all seeds.
+    """Returns the cost of fine-tuning on all tasks with all seeds.
 
-    The language-model head does not run; a frozen model computes its features once.
+    The language-model head does not run. A frozen model computes the features of each example only once.
     """
     trains = finetune.mode in ("fine_tune", "lora")
     tokens, flops = 0, 0.0
@@ -190,7 +191,7 @@ def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimens
 
 
 def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
-    """The cost of one training on the text of all tasks, and of the pool if there is one."""
+    """Returns the cost of one training on the text of all tasks, and on the pool if there is one."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     pool = 0 if evidence.pool is None else evidence.pool.tokens
     return _training(config, None if pool is None else TAPT_EPOCHS * (tokens + pool), tokens / examples, dimensions)
@@ -199,7 +200,7 @@ def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
 def _selected(
     config: Config, evidence: Evidence, proposed: ProposedSelection, dimensions: ModelSize | None
 ) -> CostAhead:
-    """The cost of one training on the text of all tasks and what is selected. Selecting takes CPUs and is not in it."""
+    """Returns the cost of training on the text of all tasks and the selection, without the selecting (on CPUs)."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     if proposed.tokens is None or proposed.documents is None:
         return _training(config, None, None, dimensions)
@@ -208,7 +209,7 @@ def _selected(
 
 
 def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
-    """The cost of a training over the corpus, as long as configured, or one pass."""
+    """Returns the cost of training on the corpus for the configured length, or one pass if none is configured."""
     training, corpus = config.training, evidence.corpus
     tokens, documents = (corpus.tokens, corpus.documents) if corpus else (None, None)
     if not is_limited(training):

@@ -1,7 +1,7 @@
-"""The rules of advice, and the published figures behind each. The conditions are in `adapt.advise.findings`.
+"""The rules of advice, with the published figures that support them. Their conditions are in `adapt.advise.findings`.
 
-Figures are test scores in points, means over five seeds, of RoBERTa-base in Don't Stop Pretraining (DSP,
-arXiv 2004.10964), unless another source is named.
+Unless another source is named, figures are from Don't Stop Pretraining (DSP, arXiv 2004.10964): test scores of
+RoBERTa-base in points, means over five seeds.
 """
 
 from collections.abc import Callable
@@ -25,22 +25,23 @@ CHECKED: dict[str, Checked] = {
     "task_is_small": "holds",
     "texts_leak": "holds",
 }
-"""What docs/science/index.md says of each rule, on small models. Rules that are not listed were not checked."""
+"""The verdict of our replication with small models on each rule (docs/science/index.md). Other rules were not
+replicated."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of advice: its condition, how much it counts, and where it is from."""
+    """A rule of advice: its condition, its strength, and its source."""
 
     name: str
     strength: Strength
     source: str
-    """The publication that it is from, with its figures."""
+    """The publication that supports the rule, with its figures."""
     judge: Callable[[Case], Finding | None]
 
     @property
     def checked(self) -> Checked:
-        """What our own replication says of it."""
+        """The verdict of our own replication; None if the rule was not replicated."""
         return CHECKED.get(self.name)
 
 
@@ -73,7 +74,7 @@ RULES = (
     Rule(
         "pool_is_too_small",
         "weak",
-        "DSP tables 7 and 8: on RCT-500 TAPT on the whole unlabelled pool (Curated-TAPT) comes to 83.4, DAPT to 82.5",
+        "DSP tables 7 and 8: on RCT-500 TAPT on the whole unlabelled pool (Curated-TAPT) scores 83.4, DAPT 82.5",
         findings.pool_is_too_small,
     ),
     Rule(
@@ -106,8 +107,8 @@ RULES = (
     Rule(
         "both_are_best",
         "moderate",
-        "DSP table 5: DAPT+TAPT has the best mean on 7 of 8 tasks, by .1 to .5 over the next; on HyperPartisan TAPT "
-        "alone has",
+        "DSP table 5: DAPT+TAPT has the best mean on 7 of 8 tasks, .1 to .5 above the next; on HyperPartisan TAPT has "
+        "the best mean",
         findings.both_are_best,
     ),
     Rule(
@@ -127,14 +128,14 @@ RULES = (
     Rule(
         "tasks_are_apart",
         "strong",
-        "DSP table 6: TAPT on another task of the same domain loses .2 to 8.2 against one's own",
+        "DSP table 6: TAPT on another task of the same domain scores .2 to 8.2 below TAPT on the task itself",
         findings.tasks_are_apart,
     ),
     Rule(
         "cheap_answers_first",
         "moderate",
-        "LM-Cocktail, arXiv 2311.13534: of an encoder fine-tuned from 71.8 to 76.0 on its task, and from 49.8 to 48.5 "
-        "on others, interpolation with the base keeps 74.8 and 50.0; replay: arXiv 2403.08763",
+        "LM-Cocktail, arXiv 2311.13534: fine-tuning an encoder changes its score on its task from 71.8 to 76.0 and on "
+        "others from 49.8 to 48.5; interpolation with the base has 74.8 and 50.0; replay: arXiv 2403.08763",
         findings.cheap_answers_first,
     ),
     Rule(
@@ -159,8 +160,8 @@ RULES = (
     Rule(
         "texts_leak",
         "strong",
-        "Elangovan et al., arXiv 2102.01818: overlap of train and test inflates results; as it came to us, ACL-ARC "
-        "has 52 of 139 test texts in train",
+        "Elangovan et al., arXiv 2102.01818: overlap of train and test inflates results; in the published ACL-ARC, "
+        "52 of 139 test texts are also in train",
         findings.texts_leak,
     ),
 )

@@ -14,16 +14,16 @@ from adapt.model.model_card import front_matter, settings, table
 from adapt.runner.files import file_aside, write_atomically
 
 BESIDE = ("generation_config.json", *TEMPLATES)
-"""Files that a model may have and that determine nothing of what it computes."""
+"""Optional files of a model that do not affect its outputs."""
 
 
 def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrained | None = None) -> None:
-    """Makes folders with weights Hugging Face folders.
+    """Adds settings, tokenizer and model card to folders with weights, so that Hugging Face libraries can load them.
 
     Args:
-        model: the one whose files they get.
-        facts: what the card of each folder says.
-        speaker: the one whose chat template and settings of generation they get; None for the same.
+        model: the model whose settings and tokenizer are copied.
+        facts: the content of the model card of each folder.
+        speaker: the model whose chat template and generation settings are copied; None for `model`.
     """
     for folder, card in facts.items():
         for file in _files(model):
@@ -47,7 +47,7 @@ def _beside(model: Pretrained) -> Iterator[Path]:
 
 
 def _copy_beside(speaker: Pretrained, folder: Path) -> None:
-    """Copies what lies beside a model; a template in the settings of its tokenizer becomes a file."""
+    """Copies chat template and generation settings. A template in tokenizer_config.json becomes a file."""
     settings = speaker.tokenizer / TOKENIZER_CONFIG
     template = read_json(settings).get("chat_template") if settings.is_file() else None
     if isinstance(template, str):
@@ -71,7 +71,7 @@ CARD = """\
 
 # {name}
 
-Made of {base_model} and {models} without training: `{kind}`, share {share:g}.
+Merged from {base_model} and {models} without training: `{kind}`, share {share:g}.
 
 ## How it was made
 
@@ -88,7 +88,7 @@ Made of {base_model} and {models} without training: `{kind}`, share {share:g}.
 ```python
 from transformers import {auto_class}, AutoTokenizer
 
-folder = "."  # the folder of this file
+folder = "."  # the folder that contains this file
 model = {auto_class}.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```
@@ -99,22 +99,22 @@ It has not been measured. Weights were merged in fp32 and are stored in the type
 
 @dataclass(frozen=True)
 class MergeFacts:
-    """What the card of a merged model says."""
+    """The content of the model card of a merged model."""
 
     name: str
     base_model: str
     kind: str
     rule: str
-    """The formula, in words."""
+    """What the way of merging computes, in words."""
     share: float
     settings: Mapping[str, Any]
     sources: Sequence[tuple[str, str, str, str]]
-    """The base and each model: role, what the configuration calls it, digest or key, and weight."""
+    """For the base and each model: role, name in the configuration, digest or key, and weight."""
     causal: bool
 
 
 def merge_card(facts: MergeFacts) -> str:
-    """Writes the card: Markdown with a YAML head, as `adapt.evaluate.export_card.model_card`."""
+    """Returns the model card: Markdown with a YAML head, like `adapt.evaluate.export_card.model_card`."""
     number = len(facts.sources) - 1
     return CARD.format(
         front=front_matter(facts.base_model, "text-generation" if facts.causal else "fill-mask"),

@@ -1,7 +1,7 @@
-"""Checks that models can be merged: the same architecture as the base, and the tokens of the base.
+"""Checks that models can be merged: they need the architecture and the tokens of the base.
 
-Architectures are compared by their settings, before any weight is read. Some models may extend the tokens of the base.
-This module imports neither torch nor transformers, so that a job can refuse models at once.
+Architectures are compared by the settings in config.json, before any weight is read. Some models may have additional
+tokens. This module imports neither torch nor transformers, so that a job can refuse models without delay.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from adapt.model.size import ALIASES, first_setting
 from adapt.support.errors import ModelError
 
 FIX_TOKENS = (
-    "merge models that were trained from one base, model.path; some may have more tokens than it, all of them the same"
-    " ones, with ids after the base's"
+    "merge models that were trained from one base, model.path; models may have tokens that it lacks if these are the"
+    " same in all of them and have ids after those of the base"
 )
 SHOWN = 40
 
 
 @dataclass(frozen=True)
 class NewTokens:
-    """Tokens that models have and their base has not."""
+    """Tokens that some models have and their base lacks."""
 
     first: int
-    """The lowest id that a new one may have: the base's are all below. Rows of the base from here on only fill up."""
+    """Lowest possible id of a new token, above all ids of the base. Rows of the base from this id on are padding."""
     number: int
-    """How many there are."""
+    """Number of new tokens."""
     extended: tuple[int, ...]
-    """The places of the models that have them; the others have the tokens of the base."""
+    """Indices of the models that have the new tokens. The other models have the tokens of the base."""
 
 
 def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
-    """Compares the ids of all tokens; how a tokenizer fills a chat template does not matter.
+    """Compares the ids of all tokens of the models with those of the base. Chat templates are not compared.
 
     Args:
-        base: what the others were trained from.
-        models: those that are merged with it.
+        base: the model from which the others were trained.
+        models: the models that are merged with the base.
 
     Returns:
-        None if all have the tokens of the base.
+        The new tokens; None if all models have the tokens of the base.
 
     Raises:
-        ModelError: a token of the base is absent or has another id; new ones are not behind those of the base, or are
-            not the same in all models that have any; or a model with the tokens of the base has more rows.
+        ModelError: a token of the base is absent or has another id; ids of new tokens are not above all ids of the
+            base; two models have different new tokens; or a model has the tokens of the base and another number of
+            rows.
     """
     if all(model == base for model in models):
         return None
@@ -56,12 +57,12 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
     theirs = [ours if model == base else vocabulary_of(model) for model in models]
     for model, ids in zip(models, theirs, strict=True):
         old = {token: number for token, number in ids.items() if token in ours or number < first}
-        _refuse_differing(base, model, ours, old)  # no other token may have an id of the base either
-    extended = tuple(place for place, ids in enumerate(theirs) if len(ids) > len(ours))
-    for place in extended:
-        _refuse_differing(models[extended[0]], models[place], theirs[extended[0]], theirs[place])
-    for place, model in enumerate(models):
-        if place not in extended and _rows(model) != _rows(base):
+        _refuse_differing(base, model, ours, old)  # a new token may not have an id of the base either
+    extended = tuple(index for index, ids in enumerate(theirs) if len(ids) > len(ours))
+    for index in extended:
+        _refuse_differing(models[extended[0]], models[index], theirs[extended[0]], theirs[index])
+    for index, model in enumerate(models):
+        if index not in extended and _rows(model) != _rows(base):
             raise ModelError(
                 f"{model.model} cannot be merged with {base.model}: vocabulary size is {_rows(model)} in its"
                 f" config.json, and {_rows(base)} in the base's, though both have the same tokens",
@@ -88,10 +89,10 @@ def _rows(pretrained: Pretrained) -> int | None:
 
 
 def vocabulary_of(pretrained: Pretrained) -> dict[str, int]:
-    """The ids by token, from tokenizer.json where there is one.
+    """Returns the id of each token, from tokenizer.json if there is one, else from the loaded tokenizer.
 
     Raises:
-        ModelError: the file is broken.
+        ModelError: tokenizer.json is broken, or the tokenizer cannot be loaded.
     """
     file = pretrained.tokenizer / "tokenizer.json"
     if not file.is_file():
@@ -101,7 +102,7 @@ def vocabulary_of(pretrained: Pretrained) -> dict[str, int]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         known = content["model"]["vocab"]
-        ids = known if isinstance(known, dict) else {piece: place for place, (piece, _) in enumerate(known)}
+        ids = known if isinstance(known, dict) else {piece: index for index, (piece, _) in enumerate(known)}
         return {**ids, **{added["content"]: added["id"] for added in content.get("added_tokens") or []}}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{file} cannot be read: {error}", "copy or download the model again") from error
@@ -115,18 +116,19 @@ DECIDING = {
     "types of segments": ("type_vocab_size",),
     **{name: keys for name, keys in ALIASES.items() if name not in ("attention_dropout", "positions")},
 }
-"""What decides the shapes of weights and what is computed with them, and how config.json calls it. Tokens are compared
-in `adapt.merge.compatibility`."""
+"""Settings that determine the shapes of weights and the computation, with their names in config.json. The number of
+tokens is not one of them: `new_tokens` compares tokens."""
 
 
 def check_architectures(base: Path, model: Path) -> None:
-    """Compares the settings of two models.
+    """Compares the settings of a base and a model that determine the architecture.
 
     Raises:
-        ModelError: names the first that differs; or one has additions, which no merge knows.
+        ModelError: a setting differs (the message names the first one), or a folder has additions such as bottlenecks,
+            which cannot be merged.
     """
-    for each in (base, model):
-        refuse_additions(each, "merged")
+    for folder in (base, model):
+        refuse_additions(folder, "merged")
     ours, theirs = read_json(base / CONFIG), read_json(model / CONFIG)
     for what, keys in DECIDING.items():
         one, other = first_setting(ours, keys), first_setting(theirs, keys)

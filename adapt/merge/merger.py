@@ -1,14 +1,15 @@
-"""The interface of a way of merging, and the two ways that average: `average` and `interpolate`.
+"""The interface of a way of merging, and the two ways that compute averages: `average` and `interpolate`.
 
-A merger gives for each tensor a route that starts at the base's weights; shares are points on this route.
+For each tensor a merger returns a route: a function that maps a share to merged weights. For most ways, share 0 gives
+the weights of the base.
 
-`average` averages models, such as the checkpoints of a window. Its weights correspond to a decay of the learning rate.
-Between checkpoints theta_0, ..., theta_n are the updates g_1, ..., g_n. The average sum_j c_j theta_j equals theta_0 +
-sum_i w_i g_i with w_i = c_i + ... + c_n. A run whose updates had decayed by w_i, and had been the same otherwise, would
-have ended there (WSM, arXiv 2507.17634). So a decay w gives c_j = w_j - w_(j+1), with w_0 = 1 and w_(n+1) = 0. The
-plain mean is the linear decay.
+`average` averages models, such as the last checkpoints of a run. Its weights correspond to a decay of the learning
+rate. Let g_1, ..., g_n be the updates between checkpoints theta_0, ..., theta_n. The average sum_j c_j theta_j equals
+theta_0 + sum_i w_i g_i with w_i = c_i + ... + c_n. This is where a run with the same updates, each scaled by w_i, would
+have ended (WSM, arXiv 2507.17634). So a decay w gives c_j = w_j - w_(j+1), with w_0 = 1 and w_(n+1) = 0. The plain mean
+corresponds to the linear decay.
 
-`interpolate` goes from the base to one model (WiSE-FT, arXiv 2109.01903; LM-Cocktail, arXiv 2311.13534).
+`interpolate` takes a point between the base and one model (WiSE-FT, arXiv 2109.01903; LM-Cocktail, arXiv 2311.13534).
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ if TYPE_CHECKING:
 
 
 Route = Callable[[float], "Tensor"]
-"""The weights at a share."""
+"""Maps a share to the merged weights of one tensor."""
 Pass = Callable[[], "Iterator[tuple[Tensor, list[Tensor]]]"]
-"""A pass over all floating-point tensors: the base's, and those of the models, in fp32."""
+"""Iterates over all floating-point tensors: yields the base's tensor and the same tensor of each model, in fp32."""
 
 
 @dataclass(frozen=True)
 class Merging:
-    """What is made of a base and some models."""
+    """The options of a merge."""
 
     kind: str
     shares: tuple[float, ...]
-    """Places on the way from the base: a model for each."""
+    """How far to go from the base (0) to the merged weights (1). One model is written per share."""
     weights: tuple[float, ...]
-    """One for each model; empty where the kind has none."""
+    """One weight per model; empty if the kind has no weights."""
     density: float | None
-    """Share of a model's differences from the base that is kept; None where the kind keeps all."""
+    """Share of a model's differences from the base that is used; None if the kind uses all differences."""
     seed: int
 
 
@@ -48,48 +49,48 @@ class Merger(ABC):
     """A way of merging. All arithmetic is in fp32."""
 
     shares: ClassVar[tuple[float, ...]] = (1.0,)
-    """Those that are taken where none are configured."""
+    """Default of `merge.shares`."""
     density: ClassVar[float | None] = None
-    """The same of the density; None if this way has none."""
+    """Default of `merge.density`; None if this way of merging has no density."""
     models: ClassVar[tuple[int, int | None]] = (1, None)
-    """The fewest and the most models that it takes."""
+    """The smallest and the largest number of models that can be merged; None for no limit."""
     is_weighted: ClassVar[bool] = False
     """Whether the models have weights."""
     can_subtract: ClassVar[bool] = False
     """Whether a weight may be negative."""
     is_random: ClassVar[bool] = False
-    """Whether the seed matters."""
+    """Whether the result depends on the seed."""
     dressed_as: ClassVar[int | None] = None
-    """The place of the model whose config.json, tokenizer and chat template the result has; None for the base's."""
+    """Index of the model whose config.json, tokenizer and chat template are copied to the result; None for the base."""
 
     def __init__(self, merging: Merging) -> None:
         self.merging = merging
 
     def look(self, tensors: Pass) -> None:  # noqa: B027 (most ways need not)
-        """Looks at all weights before the first is merged.
+        """Collects statistics of all weights before the first tensor is merged. By default it does nothing.
 
         Args:
-            tensors: may be called several times.
+            tensors: starts a pass over all tensors. It may be called several times.
         """
 
     @abstractmethod
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """The route of one tensor.
+        """Returns the route of one tensor.
 
         Args:
-            name: the tensor's; of tied ones, that of the first.
-            base: fp32, any shape.
-            models: the same tensor of each model, in their order; fp32, of the same shape.
+            name: name of the tensor. Tied tensors have the name of the first of them.
+            base: the tensor of the base, fp32, any shape.
+            models: the tensor of each model, in the order of `merge.models`; fp32, same shape as `base`.
         """
 
 
 def towards(base: Tensor, target: Tensor) -> Route:
-    """The straight line to a target: exactly the base at share 0, exactly the target at 1."""
+    """Returns the route (1 - share) base + share target. It is exact at shares 0 and 1."""
     return lambda share: base.lerp(target, share)
 
 
 def along(base: Tensor, direction: Tensor) -> Route:
-    """The base and a multiple of a direction."""
+    """Returns the route base + share direction."""
     return lambda share: base.add(direction, alpha=share)
 
 
@@ -98,22 +99,27 @@ DECAYS: dict[str, Callable[[float], float]] = {
     "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
     "sqrt": lambda x: 1 - math.sqrt(x),
 }
-"""What is left of the learning rate after a share x of the decay."""
+"""The learning rate after a share x of the decay, as a fraction of the learning rate before the decay."""
 
 
 def decay_weights(decay: str, models: int) -> tuple[float, ...]:
-    """The weights of some models, the oldest first and at equal distances, that stand for a decay. Their sum is 1."""
-    left = [DECAYS[decay](place / models) for place in range(models)] + [0.0]
+    """Returns the weights of an average that correspond to a decay of the learning rate. Their sum is 1.
+
+    Args:
+        decay: a name in `DECAYS`.
+        models: number of models: checkpoints at equal distances, the oldest first.
+    """
+    left = [DECAYS[decay](index / models) for index in range(models)] + [0.0]
     return tuple(now - then for now, then in pairwise(left))
 
 
 class Average(Merger):
-    """Averages models with weights c: sum_j c_j theta_j / sum_j c_j. A share below 1 goes only part of the way."""
+    """Averages models with weights c: sum_j c_j theta_j / sum_j c_j. Shares below 1 lie between base and average."""
 
     is_weighted = True
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """The line to the average."""
+        """Returns the line from the base to the average of the models."""
         weights = self.merging.weights
         total = sum(weights)
         average = models[0] * (weights[0] / total)
@@ -129,5 +135,5 @@ class Interpolate(Merger):
     models = (1, 1)
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """The straight line between the two."""
+        """Returns the line from the base to the model."""
         return towards(base, models[0])

@@ -1,4 +1,4 @@
-"""Merges models: every tensor of the base is read with those of the models, merged in fp32, and written in its type."""
+"""Merges models one tensor at a time: reads it from all models, merges in fp32, and writes it in the base's type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from adapt.model.locate import INDEX
 from adapt.model.safeguards import check_finite
 
 TOO_LARGE = "go less far (merge.shares, merge.weights), or store the base in fp32, which holds larger numbers than fp16"
-"""What to do where finite weights add up to more than the type of the base can hold."""
+"""How to fix merged weights that exceed the largest number of the base's type."""
 
 
 def merge_models(
@@ -39,25 +39,25 @@ def merge_models(
     trust_remote_code: bool = False,
     tokens: NewTokens | None = None,
 ) -> int:
-    """Writes the weights of the merged models, into files that are named and ordered as those of the base.
+    """Writes the weights of the merged models. Names and order of files and tensors are those of the base.
 
-    Integers and booleans stay as the base has them, and so do parts that the models lack since no language model has
-    them (a pooler).
+    Integers and booleans are copied from the base, as are parts that only the base has and no language model needs
+    (a pooler).
 
     Args:
-        merging: what is made.
-        base: its folder.
-        models: each with its folder, which messages name, and its weights.
-        targets: a folder for each share.
-        trust_remote_code: run code that comes with the base, where names or tokens differ.
-        tokens: those that models have and the base has not. Their rows are as `adapt.merge.tensor_matching` says.
+        merging: the options of the merge.
+        base: folder of the base.
+        models: folder (for messages) and weights of each model.
+        targets: target folder of each share.
+        trust_remote_code: whether code that comes with the base may run. It is needed if names or tokens differ.
+        tokens: tokens that some models have and the base lacks. `adapt.merge.tensor_matching` explains their rows.
 
     Returns:
-        How many tensors were merged.
+        The number of tensors that were merged.
 
     Raises:
-        ModelError: the tensors of a model are not those of the base (nothing was written then), or a tensor, read or
-            merged, has values that are not finite.
+        ModelError: the tensors of a model do not match those of the base (then nothing was written), or a tensor that
+            was read or merged has values that are not finite.
     """
     merger, names = MERGERS.load(merging.kind)(merging), Names(base, trust_remote_code)
     rows = NewRows(tokens, names) if tokens else None
@@ -82,22 +82,22 @@ def merge_models(
 
 @dataclass(frozen=True)
 class _Sources:
-    """A base and models, each with the name that it has for a tensor of the base."""
+    """The weights of the base and of the models, with the names of the base's tensors in each model."""
 
     base: StoredWeights
     models: Sequence[Weights]
     pairs: Sequence[Mapping[str, str]]
     rows: NewRows | None
     folders: Sequence[str]
-    """What messages call them, the base first."""
+    """Folders of base and models, the base first, for messages."""
     checked: set[str] = field(default_factory=set)
-    """The tensors whose values were seen to be finite: some kinds of merging read them twice."""
+    """Names of tensors that were already checked to be finite. Some kinds of merging read tensors twice."""
 
     def read(self, name: str) -> tuple[Tensor, list[Tensor]]:
-        """A tensor of the base, and that of each model, in fp32.
+        """Returns a tensor of the base and the matching tensor of each model, in fp32.
 
         Raises:
-            ModelError: one has values that are not finite.
+            ModelError: a tensor has values that are not finite.
         """
         base = self.base.read(name).float()
         models = [weights.read(pair[name]).float() for weights, pair in zip(self.models, self.pairs, strict=True)]
@@ -124,13 +124,13 @@ def _write_file(
             share: stack.enter_context(formed_like(file, folder / file.name, own)) for share, folder in targets.items()
         }
         for name in own:
-            kept = sources.base.read(name)
-            base, models = sources.read(name) if name in chosen else (kept, [])
+            original = sources.base.read(name)
+            base, models = sources.read(name) if name in chosen else (original, [])
             route = merger.route(names.first(name) if merger.is_random else name, base, models) if models else None
             if not route:
-                check_finite(kept, name, sources.folders[0])
+                check_finite(original, name, sources.folders[0])
             for share, written in opened.items():
-                merged = route(share).to(kept.dtype) if route else kept
+                merged = route(share).to(original.dtype) if route else original
                 if route:
                     check_finite(merged, name, f"the merged model at share {share:g}", TOO_LARGE)
                 write_tensor(written, merged)

@@ -1,4 +1,4 @@
-"""The ways of merging, by the name that `merge.kind` calls them by, and what a configuration asks of them."""
+"""The ways of merging by their names in `merge.kind`, and the options of a merge from a configuration."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MERGERS: Kinds[type[Merger]] = Kinds(
         "residual": "adapt.merge.task_vectors:Residual",
     },
 )
-"""The ways of merging. The name of a further one must also be in `adapt.config.MergeConfig`."""
+"""The ways of merging. To add one, also add its name to `adapt.config.MergeConfig`."""
 
 
 def merging_of(config: Config, models: int) -> Merging:
-    """What a configuration asks for, with the defaults of its kind.
+    """Returns the options of a merge: those of the configuration, else the defaults of the kind.
 
     Args:
-        config: of the job.
-        models: how many there are.
+        config: the job's configuration.
+        models: number of models that are merged.
 
     Raises:
-        ConfigError: a field does not suit the kind or the number of models, or is out of its range.
+        ConfigError: a field does not fit the kind or the number of models, or is out of its range.
     """
     section, kind = config.merge, MERGERS.load(config.merge.kind)
     fewest, most = kind.models
@@ -56,10 +56,10 @@ def _shares(section: MergeConfig, kind: type[Merger]) -> tuple[float, ...]:
     shares = tuple(kind.shares if section.shares is None else map(float, section.shares))
     folders = [f"{share:g}" for share in shares]
     if not shares or len(set(folders)) < len(shares):
-        raise ConfigError(f"merge.shares is {list(shares)}: empty, or with a share twice", "give different shares")
+        raise ConfigError(f"merge.shares is {list(shares)}: empty, or a share is repeated", "give different shares")
     for share in shares:
         if not math.isfinite(share):
-            raise ConfigError(f"merge.shares: {share} is no share", "use numbers from 0 to 1")
+            raise ConfigError(f"merge.shares: {share} is not a finite number", "use numbers from 0 to 1")
         if not (0 <= share <= 1 or section.extrapolate):
             raise ConfigError(
                 f"merge.shares: {share:g} is not between 0 (the base) and 1",
@@ -102,7 +102,9 @@ def _check_weights(weights: Sequence[float], kind: str, can_subtract: bool, mode
 def _density(section: MergeConfig, kind: type[Merger]) -> float | None:
     if kind.density is None:
         if section.density is not None:
-            raise ConfigError(f"merge.density is set, but merge.kind {section.kind} keeps all", "leave it out")
+            raise ConfigError(
+                f"merge.density is set, but merge.kind {section.kind} uses all differences", "leave it out"
+            )
         return None
     if section.density == 0:
         raise ConfigError("merge.density is 0, which keeps nothing", "choose a share above 0, such as 0.2")

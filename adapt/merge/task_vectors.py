@@ -1,4 +1,4 @@
-"""Merging with task vectors, the differences that training made to a base: `task_arithmetic`, `residual`, `dare`.
+"""Merges with task vectors (trained weights minus base weights): `task_arithmetic`, `residual`, `dare`.
 
 - `task_arithmetic` adds up the task vectors (Ilharco et al., arXiv 2212.04089).
 - `residual` adds the task vector of an instruct model to an adapted base (arXiv 2410.10739).
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class TaskArithmetic(Merger):
-    """Adds the weighted changes of models to the base: theta_0 + a sum_i w_i (theta_i - theta_0).
+    """Adds a weighted sum of task vectors to the base: theta_0 + a sum_i w_i (theta_i - theta_0).
 
-    A negative weight removes what its model learnt.
+    A negative weight removes what the model learnt.
     """
 
     shares = (0.4,)
@@ -30,16 +30,16 @@ class TaskArithmetic(Merger):
     can_subtract = True
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """Along the sum of what was learnt."""
+        """Returns the route from the base along the weighted sum of the task vectors."""
         return along(base, weighted_sum([model - base for model in models], self.merging.weights))
 
 
 def weighted_sum(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """sum_i w_i tau_i, in the order of the models.
+    """Returns sum_i w_i tau_i, added up in the order of the models.
 
     Args:
-        learnt: differences from the base, of one shape; the first is overwritten.
-        weights: one each.
+        learnt: the task vectors tau_i, all of one shape; the first is overwritten.
+        weights: the weights w_i.
     """
     total = learnt[0].mul_(weights[0])
     for weight, one in zip(weights[1:], learnt[1:], strict=True):
@@ -48,7 +48,7 @@ def weighted_sum(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 class Residual(Merger):
-    """Gives an adapted model the instruction tuning of the same base: theta_adapted + a (theta_instruct - theta_0).
+    """Adds the instruction tuning of a base to an adapted model: theta_adapted + a (theta_instruct - theta_0).
 
     `merge.models` lists the adapted model, then the instruct model.
     """
@@ -57,22 +57,22 @@ class Residual(Merger):
     dressed_as = 1
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """From the adapted model along what instructions taught."""
+        """Returns the route from the adapted model along the task vector of the instruct model."""
         adapted, instruct = models
         return along(adapted, instruct - base)
 
 
 RANGE = 2**32
-"""Random numbers are whole ones below it."""
+"""Random numbers are integers from 0 to RANGE - 1."""
 
 
 class Dare(Merger):
-    """Adds random parts of the models' changes, scaled up to keep their expectation (DARE, arXiv 2311.03099).
+    """Adds random elements of the task vectors, scaled up to keep the expectation (DARE, arXiv 2311.03099).
 
-    It computes theta_0 + a sum_i w_i b_i (theta_i - theta_0) / density, where b_i is 1 with probability `density`.
-
-    So the expectation is task arithmetic's. What is dropped depends on the seed, the place of the model in the list,
-    and the name of the tensor, and not on the order of tensors or on threads. Tied tensors stay equal.
+    It computes theta_0 + a sum_i w_i b_i (theta_i - theta_0) / density, where each element of b_i is 1 with probability
+    `density`, else 0. So the expectation is the result of `task_arithmetic`. The elements are drawn from the seed, the
+    index of the model in the list, and the name of the tensor, so they do not depend on the order of tensors or on
+    threads. Tied tensors stay equal.
     """
 
     shares = (0.4,)
@@ -82,7 +82,7 @@ class Dare(Merger):
     is_random = True
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """Along the sum of what was kept."""
+        """Returns the route from the base along the weighted sum of the drawn elements."""
         density = self.merging.density or 1.0
         learnt = [
             (model - base).mul_(kept(f"{self.merging.seed} {number} {name}", base, density)).div_(density)
@@ -92,9 +92,10 @@ class Dare(Merger):
 
 
 def kept(address: str, like: Tensor, density: float) -> Tensor:
-    """1 for each element that stays, else 0: a function of the address and of the element's place.
+    """Draws for each element whether it is used, with probability `density`.
 
-    The numbers are Philox's own, which no version of numpy changes.
+    The result depends only on the address and the index of the element. It uses the raw output of Philox, which is the
+    same in all versions of numpy.
     """
     import torch
 

@@ -1,6 +1,6 @@
 """Reads and writes the weights of a checkpoint in safetensors, one tensor at a time.
 
-New files have the same form as a given safetensors file.
+A new file has the same tensors, in the same order and types, as an existing safetensors file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from adapt.runner.files import file_aside, link_or_copy, write_atomically
 from adapt.support.errors import ModelError
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
-"""Types of weights that are merged."""
+"""Types of tensors that are merged."""
 WHOLE = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}
-"""Types that are kept as the base has them."""
+"""Types of tensors that are copied from the base."""
 
 
 class Weights(Protocol):
-    """The tensors of a model, by their names."""
+    """The tensors of a model by name, in a file or in memory."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shape of each."""
+        """The shape of each tensor."""
 
     def read(self, name: str) -> Tensor:
-        """One of them, on the CPU, in the type that it is stored in."""
+        """Returns a tensor on the CPU, in the type in which it is stored."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StoredWeights:
     """The tensors of a model folder."""
 
     headers: Mapping[Path, Mapping[str, Mapping[str, Any]]]
-    """For each file its tensors, as they follow each other, with type and shape."""
+    """For each file, its tensors in the order of the file, with type and shape."""
     _opened: Mapping[str, Any]
 
     @property
@@ -54,17 +54,17 @@ class StoredWeights:
         return {name: tuple(form["shape"]) for header in self.headers.values() for name, form in header.items()}
 
     def read(self, name: str) -> Tensor:
-        """One tensor; it is read from disk as it is used."""
+        """Returns one tensor. Its memory is mapped, so its values are read from disk when they are used."""
         tensor: Tensor = self._opened[name].get_tensor(name)
         return tensor
 
 
 @contextmanager
 def stored_weights(folder: Path) -> Iterator[StoredWeights]:
-    """Opens the weights of a model folder.
+    """Opens the weights of a model folder, and closes them at the end of the block.
 
     Raises:
-        ModelError: a file is broken, or a type is one that cannot be merged.
+        ModelError: a file is broken, or a tensor has a type that cannot be merged.
     """
     headers: dict[Path, dict[str, Any]] = {}
     opened: dict[str, Any] = {}
@@ -92,12 +92,14 @@ ALIGNED = 8
 
 @contextmanager
 def formed_like(source: Path, target: Path, shapes: Shapes) -> Iterator[BinaryIO]:
-    """A file that is written aside and has the header of another: the same names, types, and order.
+    """Creates a safetensors file with the tensor names, types and order of another file, and writes its header.
+
+    The file is written under a temporary name, and renamed when the block ends.
 
     Args:
-        source: a safetensors file.
-        target: the new one; its tensors are to be written in the order in which they lie in the source.
-        shapes: of its tensors. Where all are those of the source, the header is the same to the byte.
+        source: an existing safetensors file.
+        target: the new file. The caller writes its tensors in the order of the source.
+        shapes: shapes of the new file's tensors. If they equal those of the source, the header is identical.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -110,26 +112,26 @@ def formed_like(source: Path, target: Path, shapes: Shapes) -> Iterator[BinaryIO
 
 
 def _reshaped(header: bytes, shapes: Shapes) -> bytes:
-    """A header with other shapes, and the places that follow from them."""
+    """Returns a header with new shapes and the byte offsets that follow from them."""
     content = json.loads(header)
     forms = sorted((form["data_offsets"][0], name, form) for name, form in content.items() if name != METADATA)
     if all(tuple(form["shape"]) == shapes[name] for _, name, form in forms):
         return header
-    place = 0
+    offset = 0
     for _, name, form in forms:
         size = size_of(form, shapes[name])
-        form |= {"shape": shapes[name], "data_offsets": (place, place + size)}
-        place += size
+        form |= {"shape": shapes[name], "data_offsets": (offset, offset + size)}
+        offset += size
     written = json.dumps(content, separators=(",", ":")).encode()
     return written + b" " * (-len(written) % ALIGNED)
 
 
 def size_of(form: Mapping[str, Any], shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor of another shape in the same type.
+    """Returns the size in bytes that a stored tensor would have with another shape.
 
     Args:
-        form: what a header says of the tensor that is there.
-        shape: the other one.
+        form: the tensor's entry in the header.
+        shape: the other shape.
     """
     begin, end = form["data_offsets"]
     elements = prod(form["shape"])
@@ -137,12 +139,12 @@ def size_of(form: Mapping[str, Any], shape: tuple[int, ...]) -> int:
 
 
 def write_index(source: Path, target: Path, grown: int) -> None:
-    """Writes the index of a model in several files.
+    """Writes the index file of a merged model that has several weight files.
 
     Args:
-        source: the base's.
-        target: the new one.
-        grown: bytes that the new model has more.
+        source: the index file of the base.
+        target: the new index file.
+        grown: size of the merged model minus size of the base, in bytes.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -157,6 +159,6 @@ def write_index(source: Path, target: Path, grown: int) -> None:
 
 
 def write_tensor(file: BinaryIO, tensor: Tensor) -> None:
-    """The numbers of a tensor, as safetensors has them: little end first, without gaps."""
+    """Writes the values of a tensor in the format of safetensors: little-endian, without gaps."""
     numbers: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
     file.write(memoryview(numbers))

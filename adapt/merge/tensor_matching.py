@@ -1,12 +1,13 @@
 """Matches the tensors of checkpoints whose names or numbers of rows differ.
 
 Checkpoints of one architecture may differ in the names of tensors (`LayerNorm.gamma` or `LayerNorm.weight`), in the
-prefix of names (`bert.`), in which of several tied tensors they hold, and in parts that no language model has (a
-pooler). transformers knows all that.
+prefix of names (`bert.`), in which of several tied tensors they store, and in parts that no language model has (a
+pooler). The model class of transformers, instantiated without weights, tells which names are equivalent.
 
-Models may have rows of tokens that the base does not have. A row that a model lacks is taken from the base. A row that
-the base lacks is the mean of the models that have it. So every way of merging treats these rows like all others, and a
-row that one model has, or that all models have in common, comes out unchanged whatever the share is.
+Some models may have embedding rows of tokens that the base lacks. Before merging, a missing row of a model is taken
+from the base, and a missing row of the base is the mean of the models that have it. So every way of merging treats
+these rows like all others. A row that only one model has, or that is equal in all models that have it, is unchanged at
+every share.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from adapt.model.tokenizer import load_config
 from adapt.support.errors import ModelError
 
 OLD = {"gamma": "weight", "beta": "bias"}
-"""What the last part of a name was once called."""
+"""Old names of the parameters of layer norms, and their present names."""
 Shapes = Mapping[str, tuple[int, ...]]
+"""The shape of each tensor, by its name."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names of an architecture's tensors.
+    """The names of the tensors of an architecture.
 
     Args:
-        folder: of a model.
-        trust_remote_code: run code that comes with it.
+        folder: folder of a model.
+        trust_remote_code: whether code that comes with the model may run.
     """
 
     folder: Path
@@ -45,26 +47,26 @@ class Names:
 
     @cached_property
     def _model(self) -> Any:
-        """Without numbers: only names and ties are wanted."""
+        """The model without weights, because only names and ties are needed."""
         config = load_config(self.folder, self.trust_remote_code)
         with quiet(), torch.device("meta"):
             return model_class(config).from_config(config, trust_remote_code=self.trust_remote_code)
 
     @cached_property
     def of_language_model(self) -> set[str]:
-        """The names that a language model has; of tied tensors the first."""
+        """The names of the language model's tensors. Tied tensors are represented by the first of them."""
         return {self.first(name) for name in self._model.state_dict()}
 
     @cached_property
     def by_token(self) -> set[str]:
-        """The tensors that have a row for each token: embeddings, head, and its biases; of tied ones the first."""
+        """The names of tensors with one row per token: embeddings, head and head bias. Of tied tensors, the first."""
         layers = (self._model.get_input_embeddings(), self._model.get_output_embeddings())
         parts = {id(part) for layer in layers if layer is not None for part in layer.parameters()}
         named = self._model.named_parameters(remove_duplicate=False)
         return {self.first(name) for name, part in named if id(part) in parts}
 
     def first(self, name: str) -> str:
-        """The name by which the architecture knows a tensor; of tied ones that of the first."""
+        """Returns the present name of a tensor with its full prefix. For a tied tensor, the name of the first one."""
         stem, dot, last = name.rpartition(".")
         name = f"{stem}{dot}{OLD.get(last, last) if 'norm' in stem.lower() else last}"
         known, prefix = self._known, f"{self._model.base_model_prefix}."
@@ -80,23 +82,23 @@ class Names:
 
 
 def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
-    """For each tensor of a base the name that a model has for it. Parts beside the language model may be missing.
+    """Returns the model's name of each tensor of the base. Parts that no language model has may be missing.
 
     Args:
         base: the tensors of the base.
-        model: those of the model.
-        names: of the base's architecture.
-        folder: of the model, for messages.
+        model: the tensors of the model.
+        names: the names in the base's architecture.
+        folder: folder of the model, for messages.
 
     Raises:
-        ModelError: the model lacks one, has others, or has one of another shape; names them.
+        ModelError: the model lacks a tensor, has one that the base lacks, or has one of another shape.
     """
     pairs = {name: name for name in base} if base.keys() == model.keys() else _matched(base, model, names, folder)
     wrong = sorted(name for name, other in pairs.items() if base[name] != model[other])
     if wrong:
-        shapes = f"{wrong[0]} is {list(model[pairs[wrong[0]]])} there and {list(base[wrong[0]])} in the base"
+        shapes = f"{wrong[0]}: {list(model[pairs[wrong[0]]])} in the model, {list(base[wrong[0]])} in the base"
         raise ModelError(
-            f"{folder} is of another architecture than the base: {len(wrong)} tensors have another shape, such as"
+            f"{folder} has another architecture than the base: {len(wrong)} tensors have another shape, such as"
             f" {shapes}",
             "merge models that were trained from one base",
         )
@@ -109,11 +111,11 @@ def _matched(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[st
     missing = sorted(name for name in base if name not in pairs and names.first(name) in names.of_language_model)
     ours = {names.first(name) for name in base}
     unknown = sorted(other for name, other in theirs.items() if name not in ours and name in names.of_language_model)
-    for what, found in (("lacks", missing), ("has besides", unknown)):
-        if found:
-            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    for difference, differing in (("lacks", missing), ("also has", unknown)):
+        if differing:
+            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             raise ModelError(
-                f"{folder} is of another architecture than the base: it {what} {', '.join(found[:3])}{more}",
+                f"{folder} has another architecture than the base: it {difference} {', '.join(differing[:3])}{more}",
                 "merge models that were trained from one base, saved with their language-model head",
             )
     return pairs
@@ -121,40 +123,40 @@ def _matched(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[st
 
 @dataclass(frozen=True)
 class NewRows:
-    """Gives a base, and models without them, the rows of new tokens."""
+    """Adds rows of new tokens to the tensors of the base and of models without these tokens."""
 
     tokens: NewTokens
     names: Names
-    """Those that the base's architecture has."""
+    """The tensor names of the base's architecture."""
 
     def shapes(self, base: Shapes, models: Sequence[Shapes]) -> list[Shapes]:
-        """The shapes of the tensors of the base and of each model, once all have the rows of new tokens."""
+        """Returns the shapes of the tensors of the base and of each model after the rows of new tokens were added."""
         wide = models[self.tokens.extended[0]]
         rows = {self.names.first(name): shape[0] for name, shape in wide.items() if self._has_rows(name)}
         return [
             _with_rows(own, {name: rows[first] for name in own if (first := self.names.first(name)) in rows})
-            if place not in self.tokens.extended
+            if index not in self.tokens.extended
             else own
-            for place, own in enumerate([base, *models], -1)
+            for index, own in enumerate([base, *models], -1)
         ]
 
     def widen(self, name: str, base: Tensor, models: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """One tensor of all.
+        """Adds the rows of new tokens to one tensor of the base and of the models.
 
         Args:
-            name: the tensor's.
-            base: [V, ...] fp32.
-            models: [V, ...] each, V that of the base or of the extended ones.
+            name: name of the tensor.
+            base: the base's tensor, [V, ...] fp32.
+            models: the tensor of each model, [V, ...], where V is larger in models with new tokens.
 
         Returns:
-            The same with rows for all tokens; tensors that have no row for each token are returned as they are.
+            The tensors with rows for all tokens. Tensors that do not have one row per token are returned unchanged.
         """
         if not self._has_rows(name):
             return base, [*models]
         first, extended = self.tokens.first, self.tokens.extended
-        new = torch.stack([models[place][first:] for place in extended]).mean(0)
+        new = torch.stack([models[index][first:] for index in extended]).mean(0)
         return torch.cat([base[:first], new]), [
-            model if place in extended else torch.cat([model[:first], new]) for place, model in enumerate(models)
+            model if index in extended else torch.cat([model[:first], new]) for index, model in enumerate(models)
         ]
 
     def _has_rows(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""TIES (Yadav et al., arXiv 2306.01708): small differences are trimmed, signs are elected, what agrees is averaged."""
+"""TIES merging (Yadav et al., arXiv 2306.01708): trims small differences, elects signs, averages those that agree."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BINS = 2**16
-"""Values of half of the bits of a number."""
+"""Number of values of one half (16 bits) of an fp32 number."""
 CHUNK = 2**20
-"""Numbers that are counted at once."""
+"""Number of elements that are counted at once, to limit memory."""
 
 
 class Ties(Merger):
-    """Adds the largest changes on whose sign most models agree (TIES, arXiv 2306.01708).
+    """Adds the largest differences that agree in sign (TIES, arXiv 2306.01708).
 
-    It computes theta_0 + a m, where m is the mean of those differences that have the elected sign.
-
-    Of each model the `density` largest differences by size are kept, over all tensors together, as published; those
-    that equal the smallest kept stay too. The elected sign is that of sum_i w_i tau_i; where that is 0 nothing changes.
-    m is the mean with weights w_i over the models whose difference was kept and has that sign.
+    It computes theta_0 + a m. For each model, the share `density` of its differences tau_i with the largest absolute
+    values is used, over all tensors together, as published. Ties with the smallest of these are used too. The elected
+    sign of an element is the sign of sum_i w_i tau_i. m is the mean, with weights w_i, over the models whose difference
+    is used and has the elected sign; it is 0 if the sum is 0.
     """
 
     shares = (1.0,)
@@ -35,24 +34,24 @@ class Ties(Merger):
     def __init__(self, merging: Merging) -> None:
         super().__init__(merging)
         self.smallest: list[float] = []
-        """For each model, the size of the smallest difference that is kept."""
+        """For each model, the smallest absolute value of a difference that is used."""
 
     def look(self, tensors: Pass) -> None:
-        """Finds what is kept."""
+        """Computes for each model the smallest absolute difference that is used."""
         density = self.merging.density or 1.0
         self.smallest = smallest_kept(tensors, density) if density < 1 else [0.0] * len(self.merging.weights)
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """Along the mean of what was kept and agrees."""
-        kept = []
+        """Returns the route from the base along the mean of the differences that are used and agree in sign."""
+        trimmed = []
         for model, smallest in zip(models, self.smallest, strict=True):
             learnt = model - base
-            kept.append(learnt.masked_fill_(learnt.abs() < smallest, 0.0))
-        return along(base, agreed_mean(kept, self.merging.weights))
+            trimmed.append(learnt.masked_fill_(learnt.abs() < smallest, 0.0))
+        return along(base, agreed_mean(trimmed, self.merging.weights))
 
 
 def agreed_mean(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """For each element the mean, with weights, over the differences that have the elected sign; 0 where none has."""
+    """Returns for each element the weighted mean of the differences with the elected sign; 0 if there are none."""
     votes = learnt[0] * weights[0]
     for weight, one in zip(weights[1:], learnt[1:], strict=True):
         votes.add_(one, alpha=weight)
@@ -65,31 +64,35 @@ def agreed_mean(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def smallest_kept(tensors: Pass, density: float) -> list[float]:
-    """For each model the size that a share of its differences from the base have at least, over all tensors.
+    """Returns for each model the smallest of the share `density` of its differences with the largest absolute values.
 
-    Exact, in two passes and little memory: the bits of numbers that are not negative are in the order of the numbers,
-    so the upper half is found by counting, and then the lower half among those that have that upper half.
+    The result is exact, and takes two passes and little memory: non-negative floats are in the same order as their bits
+    read as integers. The first pass counts the upper 16 bits of all differences, and so determines the upper 16 bits of
+    the result. The second pass counts the lower 16 bits of the differences with these upper 16 bits.
     """
     upper: list[int] = []
-    wanted: list[int] = []
+    ranks: list[int] = []
     for counts in _counted(tensors, None):
-        found, left = _place(counts, max(1, round(density * int(counts.sum()))))
-        upper.append(found)
-        wanted.append(left)
-    lower = [_place(counts, left)[0] for counts, left in zip(_counted(tensors, upper), wanted, strict=True)]
+        high, rank = _bin_of_rank(counts, max(1, round(density * int(counts.sum()))))
+        upper.append(high)
+        ranks.append(rank)
+    lower = [_bin_of_rank(counts, rank)[0] for counts, rank in zip(_counted(tensors, upper), ranks, strict=True)]
     bits = [np.uint32(high * BINS + low) for high, low in zip(upper, lower, strict=True)]
     return [float(number.view(np.float32)) for number in bits]
 
 
-def _place(counts: np.ndarray, wanted: int) -> tuple[int, int]:
-    """The bin in which the wanted one is, counted from the top, and how many of those in the bin are wanted."""
+def _bin_of_rank(counts: np.ndarray, rank: int) -> tuple[int, int]:
+    """Returns the bin of the element with a rank, counted from the largest, and the element's rank in the bin."""
     above = np.cumsum(counts[::-1])
-    place = int(np.searchsorted(above, wanted))
-    return len(counts) - 1 - place, wanted - int(above[place] - counts[::-1][place])
+    index = int(np.searchsorted(above, rank))
+    return len(counts) - 1 - index, rank - int(above[index] - counts[::-1][index])
 
 
 def _counted(tensors: Pass, upper: Sequence[int] | None) -> list[np.ndarray]:
-    """For each model, how many of its differences have each upper half, or each lower half below a given upper one."""
+    """Counts for each model its differences by their upper 16 bits, or, with `upper`, by their lower 16 bits.
+
+    With `upper`, only the differences with these upper 16 bits are counted.
+    """
     counts: list[np.ndarray] = []
     for base, models in tensors():
         counts = counts or [np.zeros(BINS, dtype=np.int64) for _ in models]
@@ -101,7 +104,7 @@ def _counted(tensors: Pass, upper: Sequence[int] | None) -> list[np.ndarray]:
 
 
 def _bits(base: Tensor, model: Tensor) -> Iterator[np.ndarray]:
-    """The sizes of differences, as the integers that their bits are."""
+    """Yields the absolute differences as integers with the same bits."""
     for start in range(0, base.numel(), CHUNK):
         part = slice(start, start + CHUNK)
         yield (model.flatten()[part] - base.flatten()[part]).abs_().numpy().view(np.uint32)

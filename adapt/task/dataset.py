@@ -1,4 +1,4 @@
-"""A prepared task: what stage `task` leaves in its folder, and how to read it."""
+"""Writes and reads the files of a prepared task, the output of stage `task`."""
 
 import json
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ from adapt.runner.files import write_atomically
 SPLITS = ("train", "dev", "test")
 TASK_FILE = "task.json"
 IGNORED = -100
-"""For `tokens`, the label of tokens that do not begin a word, and of special tokens."""
+"""Label of tokens without a score in tasks of kind `tokens`: special tokens, and tokens that do not begin a word."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What fine-tuning must know of a task besides its examples."""
+    """Name, kind, classes and metric of a task, which fine-tuning needs besides its examples."""
 
     name: str
     kind: str
     """`single_label`, `multi_label` or `tokens`."""
     labels: list[str]
-    """Classes, sorted; a label is an index into them."""
+    """Names of the classes, sorted. A label in `Split` is an index into this list."""
     metric: str
     """`macro_f1`, `micro_f1`, `accuracy` or `entity_f1`."""
 
     def save(self, folder: Path) -> None:
-        """Writes `task.json`."""
+        """Writes `task.json` into the folder."""
         write_atomically(folder / TASK_FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
 
     @classmethod
     def load(cls, folder: Path) -> "Facts":
-        """Reads what `save` wrote."""
+        """Reads `task.json` from the folder."""
         return cls(**json.loads((folder / TASK_FILE).read_text(encoding="utf-8")))
 
 
@@ -44,21 +44,20 @@ class Split:
 
     ids: list[str]
     tokens: list[np.ndarray]
-    """The token ids of each example, int32, uncut, with special tokens. Pairs are joined as the tokenizer joins them.
-    """
+    """Token ids of each example, int32, with special tokens and not truncated. The tokenizer joins pairs of texts."""
     segments: list[np.ndarray]
-    """For each token its text, int8: 0 for the first, 1 for the second (token_type_ids)."""
+    """For each token, 0 if it is of the first text and 1 if of the second (token_type_ids), int8."""
     labels: list[int] | list[list[int]]
-    """One index; for `multi_label` the indices of the labels that hold; for `tokens` one for each token, IGNORED if it
-    has none."""
+    """For each example, the index of its class; for `multi_label`, the list of indices; for `tokens`, one index per
+    token, IGNORED for tokens without a label."""
     leaked: list[bool]
-    """Whether the same text, up to case and spaces, stands in the train split (False for train's own)."""
+    """For each example, whether the same text, ignoring case and spaces, is also in train. False in train itself."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def save(self, folder: Path, split: str) -> None:
-        """Writes `{split}.arrow`."""
+        """Writes `{split}.arrow` into the folder."""
         columns = {
             "id": pa.array(self.ids, pa.string()),
             "tokens": pa.array(self.tokens, pa.list_(pa.int32())),
@@ -72,7 +71,7 @@ class Split:
 
     @classmethod
     def load(cls, folder: Path, split: str) -> "Split":
-        """Reads what `save` wrote."""
+        """Reads `{split}.arrow` from the folder."""
         with pa.memory_map(str(folder / f"{split}.arrow")) as file:
             table = pa.ipc.open_file(file).read_all()
             arrays = {name: [np.array(row) for row in table[name].to_pylist()] for name in ("tokens", "segments")}

@@ -1,6 +1,6 @@
-"""Labelled examples as their files hold them, checked: unusable ones are refused with file and line, or counted.
+"""Reads and checks labelled examples. Unusable records are refused with file and line, or counted.
 
-`texts_of` gives the texts of a task without their labels, for TAPT.
+`texts_of` returns the texts of a task without their labels, for TAPT.
 """
 
 import re
@@ -23,7 +23,7 @@ NO_LABEL = Bad("no label")
 _TEXT_SETTINGS = ("text_field", "pair_field")
 _SETTINGS = (*_TEXT_SETTINGS, "label_field", "id_field")
 _REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
-"""The reader's reasons for leaving out a record, in the words of a task."""
+"""Shorter texts for some of the reader's reasons for leaving out a record."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,23 @@ class Example:
     """A labelled example."""
 
     place: str
-    """The file and line that it stands in, for messages."""
+    """File and line of the example, for messages."""
     id: str
     text: str
-    """The text; for `tokens` the words with a blank between them."""
+    """The text; for `tokens`, the words joined by spaces."""
     pair: str | None
+    """The second text of a pair; None if the task has no pairs."""
     words: tuple[str, ...]
-    """The words of an example of `tokens`; empty for other kinds."""
+    """The words, for tasks of kind `tokens`; empty for other kinds."""
     labels: tuple[str | int, ...]
-    """One label; for `multi_label` those that hold, each once, sorted; for `tokens` one for each word."""
+    """One label; for `multi_label`, the sorted labels of the example without repeats; for `tokens`, one per word."""
 
 
 def split_files(task: TaskConfig, split: str) -> list[str]:
-    """The files of a split, as `adapt.corpus.files.manifest.expand_paths` lists them.
+    """Returns the files of a split, as `adapt.corpus.files.manifest.expand_paths` lists them.
 
     Raises:
-        ConfigError: none is named.
+        ConfigError: the split names no file.
         DataError: a path matches nothing, or a file's format is not known.
         StorageError: a store cannot be listed.
     """
@@ -62,21 +63,20 @@ def split_files(task: TaskConfig, split: str) -> list[str]:
 def read_file(
     task: TaskConfig, file: str, start: int = 0, labelled: bool = True
 ) -> Iterator[tuple[str, Example | Bad]]:
-    """The examples of a file in order; for one that cannot be used, the reason.
+    """Yields the examples of a file in order, and the reason for each record that cannot be used.
 
     Args:
-        task: names the fields.
-        file: path or URL.
-        start: number of the file's first record in its split; the id of examples that have none of their own.
-        labelled: whether examples need labels and ids; else neither is looked at, and examples have no labels.
+        task: the task's configuration, which names the fields.
+        file: path or URL of the file.
+        start: number of the file's first record in its split. Examples without an id get their number as id.
+        labelled: whether labels and ids are read. If not, examples have no labels, and their numbers as ids.
 
     Yields:
-        The place of a record, for messages, and what it holds.
+        File and line of a record, for messages, and its example or the reason why it cannot be used.
 
     Raises:
-        DataError: the file as a whole is broken, its first readable record lacks a field, or it has records of which
-            none can be used.
-        StorageError: the store failed, again and again.
+        DataError: the file is broken, its first readable record lacks a field, or all its records are unusable.
+        StorageError: the store failed repeatedly.
     """
     unit = "row" if format_of(file)[0] in TABLES else "line"
     seen, is_usable, fault = False, False, ""
@@ -97,7 +97,7 @@ def read_file(
     if fault and not is_usable:
         raise DataError(
             f"{file} holds no usable example; the first record is unusable: {fault}",
-            "mend the file, or leave it out of the task",
+            "correct the file, or leave it out of the task",
         )
 
 
@@ -147,7 +147,7 @@ def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: in
 
 
 def _is_writable(text: str) -> bool:
-    """Whether the text can be encoded: it holds no half of a character, as is left where an emoji was cut."""
+    """Whether the text can be encoded as UTF-8: it has no lone surrogate, such as half of an emoji that was cut."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -156,12 +156,12 @@ def _is_writable(text: str) -> bool:
 
 
 def _labels(value: Any, kind: str, place: str) -> tuple[str | int, ...] | Bad:
-    """Labels without blanks around them. A string of several (`multi_label`, from csv) is cut at each `|` and `,`.
+    """Returns the labels of an example, without spaces around them.
 
-    If there are several, blank ones do not count.
+    For `multi_label`, a string (from csv) is split at each `|` and `,`, and empty labels are dropped.
 
     Raises:
-        DataError: they are a vector of ones and zeros, or a list written as text.
+        DataError: the labels are a vector of ones and zeros, or a list written as text.
     """
     check_no_written_list(value, kind, place)
     if value is None or (kind == "single_label" and isinstance(value, str) and not value.strip()):
@@ -184,28 +184,30 @@ _BIO = re.compile(r"O|[BI]-.+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Checked:
-    """The examples of a split that are used, and how many have what faults."""
+    """The examples of a split that are used, and the numbers of empty and unusable ones."""
 
     examples: list[Example]
     empty_texts: int
-    """How many examples have nothing but blanks in the text, and in the second text if there is one."""
+    """Number of examples whose text, and second text if there is one, is empty or consists of spaces."""
     unusable: dict[str, int]
-    """How many records were left out, by reason."""
+    """Number of records that were left out, by reason."""
 
 
 def metric_of_task(task: TaskConfig) -> str:
-    """The metric that models are judged by: `task.metric`, or the usual one of the task's kind."""
+    """Returns the name of the metric: `task.metric`, or the default of the task's kind."""
     return task.metric or ("entity_f1" if task.kind == "tokens" else "macro_f1")
 
 
 def check_split(task: TaskConfig, split: str) -> Checked:
-    """Reads a split. Empty texts leave train; they stay in dev and test, so that all scores are of the same examples.
+    """Reads and checks a split.
+
+    Empty texts are removed from train. They stay in dev and test, so that all scores are of the same examples.
 
     Raises:
         ConfigError: `task.{split}` names no file.
-        DataError: a file is missing or broken; a field or, in dev and test, a label is missing; an id comes twice;
-            words and labels do not match; too many records are unusable; or there is none with text.
-        StorageError: a store failed, again and again.
+        DataError: a file is missing or broken; a field or, in dev and test, a label is missing; two examples have the
+            same id; numbers of words and labels differ; too many records are unusable; or all texts are empty.
+        StorageError: a store failed repeatedly.
     """
     examples: list[Example] = []
     unusable: Counter[str] = Counter()
@@ -225,8 +227,8 @@ def check_split(task: TaskConfig, split: str) -> Checked:
                 continue
             if example.id in places:
                 raise DataError(
-                    f"the id {example.id!r} stands in {places[example.id]} and again in {place}",
-                    "give each example its own",
+                    f"the id {example.id!r} is in {places[example.id]} and again in {place}",
+                    "give each example its own id",
                 )
             places[example.id] = place
             if task.kind == "tokens":
@@ -235,8 +237,8 @@ def check_split(task: TaskConfig, split: str) -> Checked:
             empty += is_empty
             if split != "train" or not is_empty:
                 examples.append(example)
-    kept = len(examples) if split == "train" else len(examples) - empty
-    check_count(task, split, count, sum(unusable.values()), first_fault, kept)
+    with_text = len(examples) if split == "train" else len(examples) - empty
+    check_count(task, split, count, sum(unusable.values()), first_fault, with_text)
     return Checked(examples, empty, dict(unusable))
 
 
@@ -255,46 +257,46 @@ def _check_words(example: Example) -> None:
 
 
 def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault: str, usable: int) -> None:
-    """Refuses a split with too many unusable records, or nothing else.
+    """Refuses a split with too many unusable records, or without any usable example.
 
     Args:
-        task: the task.
+        task: the task's configuration.
         split: train, dev or test.
-        count: records.
-        bad: those that cannot be used.
-        first_fault: the first of them, and why.
-        usable: examples, or texts, that are not empty.
+        count: number of records.
+        bad: number of unusable records.
+        first_fault: file, line and reason of the first unusable record; empty if there is none.
+        usable: number of examples, or texts, that are not empty.
 
     Raises:
-        DataError: the split is refused.
+        DataError: there are more unusable records than `task.max_bad_fraction` allows, or `usable` is 0.
     """
     known = fix_of(first_fault)
     if bad > task.max_bad_fraction * count:
         raise DataError(
             f"{bad} of {count} records of task.{split} are unusable; the first is {first_fault}",
-            f"mend them{known and f' ({known})'}, or raise task.max_bad_fraction",
+            f"correct them{known and f' ({known})'}, or raise task.max_bad_fraction",
         )
     if not usable:
         raise no_example(task, split)
 
 
 def no_example(task: TaskConfig, split: str, fault: str = "") -> DataError:
-    """The error for a split in which nothing can be used."""
+    """Returns the error for a split without usable examples."""
     return DataError(
         f"task.{split} holds no usable example{fault}", f"put labelled examples into its files: {getattr(task, split)}"
     )
 
 
 def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
-    """The classes of all splits, sorted: by number where all are integers, also those written as strings.
+    """Returns the classes of all splits, sorted by number if all are integers or strings of integers, else by name.
 
     Args:
-        kind: of the task.
-        splits: examples of `train` and the others.
+        kind: kind of the task.
+        splits: examples of each split.
 
     Raises:
-        DataError: labels are integers in one place and strings in another, train leaves nothing to choose from, or
-            labels cannot be meant as they are read (`adapt.task.labels`).
+        DataError: some labels are integers and others strings, train has only one class, or labels were probably
+            misread (`adapt.task.labels`).
     """
     first: dict[type, str] = {}
     for example in (example for examples in splits.values() for example in examples):
@@ -319,12 +321,13 @@ def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
 
 
 def texts_of(task: TaskConfig, split: str) -> list[str]:
-    """Each text of a split once, in order; a second text that does not stand in the first is a text of its own.
+    """Returns the texts of a split in order, without repeats. The second text of a pair is a separate text.
 
-    Labels are not looked at: the text of examples without any is text too, to train on as to keep away from.
+    A second text that is contained in the first is left out. Labels are ignored: examples without a label have text
+    too, which can be trained on, or must be kept out of training.
 
     Raises:
-        ConfigError, DataError, StorageError: as `adapt.task.labelled_examples.split_files` and `read_file`.
+        ConfigError, DataError, StorageError: see `split_files` and `read_file`.
         DataError: too many records are unusable, or there is no text.
     """
     texts: dict[str, None] = {}

@@ -1,8 +1,8 @@
-"""Labels that say something else than they seem to: refused by file and line, or told as warnings.
+"""Checks for labels that were probably misread: errors with file and line, or warnings.
 
-Scores of misread labels look like scores. So what cannot be meant is refused: vectors of ones and zeros read as labels,
-hidden labels (-1) in what is scored, one class under two spellings. What may be meant is told: a class that train never
-shows, a split of one class.
+A model trained on misread labels gets scores that look plausible. So labels that can only be a mistake are refused:
+vectors of ones and zeros read as labels, hidden labels (-1) in dev or test, one class with two spellings. Labels that
+may be intended cause a warning: a class that is not in train, a split of one class.
 """
 
 import re
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
 Splits: TypeAlias = "Mapping[str, Sequence[Example]]"
 """Examples of `train`, `dev` and `test`."""
 HIDDEN = "-1"
-"""What stands for a label that is not published or not known."""
+"""Label that data sets use for examples whose label is not published or not known."""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MISSING = ("nan", "<na>", "null")
-"""Names by which programs write a missing value as a string."""
+"""Strings that programs write for a missing value."""
 CHANCE = 0.001
-"""A split of one class is refused if chance draws one from the classes of train less often than this."""
+"""A split of one class is refused if a random sample of train would be like it with a lower probability than this."""
 MOST_AMOUNTS = 20
-"""More different numbers with fractions than this are amounts, and not classes."""
+"""If labels have more different numbers with fractions than this, they are amounts and not classes."""
 FEWEST_EXAMPLES = 20
-"""With fewer train examples, each may have a class of its own."""
+"""With fewer train examples than this, each example may have its own class."""
 SCORED = ("dev", "test")
+"""The splits on which scores are computed."""
 
 
 def check_labels(kind: str, splits: Splits) -> None:
-    """Refuses labels that cannot be meant.
+    """Refuses labels that can only be a mistake.
 
     Args:
-        kind: of the task.
-        splits: the examples.
+        kind: kind of the task.
+        splits: the examples of each split.
 
     Raises:
-        DataError: names the file and line of an example, and how to mend it.
+        DataError: labels are refused. The message names the file and line of an example.
     """
     places = _first_places(splits)
     _check_spellings(places)
@@ -53,38 +54,38 @@ def check_labels(kind: str, splits: Splits) -> None:
 
 
 def label_warnings(kind: str, splits: Splits) -> list[str]:
-    """Returns what a reader of the scores should know of the labels, each with the place of its first example.
+    """Returns warnings about labels that may be a mistake, each with file and line of its first example.
 
     Args:
-        kind: of the task.
-        splits: the examples.
+        kind: kind of the task.
+        splits: the examples of each split.
     """
     learned = _labels(splits["train"])
     found = [
         *_unseen(splits, learned),
         *_of_one_class(kind, splits),
-        *(f"{place}: the label {name!r} usually stands for a missing one" for name, place in _named_missing(splits)),
+        *(f"{place}: the label {name!r} usually means a missing label" for name, place in _named_missing(splits)),
     ]
     numbers = {int(name) for name in learned if re.fullmatch(r"-?\d+", name)}
     if HIDDEN in learned and len(numbers) == len(learned) and max(numbers) >= 2 and min(numbers) == int(HIDDEN):
         place = next(example.place for example in splits["train"] if HIDDEN in map(str, example.labels))
-        found.append(f"{place}: the label -1 often stands for an example without a label; here it is a class")
+        found.append(f"{place}: the label -1 often means that an example has no label; here it is a class")
     return found
 
 
 def check_no_vector(value: Any, place: str) -> None:
-    """Refuses the labels of one `multi_label` example that are a vector with a number for each label.
+    """Refuses the labels of a `multi_label` example if they are a vector with one number per class.
 
     Args:
-        value: labels as the file has them, already cut into a list.
-        place: of the example.
+        value: the labels from the file, already split into a list.
+        place: file and line of the example.
 
     Raises:
-        DataError: it holds numbers alone, and one of them twice.
+        DataError: the list consists of numbers, one of them twice.
     """
     if not isinstance(value, list) or len(value) < 2:
         return
-    numbers = [_number(each) for each in value]
+    numbers = [_number(label) for label in value]
     if None not in numbers and len(set(numbers)) < len(numbers):
         raise DataError(
             f"{place} has the labels {value}, which is a vector with a number for each label, and not a list of the"
@@ -94,15 +95,15 @@ def check_no_vector(value: Any, place: str) -> None:
 
 
 def check_no_written_list(value: Any, kind: str, place: str) -> None:
-    """Refuses a label from csv or tsv that is a list of Python or JSON, brackets and all.
+    """Refuses a label from csv or tsv that is a Python or JSON list with brackets, written as text.
 
     Args:
-        value: the label as the file has it.
-        kind: of the task.
-        place: of the example.
+        value: the label from the file.
+        kind: kind of the task.
+        place: file and line of the example.
 
     Raises:
-        DataError: it is one.
+        DataError: the label is such a list.
     """
     if isinstance(value, str) and re.fullmatch(r"\s*\[\s*(['\"\d-].*)?\]\s*", value, re.DOTALL):
         several = kind == "multi_label"
@@ -113,7 +114,7 @@ def check_no_written_list(value: Any, kind: str, place: str) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """The number that a label is, true and false included; None for a name."""
+    """Returns the numeric value of a label, also of true and false; None if it is a name."""
     if isinstance(value, str):
         return float(value) if NUMBER.fullmatch(value.strip()) else None
     return float(value) if isinstance(value, int | float) else None
@@ -124,7 +125,7 @@ def _labels(examples: "Sequence[Example]") -> set[str]:
 
 
 def _first_places(splits: Splits) -> dict[str, str]:
-    """The first place of each label."""
+    """Returns file and line of the first example of each label."""
     places: dict[str, str] = {}
     for example in (example for examples in splits.values() for example in examples):
         for label in example.labels:
@@ -133,7 +134,7 @@ def _first_places(splits: Splits) -> dict[str, str]:
 
 
 def _spelling(label: str) -> str:
-    """What two spellings of one label have in common."""
+    """Returns a normal form that is equal for all spellings of a label."""
     return repr(float(label)) if NUMBER.fullmatch(label) else normalised(label)  # 1, 1.0 and 01 are one number
 
 
@@ -170,7 +171,7 @@ def _check_amounts(kind: str, splits: Splits, places: Mapping[str, str]) -> None
 
 
 def _check_same_everywhere(train: "Sequence[Example]") -> None:
-    """Vectors of two labels ([1, 0] and [0, 1]) are all read as both."""
+    """Refuses train labels that are the same in all examples: [1, 0] and [0, 1] are both read as labels 0 and 1."""
     if len({example.labels for example in train}) == 1 and len(train[0].labels) > 1:
         raise DataError(
             f"all examples of task.train have the same labels, {', '.join(map(str, train[0].labels))} (the first is"
@@ -184,7 +185,7 @@ def _named(kind: str, labels: set[str]) -> set[str]:
 
 
 def _check_hidden(kind: str, split: str, splits: Splits) -> None:
-    """Refuses a split whose labels are hidden: all of them -1 or others that train never has, or some of them -1."""
+    """Refuses a split with hidden labels: none of its labels is in train, or some are -1 and train has no -1."""
     learned, examples = _named(kind, _labels(splits["train"])), splits[split]
     scored = _named(kind, _labels(examples))
     fix = f"is task.{split} a set without labels? Take one that has them, or part of train"
@@ -205,7 +206,7 @@ def _check_hidden(kind: str, split: str, splits: Splits) -> None:
 
 
 def _one_class(examples: "Sequence[Example]") -> tuple[str | int, ...] | None:
-    """The labels that all examples have; None where they differ, or where there is one example."""
+    """Returns the labels that all examples have; None if they differ, or if there are fewer than two examples."""
     kinds = {example.labels for example in examples}
     return kinds.pop() if len(kinds) == 1 and len(examples) > 1 else None
 

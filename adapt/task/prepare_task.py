@@ -1,7 +1,7 @@
-"""Stage `task`: reads, checks and tokenizes a labelled task, searches it for leaks, and writes what was found.
+"""Stage `task`: reads, checks and tokenizes a labelled task, searches it for leaks, and writes its files.
 
-An example leaks if its text is in train too and it is in dev or test. Two texts are equal if they are so in Unicode
-form NFKC, in lower case, with single spaces; of a pair, if both are.
+A dev or test example leaks if its text is also in train. Texts are compared in Unicode form NFKC, in lower case and
+with single spaces. Pairs are equal if both texts are.
 """
 
 from collections import Counter, defaultdict
@@ -38,19 +38,20 @@ if TYPE_CHECKING:
 
 
 _BATCH = 1000
-"""So many examples are tokenized at once. The tokenizer's own notes on a text are many times its size."""
+"""Number of examples that are tokenized at once. It is limited because the tokenizer needs many times the memory of a
+text."""
 
 
 @dataclass
 class Encoded:
-    """Examples in order; see `adapt.task.dataset.Split`."""
+    """Tokenized examples in order, with the fields of `adapt.task.dataset.Split`."""
 
     tokens: list[np.ndarray] = field(default_factory=list)
     segments: list[np.ndarray] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     vanished_words: int = 0
-    """For `tokens`, words that no token begins in, such as single control characters. They get no label and no score.
-    """
+    """For `tokens`, number of words without a token, such as single control characters. They get no label and no
+    score."""
 
 
 def encode(
@@ -60,22 +61,21 @@ def encode(
     tokenizer: Any,
     quick: "QuickTokenizer | None" = None,
 ) -> Encoded:
-    """Tokenizes examples, uncut.
+    """Tokenizes examples without truncation.
 
-    Pairs are joined as the tokenizer joins them. Segments are its `token_type_ids`, where the model has any, else 0.
-    Where a text has no token at all, its only one is the end of text (or the padding, or else id 0), so that every
-    example can pass a model.
+    The tokenizer joins pairs. Segments are its `token_type_ids`, or 0 if the model has none. A text without tokens gets
+    one token, the end of text (else padding, else id 0), because a model needs at least one.
 
-    The words of `tokens` are tokenized as running text, with a blank between, because that is what the model was
-    trained on; handed over one by one, they would lose the blank that byte-level tokenizers begin a word with. A word's
-    label stands at the first token that ends inside of it.
+    For `tokens`, the words are tokenized as one text with spaces between them, as in pre-training. Tokenized one by
+    one, they would lack the leading space that byte-level tokenizers make a part of a word. The label of a word belongs
+    to the first token that ends inside the word.
 
     Args:
-        examples: of a split.
-        kind: of the task.
-        classes: of the task; a label becomes its index.
-        tokenizer: fast, as `adapt.model.tokenizer.load_text_tokenizer` gives it.
-        quick: the same, made quick, for single texts.
+        examples: examples of a split.
+        kind: kind of the task.
+        classes: classes of the task. A label is encoded as its index in this list.
+        tokenizer: fast tokenizer, from `adapt.model.tokenizer.load_text_tokenizer`.
+        quick: a faster form of the same tokenizer, which is used for single texts.
     """
     encoded = Encoded()
     index = {name: number for number, name in enumerate(classes)}
@@ -101,7 +101,7 @@ def encode(
 def _quickly(
     examples: Sequence[Example], quick: "QuickTokenizer"
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Does what `_tokenized` does, for single texts in one segment."""
+    """Yields the same as `_tokenized`, but only for single texts of one segment, and faster."""
     for example, ids in zip(examples, quick([example.text for example in examples]).lists(IDS), strict=True):
         yield example, ids.tolist(), [0] * len(ids), []
 
@@ -109,7 +109,7 @@ def _quickly(
 def _tokenized(
     examples: Sequence[Example], kind: str, tokenizer: Any
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Yields each example with its token ids, its segments, and, for `tokens`, where each token lies in the text."""
+    """Yields each example with its token ids, its segments, and, for `tokens`, start and end of each token."""
     for start in range(0, len(examples), _BATCH):
         batch = examples[start : start + _BATCH]
         pairs = [example.pair for example in batch]
@@ -125,10 +125,10 @@ def _tokenized(
 
 
 def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
-    """For each token, the number of the word whose first token it is, or None.
+    """Returns for each token the index of the word whose first token it is, or None.
 
-    A token belongs to the word that its last character stands in: byte-level tokens may begin with the blank before
-    that word, and may be nothing but a blank.
+    A token belongs to the word of its last character, because byte-level tokens may begin with the space before the
+    word, or consist of a space only.
     """
     word_of = [owner for number, word in enumerate(words) for owner in (*[number] * len(word), None)]
     begun: list[int | None] = []
@@ -142,12 +142,12 @@ def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> l
 
 
 def check_task(task: TaskConfig) -> None:
-    """Looks at each file's beginning, so that a wrong path or field costs a second and not a job.
+    """Reads the beginning of each file, so that a wrong path or field is reported before the job starts.
 
     Raises:
         ConfigError: a split names no file, or settings contradict each other.
-        DataError: a file is missing or broken, its first record lacks a field, or a split holds no usable example.
-        StorageError: a store failed, again and again.
+        DataError: a file is missing or broken, its first record lacks a field, or a split has no usable example.
+        StorageError: a store failed repeatedly.
     """
     if task.kind == "tokens" and task.pair_field:
         raise ConfigError(
@@ -169,24 +169,28 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
     """Writes `task.json` and an Arrow file for each split (see `adapt.task.dataset`).
 
     Args:
-        task: the task.
+        task: the task's configuration.
         pretrained: the model, for its tokenizer.
         folder: an existing folder; files of the same names are replaced.
 
     Returns:
-        What was found, JSON-able. By split: `examples`, `tokens` (`mean` and `longest` of an example, uncut),
-        `empty_texts`, `unusable` (records left out, by reason), `vanished_words` (of `tokens`). By label and split:
-        `labels`, how often each comes. `unseen_classes` come in dev or test and not in train; `absent_classes` in train
-        and not in the split. `duplicates`, `conflicting` and `leaks` are of `find_repeats` and `find_leaks`;
-        `label_warnings` are those of `adapt.task.labels`, and `text_faults` those of `adapt.corpus.legibility` in
-        train.
+        The counts for the record of the stage, as JSON values:
+
+        - per split: `examples`, `tokens` (`mean` and `longest` number of tokens of an example, not truncated),
+          `empty_texts`, `unusable` (records that were left out, by reason), `vanished_words` (for kind `tokens`)
+        - per label and split: `labels`, the number of occurrences
+        - `unseen_classes`: classes of dev or test that are not in train
+        - `absent_classes`: for dev and test, classes of train that are not in the split
+        - `duplicates`, `conflicting`, `leaks`: see `find_repeats` and `find_leaks`
+        - `label_warnings`: see `adapt.task.labels`
+        - `text_faults`: see `adapt.corpus.legibility`, for train
 
     Raises:
-        ConfigError, DataError, StorageError: as `adapt.task.labelled_examples` says.
+        ConfigError, DataError, StorageError: see `adapt.task.labelled_examples`.
         ModelError: the tokenizer cannot be used.
     """
     from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of
-    from adapt.model.tokenizer import load_text_tokenizer  # torch and transformers, which `check_task` does without
+    from adapt.model.tokenizer import load_text_tokenizer  # imports torch and transformers; `check_task` needs neither
 
     checked = {split: check_split(task, split) for split in SPLITS}
     splits = {split: read.examples for split, read in checked.items()}
@@ -222,7 +226,7 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
 
 
 def _whole(example: Example) -> str:
-    """Both texts of an example."""
+    """Returns both texts of an example, joined by a space."""
     return f"{example.text} {example.pair or ''}"
 
 
@@ -247,16 +251,14 @@ def _label_counts(classes: Sequence[str], splits: Mapping[str, Sequence[Example]
 
 
 def find_leaks(splits: Mapping[str, Sequence[Example]]) -> tuple[dict[str, list[bool]], dict[str, int]]:
-    """Dev and test examples whose text stands in train.
-
-    An empty text is never a leak.
+    """Finds dev and test examples whose text is also in train. An empty text is never a leak.
 
     Args:
         splits: examples of `train`, `dev` and `test`.
 
     Returns:
-        For each split and example, whether it leaks (False in train); and how many there are: `dev_in_train`,
-        `test_in_train`, `test_in_train_same_label` (as one of the train examples of that text has), `test_in_dev`.
+        For each split, whether each example leaks (False in train), and the numbers of examples: `dev_in_train`,
+        `test_in_train`, `test_in_train_same_label` (a train example has the same text and label), `test_in_dev`.
     """
     keys = {split: [_key(example) for example in examples] for split, examples in splits.items()}
     train, dev = set(keys["train"]) - {""}, set(keys["dev"]) - {""}
@@ -276,11 +278,11 @@ def find_leaks(splits: Mapping[str, Sequence[Example]]) -> tuple[dict[str, list[
 
 
 def find_repeats(train: Sequence[Example]) -> dict[str, int]:
-    """How often train repeats or contradicts itself.
+    """Counts repeated and contradicting examples in train.
 
     Returns:
-        `duplicates`: examples whose text stood before with the same label; `conflicting`: examples whose text has
-        another label elsewhere.
+        `duplicates`: number of examples with the text and label of an earlier example; `conflicting`: number of
+        examples whose text also has another label in train.
     """
     labels: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
     for example in train:
@@ -292,7 +294,7 @@ def find_repeats(train: Sequence[Example]) -> dict[str, int]:
 
 
 def _key(example: Example) -> str:
-    """A key that two examples share if they differ in case and spaces only; "" for an empty example."""
+    """Returns a key that is equal for examples that differ only in case and spaces; "" for an empty example."""
     text, pair = normalised(example.text), normalised(example.pair or "")
     return f"{text}\n{pair}" if pair else text  # a normalised text holds no newline
 

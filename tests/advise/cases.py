@@ -1,4 +1,4 @@
-"""Made-up evidence, in which no rule but `tapt_gains` and `both_are_best` has anything to say."""
+"""Builds cases for tests of advice. The default case meets only the conditions of `tapt_gains` and `both_are_best`."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The order of recipes, the budget, and the commands."""
+"""Tests the order of recipes, the budget, and the recommended commands."""
 
 from dataclasses import replace
 
@@ -18,26 +18,26 @@ def order(*arguments, **evidence) -> list[str]:
     return [recipe.name for recipe in recommend(case(*arguments, **evidence), []).recipes]
 
 
-def test_a_near_domain_brings_both_first() -> None:
+def test_dapt_and_tapt_come_first_if_the_domain_is_near() -> None:
     assert order(tasks=[NEAR], general=text(loss=1.0))[0] == BOTH
 
 
-def test_a_far_domain_comes_last() -> None:
+def test_dapt_comes_last_if_the_domain_is_far() -> None:
     assert order(tasks=[FAR], general=text(loss=1.0)) == [TAPT, AS_IT_IS, DAPT, BOTH]
 
 
-def test_cheap_tapt_goes_first_even_where_both_are_best() -> None:
+def test_cheap_tapt_comes_before_dapt_and_tapt() -> None:
     dear = {**RECIPES, DAPT: cost(1e5, 100), BOTH: cost(1.1e5, 101)}
     assert order(dear, tasks=[NEAR], general=text(loss=1.0))[:2] == [TAPT, BOTH]
 
 
-def test_even_votes_go_by_cost() -> None:
+def test_recipes_with_equal_votes_are_ordered_by_cost() -> None:
     assert [recipe.votes for recipe in recommend(case(), []).recipes] == [2, 2, 0, 0]
     assert order() == [TAPT, BOTH, AS_IT_IS, DAPT]
     assert order({**RECIPES, TAPT: cost(9e3, 9)}) == [BOTH, TAPT, AS_IT_IS, DAPT]
 
 
-def test_the_budget_goes_before_votes() -> None:
+def test_recipes_within_the_budget_come_before_those_with_more_votes() -> None:
     config = Config(advice=AdviceConfig(budget_device_hours=3.5))
     found = recommend(case(config=config, tasks=[NEAR]), []).recipes
     assert [(recipe.name, recipe.budget) for recipe in found] == [
@@ -47,7 +47,7 @@ def test_the_budget_goes_before_votes() -> None:
     assert [recipe.budget for recipe in unknown] == ["not known"]
 
 
-def test_what_our_replication_refutes_gives_no_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_does_not_hold_in_our_replication_gives_no_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rules.CHECKED, "tapt_gains", "does not hold")
     monkeypatch.setitem(rules.CHECKED, "both_are_best", "undecided")
     found = recommend(case(), [])
@@ -55,7 +55,7 @@ def test_what_our_replication_refutes_gives_no_votes(monkeypatch: pytest.MonkeyP
     assert {remark.rule: remark.checked for remark in found.remarks}["tapt_gains"] == "does not hold"
 
 
-def test_commands_take_over_the_arguments() -> None:
+def test_commands_repeat_the_arguments() -> None:
     arguments = ["--config", "my file.yaml", "--seed=3"]
     found = {recipe.name: recipe.command for recipe in recommend(case(), arguments).recipes}
     given = "--config 'my file.yaml' --seed=3"
@@ -69,7 +69,7 @@ def test_commands_take_over_the_arguments() -> None:
     assert recommend(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "dontstop dapt"
 
 
-def test_a_selection_is_proposed_and_other_recipes_leave_the_pool_alone() -> None:
+def test_only_the_recipe_with_selection_uses_the_pool() -> None:
     config = Config(select=SelectConfig(pool_paths="pool.jsonl"), training=TrainingConfig(max_steps=5))
     recipes = {**RECIPES, SELECTED: cost(2e3)}
     pool = text(documents=10_000_000, tokens=1_000_000_000)
@@ -86,7 +86,7 @@ def test_a_selection_is_proposed_and_other_recipes_leave_the_pool_alone() -> Non
     assert "1/100 of the work" in reasons["selection_is_cheap"]
 
 
-def test_tapt_does_not_take_over_the_length_of_dapt() -> None:
+def test_tapt_does_not_use_the_configured_length_of_dapt() -> None:
     config = Config(training=TrainingConfig(max_steps=500))
     found = {recipe.name: recipe.command for recipe in recommend(case(config=config), ["--config=x.yaml"]).recipes}
     assert found[TAPT].endswith("--training.epochs=100 --training.learning_rate=0.0001 --training.max_steps=null")

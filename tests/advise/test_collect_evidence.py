@@ -1,4 +1,4 @@
-"""Evidence from small texts: fertility, overlap, loss, facts of a task."""
+"""Tests the evidence from small texts: tokens per word, overlap, loss, and figures of a task."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +28,7 @@ def sample(texts: list[str], times: int = 1) -> Sample:
 
 @pytest.fixture
 def task(tiny_bert: Path, tmp_path: Path) -> Path:
-    """Its train texts are of the words 0 to 40."""
+    """A prepared task whose train texts consist of the first 40 words."""
     from adapt.model.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(tiny_bert)
@@ -42,23 +42,23 @@ def task(tiny_bert: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_text(tiny_bert: Path) -> None:
+def test_evidence_of_a_text(tiny_bert: Path) -> None:
     plain = sentences(40, seed=1)
     texts = {"corpus": sample(["and zzzz", "of qqq."], 100), "general": sample(plain)}
     found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {})
     assert found.corpus
     assert found.general
-    # and, z ##z ##z ##z; of, q ##q ##q, and the mark: 10 pieces of 5 words and marks
+    # "and", "z ##z ##z ##z", "of", "q ##q ##q" and the full stop: 10 tokens for 5 words and marks
     assert found.corpus.fertility == pytest.approx(10 / 5)
-    assert found.corpus.tokens == (10 + 4) * 100  # with two special tokens a document
+    assert found.corpus.tokens == (10 + 4) * 100  # each document has two special tokens
     assert (found.corpus.documents, found.corpus.is_exact, found.corpus.sampled) == (200, False, 2)
     assert found.general.fertility < 2
     assert found.general.loss > 0
     assert (found.tasks, found.pool) == ([], None)
-    assert found.corpus.extension is None  # no word comes five times
+    assert found.corpus.extension is None  # no word occurs five times
 
 
-def test_what_an_extension_would_save(tiny_bert: Path) -> None:
+def test_savings_of_an_extended_vocabulary(tiny_bert: Path) -> None:
     texts = {"corpus": sample(["hepatitis and the model"] * 5), "general": sample(sentences(10))}
     found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {})
     assert found.corpus
@@ -66,7 +66,7 @@ def test_what_an_extension_would_save(tiny_bert: Path) -> None:
     assert found.corpus.extension.tokens == 1
     assert found.corpus.extension.length_saved == pytest.approx(
         8 / 14
-    )  # "the" is three pieces, and saves less than the mean
+    )  # "the" has three tokens, and saves less than the mean
     assert found.general
     assert found.general.extension is None
 
@@ -74,10 +74,10 @@ def test_what_an_extension_would_save(tiny_bert: Path) -> None:
 def test_special_tokens_written_in_a_text_are_text(tiny_bert: Path) -> None:
     found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": sample(["[MASK]"] * 20)}, {})
     assert found.corpus
-    assert found.corpus.fertility == pytest.approx(4 / 3)  # m ##a ##s ##k of three words and marks; [ is unknown
+    assert found.corpus.fertility == pytest.approx(4 / 3)  # "m ##a ##s ##k" for three words and marks; "[" is unknown
 
 
-def test_a_task_and_which_text_is_near_to_it(tiny_bert: Path, task: Path) -> None:
+def test_evidence_of_a_task_with_overlaps(tiny_bert: Path, task: Path) -> None:
     texts = {"corpus": sample([" ".join(KNOWN[:45])] * 2), "general": sample([" ".join(KNOWN[45:])] * 2)}
     found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {"toy": task})
     (toy,) = found.tasks
@@ -88,14 +88,14 @@ def test_a_task_and_which_text_is_near_to_it(tiny_bert: Path, task: Path) -> Non
     assert toy.general_overlap is not None
     assert toy.overlap > 0.7 > 0.3 > toy.general_overlap
     assert found.overlap is not None
-    assert TypeAdapter(Evidence).validate_python(asdict(found)) == found  # as a record keeps it
+    assert TypeAdapter(Evidence).validate_python(asdict(found)) == found  # as stored in a record
 
 
-def test_a_task_alone(tiny_bert: Path, task: Path) -> None:
+def test_evidence_of_a_task_without_texts(tiny_bert: Path, task: Path) -> None:
     found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), {}, {"toy": task})
     assert (found.corpus, found.overlap, found.tasks[0].overlap) == (None, None, None)
 
 
-def test_no_text(tiny_bert: Path) -> None:
+def test_an_empty_sample_is_refused(tiny_bert: Path) -> None:
     with pytest.raises(DataError, match="the corpus text is empty after cleaning"):
         look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": Sample([], 0, 0, True)}, {})

@@ -1,4 +1,4 @@
-"""Samples of corpora, and what they say of the whole."""
+"""Tests samples of corpora, and the estimated size of the whole corpus."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ def test_a_small_corpus_is_counted(tmp_path: Path) -> None:
     assert found.bytes == sum(len(text.encode()) for text in TEXTS)
 
 
-def test_documents_are_drawn_from_all_of_it(tmp_path: Path) -> None:
+def test_documents_are_drawn_from_the_whole_corpus(tmp_path: Path) -> None:
     found = sampled(tmp_path, TEXTS, most=50)
     assert len(set(found.texts)) == 50
     assert set(found.texts) <= set(TEXTS)
@@ -43,7 +43,9 @@ def test_documents_are_drawn_from_all_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 @pytest.mark.parametrize("parts", [1, 4])
-def test_a_large_one_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, parts: int) -> None:
+def test_the_size_of_a_large_corpus_is_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, parts: int
+) -> None:
     texts = sentences(4000, seed=1)
     monkeypatch.setattr(corpus_sample, "READ_BYTES", 120_000)  # of 370,000
     found = sampled(tmp_path, texts, name=name, parts=parts)
@@ -54,7 +56,7 @@ def test_a_large_one_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found.bytes == pytest.approx(sum(map(len, texts)), rel=0.15)
 
 
-def test_texts_of_evaluation_sets_are_no_part_of_it(tmp_path: Path) -> None:
+def test_texts_of_evaluation_sets_are_left_out(tmp_path: Path) -> None:
     texts = sentences(50, seed=2, shortest=20)
     questions = write(tmp_path / "questions.jsonl", [{"text": texts[7]}])
     file = write(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
@@ -63,7 +65,7 @@ def test_texts_of_evaluation_sets_are_no_part_of_it(tmp_path: Path) -> None:
     assert sorted(found.texts) == sorted({*texts} - {texts[7]})
 
 
-def test_sources_together(tmp_path: Path) -> None:
+def test_samples_of_several_sources_are_joined(tmp_path: Path) -> None:
     first, second = corpus_sample.Sample(["a"], 10, 100, True), corpus_sample.Sample(["b"], 5, 50, False)
     both = joined_samples([first, second])
     assert (sorted(both.texts), both.documents, both.bytes, both.is_exact) == (["a", "b"], 15, 150, False)

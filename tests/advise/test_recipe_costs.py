@@ -1,4 +1,4 @@
-"""Costs against sums by hand."""
+"""Compares the costs of recipes with sums computed by hand."""
 
 import dataclasses
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_tokens_of_every_recipe(tmp_path: Path) -> None:
     }
 
 
-def test_a_selection_is_trained_on_ten_times_and_stands_beside_a_pass_over_the_whole_pool(
+def test_a_selection_is_trained_on_ten_times_and_compared_with_one_pass_over_the_pool(
     tmp_path: Path, size: ModelSize
 ) -> None:
     evidence = Evidence([TASK], candidates=text(documents=10_000_000, tokens=1_000_000_000))
@@ -61,26 +61,26 @@ def test_a_selection_is_trained_on_ten_times_and_stands_beside_a_pass_over_the_w
     assert found.recipes[SELECTED].tokens == 200_000 * 10 * 5 + 10 * (200_000 + 50 * 4000 * 100)
     assert found.whole_pool
     assert found.whole_pool.tokens == 1_000_000_000
-    assert found.selection_share() is None  # nothing is known of the model
+    assert found.selection_share() is None  # the dimensions of the model are not known
     share = costs(CONFIG, evidence, size, Store(tmp_path)).selection_share()
     assert share == pytest.approx(10 * 20_200_000 / 1e9, rel=0.05)
 
 
-def test_dapt_is_as_long_as_it_is_configured(tmp_path: Path) -> None:
+def test_dapt_is_costed_for_the_configured_length(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, max_steps=7))
     assert tokens(config, Evidence([], CORPUS), tmp_path) == {DAPT: 7 * 10 * 50}
     assert tokens(config, Evidence([], text(tokens=None)), tmp_path) == {DAPT: 7 * 10 * 50}
     assert tokens(CONFIG, Evidence([], text(tokens=None)), tmp_path) == {DAPT: None}
 
 
-def test_fine_tuning_makes_fewer_passes_over_large_tasks_and_one_of_frozen_models(tmp_path: Path) -> None:
+def test_fine_tuning_takes_fewer_passes_for_large_tasks_and_one_pass_for_frozen_models(tmp_path: Path) -> None:
     large = Evidence([task(examples=5001)])
     assert tokens(CONFIG, large, tmp_path)[AS_IT_IS] == 200_000 * 3 * 5
     frozen = dataclasses.replace(CONFIG, finetune=FinetuneConfig(mode="feature_extraction"))
     assert tokens(frozen, large, tmp_path)[AS_IT_IS] == 200_000
 
 
-def test_tapt_passes_over_the_pool_too(tmp_path: Path) -> None:
+def test_tapt_also_trains_on_the_pool(tmp_path: Path) -> None:
     found = tokens(CONFIG, Evidence([TASK], None, None, text(tokens=1_000)), tmp_path)
     assert found[TAPT] == 100 * 201_000 + 200_000 * 50
     assert tokens(CONFIG, Evidence([TASK], None, None, text(tokens=None)), tmp_path)[TAPT] is None
@@ -102,13 +102,13 @@ def test_work_hours_and_price(size: ModelSize, tmp_path: Path, monkeypatch: pyte
     assert once.flops == pytest.approx(200_000 * forward_flops(size, Workload(50, 0)))
 
 
-def test_a_method_costs_what_it_adds(size: ModelSize, tmp_path: Path) -> None:
+def test_passes_that_a_method_adds_are_costed(size: ModelSize, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, method=MethodConfig("das"), method_options=DasOptions(contrast_cost="exact"))
     found = costs(config, Evidence([], CORPUS), size, Store(tmp_path)).recipes[DAPT]
     assert found.flops == pytest.approx(4_500_000 * training_flops(size, Workload(50, 0.15, Added(2.0))))
 
 
-def test_of_an_unknown_model_tokens_are_known(tmp_path: Path) -> None:
+def test_only_tokens_are_known_if_the_model_is_unknown(tmp_path: Path) -> None:
     found = costs(CONFIG, EVIDENCE, None, Store(tmp_path))
     assert (found.recipes[DAPT].flops, found.recipes[DAPT].device_hours, found.recipes[DAPT].price) == (None,) * 3
     assert found.share(TAPT, DAPT) is None
@@ -128,21 +128,21 @@ def test_fifty_documents_for_each_example() -> None:
     assert both.documents == 250_000
 
 
-def test_of_a_small_pool_so_much_that_ten_passes_are_half_of_one_over_all() -> None:
+def test_ten_passes_over_a_selection_are_at_most_half_of_a_pass_over_the_pool() -> None:
     found = proposed(text(documents=100_000, tokens=9_000_000))
     assert found
     assert (found.documents, found.tokens) == (5000, 450_000)
     assert found.tokens
     assert found.tokens * found.passes == 9_000_000 / 2
-    assert proposed(text(documents=79_999)) is None  # less than a document an example
+    assert proposed(text(documents=79_999)) is None  # fewer than one document per example
 
 
 @pytest.mark.parametrize(("pool", "tasks"), [(None, [TASK]), (LARGE, [])])
-def test_nothing_without_a_pool_or_a_task(pool: TextEvidence | None, tasks: list[Any]) -> None:
+def test_nothing_is_proposed_without_a_pool_or_a_task(pool: TextEvidence | None, tasks: list[Any]) -> None:
     assert proposed(pool, tasks) is None
 
 
-def test_of_a_pool_of_unknown_size_the_number_of_documents_is_said() -> None:
+def test_a_number_of_documents_is_proposed_if_the_size_of_the_pool_is_unknown() -> None:
     unknown = text(documents=None, bytes=None, tokens=None)
     assert proposed(unknown) == ProposedSelection("classifier", 200_000, None, "select.per_example=50", 10)
 
@@ -151,7 +151,7 @@ def test_of_a_pool_of_unknown_size_the_number_of_documents_is_said() -> None:
     ("select", "documents", "tokens"),
     [({"documents": 70}, 70, 7000), ({"per_example": 2}, 8000, 800_000), ({"tokens": 1050}, 11, 1050)],
 )
-def test_what_is_configured_is_taken(select: dict[str, int], documents: int, tokens: int) -> None:
+def test_a_configured_budget_is_used(select: dict[str, int], documents: int, tokens: int) -> None:
     kind = [{"dsir": {"noise": 0}}, "classifier"]
     found = proposed(LARGE, kind=kind, **select)
     assert found == ProposedSelection("dsir -> classifier", documents, tokens, "", 10)

@@ -1,4 +1,4 @@
-"""Every rule: when it speaks, when it does not, and that it names its source."""
+"""Tests of each rule a case that meets its condition, a case that does not, and its source."""
 
 import re
 from pathlib import Path
@@ -61,38 +61,38 @@ SPEAKS: list[tuple[str, Case, Case]] = [
 
 
 @pytest.mark.parametrize(("name", "there", "not_there"), SPEAKS)
-def test_speaks_where_it_has_something_to_say(name: str, there: Case, not_there: Case) -> None:
+def test_a_rule_gives_a_finding_only_if_its_condition_is_met(name: str, there: Case, not_there: Case) -> None:
     found = BY_NAME[name].judge(there)
     assert found
     assert found.reason
     assert BY_NAME[name].judge(not_there) is None
 
 
-def test_all_rules_are_tried_above() -> None:
+def test_every_rule_has_a_case() -> None:
     assert {name for name, *_ in SPEAKS} == set(BY_NAME)
     assert len(BY_NAME) == len(RULES)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_names_a_source_with_figures(rule) -> None:
+def test_every_rule_names_a_source_with_figures(rule) -> None:
     assert any(mark in rule.source for mark in ("DSP table", "arXiv", "findings-emnlp"))
     assert any(character.isdigit() for character in rule.source)
     assert rule.strength in VOTES
 
 
-def test_reasons_hold_the_figures_of_the_case() -> None:
+def test_reasons_contain_the_figures_of_the_case() -> None:
     near = BY_NAME["domain_is_near"].judge(case(tasks=[task(overlap=0.472, general_overlap=0.347)]))
     assert near
     assert "toy 47.2% against 34.7%" in near.reason
     cheap = BY_NAME["tapt_is_cheap"].judge(case({**RECIPES, DAPT: cost(61e3)}))
     assert cheap
-    assert "1/60" in cheap.reason  # fine-tuning's 1e3 is in both, and not counted
+    assert "1/60" in cheap.reason  # the 1e3 of fine-tuning are in both recipes and are not counted
     leak = BY_NAME["texts_leak"].judge(case(tasks=[task(leaked=52, test=139)]))
     assert leak
     assert "toy 52 of 139" in leak.reason
 
 
-def test_the_default_experiment_comes_before_any_method() -> None:
+def test_cheap_measures_are_advised_before_a_method() -> None:
     das = Config(method=MethodConfig(kind="das"))
     for config, before in ((PLAIN, "before any method"), (das, "before method.kind das")):
         found = BY_NAME["cheap_answers_first"].judge(case(config=config, general=text()))
@@ -103,7 +103,7 @@ def test_the_default_experiment_comes_before_any_method() -> None:
         assert all(name in named for name in re.findall(r"--(\w+)", found.reason))
 
 
-def test_against_the_wrong_domain_and_for_the_right_one() -> None:
+def test_a_far_domain_votes_against_dapt_and_a_near_one_for_it() -> None:
     far = BY_NAME["domain_is_far"].judge(case(tasks=[task(**FAR)]))
     near = BY_NAME["domain_is_near"].judge(case(tasks=[task(**NEAR)]))
     assert far
@@ -115,13 +115,13 @@ def test_against_the_wrong_domain_and_for_the_right_one() -> None:
     assert (small.speaks_for, small.speaks_against) == ((TAPT,), (DAPT, BOTH))
 
 
-def test_without_tasks_only_dapt_can_be_spoken_of() -> None:
+def test_without_tasks_all_votes_are_for_or_against_dapt() -> None:
     found = BY_NAME["domain_is_new"].judge(case(tasks=[], general=text(loss=1.0)))
     assert found
     assert found.speaks_for == (DAPT,)
 
 
-def test_the_plain_case_is_quiet() -> None:
-    """So that each line above shows its rule alone."""
+def test_the_plain_case_meets_only_two_conditions() -> None:
+    """So each case above differs from the plain case by one rule."""
     quiet = {rule.name for rule in RULES if rule.judge(case())}
     assert quiet == {"tapt_gains", "both_are_best"}

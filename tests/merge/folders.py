@@ -1,4 +1,4 @@
-"""Model folders with chosen weights, and what is read of them."""
+"""Writes model folders with chosen weights, merges them, and reads the result."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from adapt.merge.tensor_files import stored_weights
 
 
 def folder_of(path: Path, *shards: Mapping[str, Tensor], like: Path | None = None) -> Path:
-    """A folder with these weights, in several files where there are several; the rest is that of another folder."""
+    """Writes a folder with these weights, one file per mapping, and the other files of the folder `like`."""
     path.mkdir()
     if like:
         for file in like.iterdir():
@@ -42,7 +42,7 @@ def weights_in(folder: Path) -> dict[str, Tensor]:
 
 
 def moved(weights: Mapping[str, Tensor], seed: int, size: float = 0.1) -> dict[str, Tensor]:
-    """Floating-point weights with noise added."""
+    """Returns the weights with noise added to the floating-point tensors."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: (one.float() + size * torch.randn(one.shape, generator=generator)).to(one.dtype)
@@ -60,7 +60,7 @@ def merged_in(
     share: float = 0.5,
     tokens: NewTokens | None = None,
 ) -> Path:
-    """Merges into a folder with the settings of the base alone."""
+    """Merges models with plain weights and returns the folder of the result."""
     weights = (1.0,) * len(models)
     merging = Merging(kind, (share,), weights, 0.5 if kind in ("ties", "dare") else None, 0)
     folder.mkdir()
@@ -73,14 +73,14 @@ def merged_in(
 
 
 def extended(folder: Path, like: Path, words: Sequence[str], seed: int = 0, filling: int = 0) -> Path:
-    """A BERT that was trained from another, with words as further tokens, whose rows are random.
+    """Writes a BERT that differs from another by noise, and has new tokens with random rows.
 
     Args:
-        folder: of the new model.
-        like: the other.
+        folder: folder of the new model.
+        like: folder of the other model.
         words: the new tokens, in the order of their ids.
-        seed: of all that it has learnt.
-        filling: rows behind those of tokens.
+        seed: seed of the noise and of the new rows.
+        filling: number of padding rows after the rows of tokens.
     """
     weights = moved(weights_in(like), seed)
     rows = len(words) + filling

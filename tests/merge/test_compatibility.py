@@ -1,4 +1,4 @@
-"""Tokens are compared before any weight is read: some models may have more than their base, all behind the base's."""
+"""Tests the comparison of architectures and tokens. Models may have tokens after those of the base."""
 
 import json
 import shutil
@@ -23,20 +23,20 @@ def size(tiny_bert: Path) -> int:
 
 
 def test_models_with_the_tokens_of_the_base_have_no_new_ones(tmp_path: Path, tiny_bert: Path) -> None:
-    """A chat template is none."""
+    """A chat template does not matter."""
     folder = Path(shutil.copytree(tiny_bert, tmp_path / "copy"))
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     assert new_tokens(at(tiny_bert), [at(folder), at(tiny_bert)]) is None
 
 
-def test_new_ones_begin_behind_those_of_the_base(tmp_path: Path, tiny_bert: Path, size: int) -> None:
+def test_new_tokens_have_ids_after_those_of_the_base(tmp_path: Path, tiny_bert: Path, size: int) -> None:
     one = extended(tmp_path / "one", tiny_bert, ["qubit", "gluon"])
     two = extended(tmp_path / "two", tiny_bert, ["qubit", "gluon"], seed=1)
     found = new_tokens(at(tiny_bert), [at(tiny_bert), at(one), at(two)])
     assert found == NewTokens(first=size, number=2, extended=(1, 2))
 
 
-def test_models_with_different_new_ones_are_refused(tmp_path: Path, tiny_bert: Path, size: int) -> None:
+def test_models_with_different_new_tokens_are_refused(tmp_path: Path, tiny_bert: Path, size: int) -> None:
     one = extended(tmp_path / "one", tiny_bert, ["qubit", "gluon"])
     two = extended(tmp_path / "two", tiny_bert, ["gluon", "qubit"])
     with pytest.raises(ModelError, match="2 tokens differ, such as 'gluon'") as caught:
@@ -51,7 +51,7 @@ def test_a_base_with_more_tokens_than_a_model_is_refused(tmp_path: Path, tiny_be
         new_tokens(at(one), [at(tiny_bert)])
 
 
-def test_a_token_in_the_place_of_one_of_the_base_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
+def test_a_token_with_the_id_of_a_token_of_the_base_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
     folder = Path(shutil.copytree(tiny_bert, tmp_path / "other"))
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text())
@@ -62,7 +62,7 @@ def test_a_token_in_the_place_of_one_of_the_base_is_refused(tmp_path: Path, tiny
     with pytest.raises(ModelError, match="2 tokens differ") as caught:
         new_tokens(at(tiny_bert), [at(folder)])
     assert f"'{min(word, 'zzz')}'" in str(caught.value)
-    file.unlink()  # then transformers reads it, or says why not
+    file.unlink()  # then transformers loads the tokenizer, and its error is reported
     with pytest.raises(ModelError):
         new_tokens(at(tiny_bert), [at(folder)])
 
@@ -104,7 +104,7 @@ def test_another_architecture_is_named(tmp_path: Path, tiny_bert: Path, setting:
     assert all(words in str(caught.value) for words in (said, str(other), str(tiny_bert)))
 
 
-def test_what_does_not_decide_may_differ(tmp_path: Path, tiny_bert: Path) -> None:
+def test_settings_that_do_not_affect_weights_may_differ(tmp_path: Path, tiny_bert: Path) -> None:
     other = changed(
         tmp_path / "other", tiny_bert, dtype="bfloat16", attention_probs_dropout_prob=0.3, transformers_version="5.0"
     )

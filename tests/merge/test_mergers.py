@@ -1,4 +1,4 @@
-"""Each way of merging against the same in numpy, and what it promises."""
+"""Compares each way of merging with the same formula in numpy."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SHAPES = {"one.weight": (7, 5), "one.bias": (5,), "scale": ()}
 
 
 def tensors(models: int, seed: int = 0) -> dict[str, list[Tensor]]:
-    """By name, the base's first."""
+    """Returns random tensors by name, those of the base first."""
     rng = np.random.default_rng(seed)
     made = {
         name: [rng.normal(size=shape).astype(np.float32) for _ in range(models + 1)] for name, shape in SHAPES.items()
@@ -57,7 +57,7 @@ def test_interpolation_is_the_straight_line_and_exact_at_both_ends() -> None:
         assert all((found[name] == each[place].numpy()).all() for name, each in given.items())
 
 
-def test_an_average_is_divided_by_its_weights_and_may_lie_between_it_and_the_base() -> None:
+def test_average_with_weights_at_several_shares() -> None:
     given, weights = tensors(3), (1.0, 2.0, 5.0)
     mean = {name: np.average(rest, axis=0, weights=weights) for name, (_, *rest) in arrays(given).items()}
     close(made("average", given, 1.0, weights=weights), mean)
@@ -66,8 +66,8 @@ def test_an_average_is_divided_by_its_weights_and_may_lie_between_it_and_the_bas
 
 
 @pytest.mark.parametrize("decay", DECAYS)
-def test_weights_that_stand_for_a_decay_give_what_decayed_updates_would(decay: str) -> None:
-    """WSM: an average of checkpoints is the first one and its updates, each times what is left of the learning rate."""
+def test_decay_weights_equal_a_run_with_decayed_updates(decay: str) -> None:
+    """WSM: an average of checkpoints equals the first one plus its updates, each scaled by the decay."""
     rng, count = np.random.default_rng(1), 5
     updates = rng.normal(size=(count, 4))
     checkpoints = np.cumsum(updates, axis=0)
@@ -81,7 +81,7 @@ def test_weights_that_stand_for_a_decay_give_what_decayed_updates_would(decay: s
         assert weights == pytest.approx((0.2,) * 5)  # the plain mean
 
 
-def test_task_arithmetic_adds_up_what_was_learnt() -> None:
+def test_task_arithmetic_adds_weighted_task_vectors() -> None:
     given, weights = tensors(2), (0.5, -2.0)
     expected = {n: a + 0.4 * (0.5 * (b - a) - 2 * (c - a)) for n, (a, b, c) in arrays(given).items()}
     close(made("task_arithmetic", given, 0.4, weights=weights), expected)
@@ -99,7 +99,7 @@ def test_the_residual_is_added_to_the_adapted_base() -> None:
 def ties_in_numpy(
     given: dict[str, list[Tensor]], density: float, weights: Sequence[float], share: float
 ) -> dict[str, np.ndarray]:
-    """The published form, on all tensors as one vector."""
+    """Computes TIES as published, on all tensors as one vector."""
     flat = [
         np.concatenate([each[place].numpy().ravel() for each in given.values()]) for place in range(len(weights) + 1)
     ]
@@ -129,7 +129,7 @@ def test_ties_trims_over_all_tensors_elects_signs_and_averages_what_agrees(
 
 
 def test_ties_by_hand() -> None:
-    """Of five differences the two largest are kept; of the fourth the signs disagree, and the larger sum wins."""
+    """The two largest of five differences are used. The signs of the fourth disagree, and the larger sum is elected."""
     base = torch.zeros(5)
     one = torch.tensor([0.1, -4.0, 0.2, 3.0, 0.0])
     two = torch.tensor([0.3, -2.0, 0.1, -5.0, 0.0])
@@ -139,7 +139,7 @@ def test_ties_by_hand() -> None:
     np.testing.assert_allclose(all_kept, [0.2, -3, 0.15, -5, 0], rtol=1e-6)
 
 
-def test_what_equals_the_smallest_that_is_kept_stays_and_signs_that_are_even_change_nothing() -> None:
+def test_ties_uses_equal_differences_and_ignores_elements_without_a_sign() -> None:
     base = torch.zeros(4)
     found = made("ties", {"w": [base, torch.tensor([1.0, 1.0, 1.0, 0.5])]}, 1.0, density=0.25)["w"]
     np.testing.assert_allclose(found, [1, 1, 1, 0])
@@ -148,8 +148,8 @@ def test_what_equals_the_smallest_that_is_kept_stays_and_signs_that_are_even_cha
 
 
 @pytest.mark.parametrize("density", [1e-9, 0.01, 0.3, 0.77, 0.999])
-def test_the_smallest_that_is_kept_is_exact(density: float) -> None:
-    """Found by counting bits, against sorting; sizes over many powers of ten, and many of them equal."""
+def test_the_threshold_of_ties_is_exact(density: float) -> None:
+    """Compares counting with sorting, for values over many powers of ten of which many are equal."""
     rng = np.random.default_rng(3)
     learnt = rng.normal(size=3000) * 10.0 ** rng.integers(-30, 6, 3000)
     learnt[::7] = 0
@@ -184,7 +184,7 @@ def test_the_expectation_of_dare_is_task_arithmetic() -> None:
         assert (np.abs(draws.mean(axis=0) - value) < 4.5 * error + 1e-6).all()
 
 
-def test_what_dare_drops_depends_on_seed_model_and_name_alone() -> None:
+def test_dare_draws_depend_only_on_seed_model_and_name() -> None:
     given = {name: [torch.zeros(64), torch.ones(64)] for name in ("a", "b")}
 
     def drawn(names: Sequence[str], **more: object) -> dict[str, tuple[float, ...]]:
@@ -205,12 +205,12 @@ def test_what_dare_drops_depends_on_seed_model_and_name_alone() -> None:
     assert set(made("dare", twice, 1.0, density=0.5)["a"]) == {0.0, 2.0, 4.0}  # each model has its own
 
 
-def test_dare_that_keeps_all_is_task_arithmetic() -> None:
+def test_dare_with_density_one_is_task_arithmetic() -> None:
     given = tensors(2)
     close(made("dare", given, 0.6, density=1.0), made("task_arithmetic", given, 0.6))
 
 
-def test_no_way_changes_what_it_is_given() -> None:
+def test_no_merger_changes_its_inputs() -> None:
     for kind in MERGERS:
         way = MERGERS.load(kind)
         given = tensors(2 if way.models[1] != 1 else 1)

@@ -1,4 +1,4 @@
-"""Merging files: names, types, shards and ties are the base's; what does not fit is refused before all writing."""
+"""Tests merges of files: the result has the names, types, shards and ties of the base, and bad models are refused."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ PLAIN: dict[str, Tensor] = {
 }
 
 
-def test_types_names_and_whole_numbers_are_the_bases(tmp_path: Path) -> None:
-    """The models may be stored in other types: fp32 exports of a bf16 base are merged in fp32, and stored in bf16."""
+def test_types_names_and_integers_are_those_of_the_base(tmp_path: Path) -> None:
+    """Models may have other types: fp32 exports of a bf16 base are merged in fp32 and stored in bf16."""
     base = folder_of(tmp_path / "base", PLAIN)
     other = {name: one.float() + 1 if one.is_floating_point() else one + one for name, one in PLAIN.items()}
     model = folder_of(tmp_path / "model", other)
@@ -34,13 +34,13 @@ def test_types_names_and_whole_numbers_are_the_bases(tmp_path: Path) -> None:
         assert torch.equal(found[name], expected), name
 
 
-def test_the_file_of_the_base_merged_with_itself_is_the_same_to_the_byte(tmp_path: Path) -> None:
+def test_a_base_merged_with_itself_gives_an_identical_file(tmp_path: Path) -> None:
     base = folder_of(tmp_path / "base", PLAIN)
     out = merged_in(tmp_path / "out", base, base)
     assert (out / "model.safetensors").read_bytes() == (base / "model.safetensors").read_bytes()
 
 
-def test_shards_are_those_of_the_base_however_the_models_are_divided(tmp_path: Path) -> None:
+def test_the_result_has_the_files_of_the_base(tmp_path: Path) -> None:
     names = sorted(PLAIN)
     first, second = ({name: PLAIN[name] for name in part} for part in (names[:3], names[3:]))
     base = folder_of(tmp_path / "base", first, second)
@@ -63,7 +63,7 @@ def test_dare_does_not_depend_on_the_order_of_tensors_or_on_files(tmp_path: Path
     for place in ("whole", "parts"):
         shards = [weights] if place == "whole" else [{"c": weights["c"]}, {"a": weights["a"], "b": weights["b"]}]
         base = folder_of(tmp_path / place, *shards)
-        with pytest.MonkeyPatch.context() as patch:  # no architecture is asked for ties
+        with pytest.MonkeyPatch.context() as patch:  # these folders have no architecture
             patch.setattr("adapt.merge.tensor_matching.Names.first", lambda names, name: name)
             merged_in(tmp_path / f"{place}-out", base, model, kind="dare")
     one, two = (weights_in(tmp_path / f"{place}-out") for place in ("whole", "parts"))
@@ -81,10 +81,10 @@ def bert(tiny_bert: Path) -> dict[str, Tensor]:
 TABLE = "bert.embeddings.word_embeddings.weight"
 
 
-def test_a_tied_head_that_only_one_of_them_holds_is_found_by_its_tie(
+def test_a_tied_head_that_only_one_model_stores_is_matched(
     tmp_path: Path, tiny_bert: Path, bert: dict[str, Tensor]
 ) -> None:
-    """Merged, ties stay ties, also where what is dropped is random."""
+    """Tied tensors stay equal, also if elements are dropped at random."""
     tied = "cls.predictions.decoder.weight"
     assert tied not in bert
     both = folder_of(tmp_path / "both", {**bert, tied: bert[TABLE].clone()}, like=tiny_bert)
@@ -103,10 +103,10 @@ def test_a_tied_head_that_only_one_of_them_holds_is_found_by_its_tie(
     )
 
 
-def test_old_names_missing_prefixes_and_parts_beside_the_language_model_are_understood(
+def test_old_names_missing_prefixes_and_extra_parts_are_matched(
     tmp_path: Path, tiny_bert: Path, bert: dict[str, Tensor]
 ) -> None:
-    """As the checkpoints on the Hub are that transformers has renamed ever since."""
+    """Some checkpoints on the Hub have names that transformers renames when it loads them."""
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
         for name, one in bert.items()
@@ -127,21 +127,21 @@ def test_old_names_missing_prefixes_and_parts_beside_the_language_model_are_unde
     ("change", "said"),
     [
         (lambda w: {name: one for name, one in w.items() if "layer.1." not in name}, "lacks bert.encoder.layer.1"),
-        (lambda w: {**w, TABLE: torch.cat([w[TABLE], w[TABLE][:1]])}, "word_embeddings.weight is"),
+        (lambda w: {**w, TABLE: torch.cat([w[TABLE], w[TABLE][:1]])}, "word_embeddings.weight: "),
         (lambda w: {name: one for name, one in w.items() if name.startswith("bert.")}, "lacks cls.predictions"),
     ],
 )
-def test_other_tensors_are_refused_by_name_before_anything_is_written(
+def test_differing_tensors_are_refused_before_anything_is_written(
     tmp_path: Path, tiny_bert: Path, bert: dict[str, Tensor], change: object, said: str
 ) -> None:
     model = folder_of(tmp_path / "model", change(bert), like=tiny_bert)  # type: ignore[operator]
-    with pytest.raises(ModelError, match="is of another architecture than the base") as caught:
+    with pytest.raises(ModelError, match="has another architecture than the base") as caught:
         merged_in(tmp_path / "out", tiny_bert, model)
     assert said in str(caught.value)
     assert str(model) in str(caught.value)
     assert list((tmp_path / "out").iterdir()) == []
     if "lacks" in said:
-        with pytest.raises(ModelError, match="has besides"):
+        with pytest.raises(ModelError, match="also has"):
             merged_in(tmp_path / "back", model, tiny_bert)
 
 
@@ -169,7 +169,7 @@ def test_a_tensor_that_is_not_finite_is_named(tmp_path: Path, place: str, value:
         merged_in(tmp_path / "out", base, model, kind=kind)
 
 
-def test_what_is_merged_may_be_too_large_for_the_type_of_the_base(tmp_path: Path) -> None:
+def test_merged_weights_that_exceed_the_type_of_the_base_are_refused(tmp_path: Path) -> None:
     base = folder_of(tmp_path / "base", {"half": torch.full((2,), 60_000.0, dtype=torch.float16)})
     model = folder_of(tmp_path / "model", {"half": torch.full((2,), 65_000.0, dtype=torch.float16)})
     with pytest.raises(ModelError, match=r"the merged model at share 4: the tensor half .* 2 infinite of 2") as caught:

@@ -1,4 +1,4 @@
-"""What a configuration asks of a way of merging, and what is refused."""
+"""Tests the options of a merge from a configuration, and the refused ones."""
 
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
@@ -15,7 +15,7 @@ def asked(models: int, **fields: Any) -> Merging:
     return merging_of(replace(Config(seed=5), merge=MergeConfig(**fields)), models)
 
 
-def test_every_way_has_the_name_that_the_configuration_knows() -> None:
+def test_every_merger_is_a_choice_of_the_configuration() -> None:
     assert set(get_args(get_type_hints(MergeConfig)["kind"])) == set(MERGERS)
     assert len({*MERGERS.values()}) == len(MERGERS)
 
@@ -29,12 +29,12 @@ def test_defaults_are_those_of_the_kind() -> None:
     assert asked(2, kind="residual") == Merging("residual", (1.0,), (), None, 5)
 
 
-def test_a_decay_stands_for_weights() -> None:
+def test_a_decay_is_converted_to_weights() -> None:
     assert asked(4, kind="average", weights="sqrt").weights == decay_weights("sqrt", 4)
     assert asked(1, kind="task_arithmetic", weights=[-1]).weights == (-1.0,)
 
 
-def test_shares_beyond_the_models_must_be_asked_for() -> None:
+def test_shares_above_one_need_extrapolate() -> None:
     assert asked(1, shares=[1.2, -0.1], extrapolate=True).shares == (1.2, -0.1)
     for share in (1.2, -0.1):
         with pytest.raises(ConfigError, match=rf"merge\.shares: {share} is not between") as caught:
@@ -50,9 +50,9 @@ def test_shares_beyond_the_models_must_be_asked_for() -> None:
         (0, {"kind": "average"}, "takes 1 or more models"),
         (1, {"kind": "residual"}, "takes 2 models, but merge.models has 1"),
         (1, {"shares": []}, "empty"),
-        (1, {"shares": [0.5, 0.5]}, "twice"),
-        (1, {"shares": [0.5, 0.5000001]}, "twice"),  # they would have one folder
-        (1, {"shares": [float("nan")]}, "nan is no share"),
+        (1, {"shares": [0.5, 0.5]}, "repeated"),
+        (1, {"shares": [0.5, 0.5000001]}, "repeated"),  # both would be written to the same folder
+        (1, {"shares": [float("nan")]}, "nan is not a finite number"),
         (1, {"weights": [1.0]}, "merge.weights is set"),
         (2, {"kind": "ties", "weights": [1.0]}, "1 numbers, but there are 2 models"),
         (2, {"kind": "ties", "weights": [1.0, -1.0]}, "cannot use"),
@@ -64,7 +64,7 @@ def test_shares_beyond_the_models_must_be_asked_for() -> None:
         (2, {"kind": "ties", "density": 0.0}, "keeps nothing"),
     ],
 )
-def test_what_has_no_sense_is_refused(models: int, fields: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(models: int, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         asked(models, **fields)
     assert said in f"{caught.value}"

@@ -1,4 +1,4 @@
-"""Rows of tokens that a base lacks are the mean of the models that have them, and all others are merged as ever."""
+"""Tests that rows of tokens that the base lacks are merged around the mean of the models that have them."""
 
 import json
 from pathlib import Path
@@ -29,10 +29,10 @@ def first(base: dict[str, Tensor]) -> int:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_of_one_model_they_stay_as_they_are_at_every_share(
+def test_new_rows_of_one_model_are_unchanged_at_every_share(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int, share: float
 ) -> None:
-    """A filling row too; the base's rows lie on the line between the two."""
+    """This includes a padding row. Rows of the base are interpolated."""
     model = extended(tmp_path / "model", tiny_bert, WORDS, filling=1)
     tokens = NewTokens(first, 3, (0,))
     found = weights_in(merged_in(tmp_path / "out", tiny_bert, model, share=share, tokens=tokens))
@@ -48,10 +48,10 @@ def test_of_one_model_they_stay_as_they_are_at_every_share(
 
 
 @pytest.mark.parametrize("kind", ["average", "task_arithmetic", "ties", "dare"])
-def test_of_several_models_they_are_merged_around_their_mean(
+def test_new_rows_of_several_models_are_merged_around_their_mean(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int, kind: str
 ) -> None:
-    """As if the base had had their mean; the one without them does not count."""
+    """The mean takes the role of the base's rows. A model without these rows does not count."""
     models = [extended(tmp_path / f"{seed}", tiny_bert, WORDS, seed=seed) for seed in (1, 2)]
     old = folder_of(tmp_path / "old", moved(base, 3), like=tiny_bert)
     tokens = NewTokens(first, 3, (0, 2))
@@ -74,7 +74,7 @@ def test_of_several_models_they_are_merged_around_their_mean(
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_rows_of_the_base_that_only_filled_up_are_no_rows(first: int, tiny_bert: Path) -> None:
+def test_padding_rows_of_the_base_are_replaced(first: int, tiny_bert: Path) -> None:
     rows = NewRows(NewTokens(first - 2, 2, (0,)), Names(tiny_bert))
     old, new = torch.zeros(first, 4), torch.ones(first, 4)
     base, (one, other) = rows.widen(TABLE, old, [new, old])
@@ -86,10 +86,10 @@ def test_rows_of_the_base_that_only_filled_up_are_no_rows(first: int, tiny_bert:
     assert torch.equal(kept, new[0])
 
 
-def test_files_and_their_index_grow_with_them(
+def test_files_and_index_grow_with_new_rows(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int
 ) -> None:
-    """The base is in two files, and its tied head is stored too."""
+    """The base has two weight files, and also stores its tied head."""
     tied = "cls.predictions.decoder.weight"
     shards = [{TABLE: base[TABLE], tied: base[TABLE].clone()}, {n: one for n, one in base.items() if n != TABLE}]
     folder = folder_of(tmp_path / "base", *shards, like=tiny_bert)
@@ -106,7 +106,7 @@ def test_files_and_their_index_grow_with_them(
     assert written == {**content, "metadata": {"total_size": 1000 + 3 * 4 * (2 * width + 1)}}
 
 
-def test_models_that_have_them_in_other_numbers_are_refused(tmp_path: Path, tiny_bert: Path, first: int) -> None:
+def test_models_with_different_numbers_of_new_rows_are_refused(tmp_path: Path, tiny_bert: Path, first: int) -> None:
     one = extended(tmp_path / "one", tiny_bert, WORDS)
     two = extended(tmp_path / "two", tiny_bert, WORDS, filling=5)
     with pytest.raises(ModelError, match="2 tensors have another shape"):
@@ -125,7 +125,9 @@ def test_models_that_have_them_in_other_numbers_are_refused(tmp_path: Path, tiny
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_tensors_with_a_row_for_each_token_are_known(tmp_path: Path, config: PreTrainedConfig, found: set[str]) -> None:
-    """By the first name of tied ones."""
+def test_tensors_with_one_row_per_token_are_recognized(
+    tmp_path: Path, config: PreTrainedConfig, found: set[str]
+) -> None:
+    """Tied tensors are represented by the first name."""
     config.save_pretrained(tmp_path)
     assert Names(tmp_path).by_token == found

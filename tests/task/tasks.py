@@ -1,4 +1,4 @@
-"""Small tasks in files."""
+"""Writes the files of small tasks."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ WORDS: dict[str, list[Any]] = {
 def write(
     folder: Path, examples: dict[str, list[Any]] = GOOD, settings: dict[str, Any] | None = None, **splits: list[Any]
 ) -> TaskConfig:
-    """A task in jsonl files, some of its splits replaced. A string is written as it is."""
+    """Writes a task as jsonl files, with some splits replaced. A record that is a string is written unchanged."""
     for split, records in {**examples, **splits}.items():
         rows = [record if isinstance(record, str) else json.dumps(record) for record in records]
         (folder / f"{split}.jsonl").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
@@ -31,5 +31,5 @@ def write(
 
 
 def with_train(*records: Any) -> list[Any]:
-    """Two good train examples, and these."""
+    """Returns two good train examples and the given records."""
     return [*GOOD["train"], *records]

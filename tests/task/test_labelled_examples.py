@@ -1,4 +1,4 @@
-"""Every format gives the same examples, each with the place it stands in."""
+"""Tests that examples of all formats are read with file and line, and that unusable ones are refused or counted."""
 
 import csv
 import gzip
@@ -63,7 +63,7 @@ def write_table(path: Path) -> None:
 FORMATS = {
     "jsonl": (write_lines, ["line 1", "line 3", "line 5"]),
     "jsonl.gz": (write_lines, ["line 1", "line 3", "line 5"]),
-    "csv": (write_values, ["line 2", "line 4", "line 5"]),  # the header is line 1, the second record two lines long
+    "csv": (write_values, ["line 2", "line 4", "line 5"]),  # the header is line 1, and the second record has two lines
     "tsv": (write_values, ["line 2", "line 4", "line 5"]),
     "parquet": (write_table, ["row 1", "row 2", "row 3"]),
     "arrow": (write_table, ["row 1", "row 2", "row 3"]),
@@ -71,7 +71,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_formats_agree(tmp_path: Path, suffix: str) -> None:
+def test_all_formats_give_the_same_examples(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"train.{suffix}"
     write, places = FORMATS[suffix]
     write(path)
@@ -105,11 +105,11 @@ def test_formats_agree(tmp_path: Path, suffix: str) -> None:
         ("tokens", '{"text": ["a"], "label": "O"}', "label is not a list"),
     ],
 )
-def test_unusable_records_have_a_reason(tmp_path: Path, kind: str, record: str, reason: str) -> None:
+def test_unusable_records_are_reported_with_a_reason(tmp_path: Path, kind: str, record: str, reason: str) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text(record)
     with pytest.raises(DataError, match=r"train\.jsonl ha|train\.jsonl holds no usable example"):
-        list(read_file(TaskConfig(kind=kind), str(path)))  # a file without one usable record
+        list(read_file(TaskConfig(kind=kind), str(path)))  # a file without a usable record
     good = {"text": ["a"] if kind == "tokens" else "a", "label": "x" if kind == "single_label" else ["x"]}
     path.write_text(f"{record}\n{json.dumps(good)}\n")
     (place, found), _ = read_file(TaskConfig(kind=kind), str(path))
@@ -137,7 +137,7 @@ def test_labels(tmp_path: Path, kind: str, value: object, labels: tuple[object, 
     assert found.labels == labels
 
 
-def test_words_make_a_text(tmp_path: Path) -> None:
+def test_words_are_joined_with_spaces(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('{"text": ["a", "b"], "label": ["O", "B-X"]}')
     ((_, found),) = read_file(TaskConfig(kind="tokens"), str(path))
@@ -153,7 +153,9 @@ def test_words_make_a_text(tmp_path: Path) -> None:
         ("id_field", "zzz", "set task.id_field to one of them"),
     ],
 )
-def test_a_missing_field_names_those_there_are(tmp_path: Path, setting: str, name: str, fix: str) -> None:
+def test_an_error_for_a_missing_field_lists_the_existing_ones(
+    tmp_path: Path, setting: str, name: str, fix: str
+) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('not JSON\n{"text": "a", "label": "b"}\n')
     with pytest.raises(DataError, match=f"train.jsonl, line 2 has no field '{name}'; it has 'text', 'label'") as caught:
@@ -161,7 +163,7 @@ def test_a_missing_field_names_those_there_are(tmp_path: Path, setting: str, nam
     assert caught.value.fix == fix
 
 
-def test_no_id(tmp_path: Path) -> None:
+def test_a_null_id_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('{"text": "a", "label": "b", "id": null}\n')
     with pytest.raises(DataError, match="line 1 has no id"):
@@ -194,7 +196,7 @@ def test_whole_records_with_all_fields(tmp_path: Path) -> None:
     assert list(read_objects(tmp_path / "empty.csv")) == []
 
 
-def test_files_of(tmp_path: Path) -> None:
+def test_files_of_a_split_are_listed(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.csv", "note.md"):
         (tmp_path / name).touch()
     assert split_files(TaskConfig(dev=str(tmp_path)), "dev") == [str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")]
@@ -228,7 +230,7 @@ REFUSED: dict[str, tuple[dict[str, list[Any]], dict[str, list[Any]], dict[str, A
         GOOD,
         {"train": [{"text": "a", "label": "yes", "n": n} for n in (1, 2, 1)]},
         {"id_field": "n"},
-        r"the id '1' stands in .*train\.jsonl, line 1 and again in .*train\.jsonl, line 3",
+        r"the id '1' is in .*train\.jsonl, line 1 and again in .*train\.jsonl, line 3",
     ),
     "no examples": (GOOD, {"test": []}, {}, r"task\.test holds no usable example"),
     "only empty texts": (GOOD, {"train": [{"text": " ", "label": "yes"}]}, {}, r"task\.train holds no usable example"),
@@ -290,7 +292,7 @@ def test_refused(tmp_path: Path, fault: str) -> None:
     assert caught.value.fix
 
 
-def test_empty_texts_leave_train_and_stay_in_test(tmp_path: Path) -> None:
+def test_empty_texts_are_removed_from_train_and_not_from_test(tmp_path: Path) -> None:
     blank = [{"text": text, "label": "yes"} for text in ("", " \n", "\u00a0", "a")]
     task = write(tmp_path, train=blank, test=blank)
     train, test = check_split(task, "train"), check_split(task, "test")
@@ -342,8 +344,8 @@ def test_metric(tmp_path: Path, settings: dict[str, Any], metric: str) -> None:
     assert metric_of_task(write(tmp_path, settings=settings)) == metric
 
 
-def test_records_that_are_left_out_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their text is neither trained on nor, where it is that of dev or test, kept out of anything."""
+def test_left_out_records_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their text is not trained on. If they are of dev or test, it is not removed from other texts either."""
     task = write(tmp_path, settings={"max_bad_fraction": 0.5}, train=with_train({"text": None}, "broken"))
     assert texts_of(task, "dev") == ["a layer", "a token"]
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Labels that cannot be meant as they are read are refused by file and line; those that may be are told."""
+"""Tests errors and warnings for labels that were probably misread."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def classes(task: TaskConfig) -> list[str]:
     return classes_of(task.kind, {split: check_split(task, split).examples for split in SPLITS})
 
 
-def told(task: TaskConfig) -> list[str]:
+def warnings_of(task: TaskConfig) -> list[str]:
     classes(task)
     return label_warnings(task.kind, {split: check_split(task, split).examples for split in SPLITS})
 
@@ -120,7 +120,7 @@ def test_refused(tmp_path: Path, fault: str) -> None:
     assert caught.value.fix
 
 
-TOLD: dict[str, tuple[str, dict[str, list[Any]], str]] = {
+WARNINGS: dict[str, tuple[str, dict[str, list[Any]], str]] = {
     "a class that train never has": (
         "single_label",
         {"train": ["a", "b"], "test": ["a", "c", "b", "c"]},
@@ -141,19 +141,23 @@ TOLD: dict[str, tuple[str, dict[str, list[Any]], str]] = {
         {"train": ["a"] * 99 + ["b"], "dev": ["a"] * 30},
         "all 30 examples of dev",
     ),
-    "a missing value as text": ("single_label", {"train": ["a", "nan", "a"]}, "line 2: the label 'nan' usually stands"),
+    "a missing value as text": (
+        "single_label",
+        {"train": ["a", "nan", "a"]},
+        "line 2: the label 'nan' usually means a missing label",
+    ),
     "-1 among many": (
         "single_label",
         {"train": [0, 1, 2, -1]},
-        "line 4: the label -1 often stands for an example without a label",
+        "line 4: the label -1 often means that an example has no label",
     ),
 }
 
 
-@pytest.mark.parametrize("case", TOLD)
-def test_told(tmp_path: Path, case: str) -> None:
-    kind, labels, what = TOLD[case]
-    (remark,) = told(task_with(tmp_path, kind, **labels))
+@pytest.mark.parametrize("case", WARNINGS)
+def test_warnings(tmp_path: Path, case: str) -> None:
+    kind, labels, what = WARNINGS[case]
+    (remark,) = warnings_of(task_with(tmp_path, kind, **labels))
     assert what in remark
     assert ".jsonl, line" in remark
 
@@ -171,13 +175,13 @@ GOOD: dict[str, tuple[str, list[Any]]] = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_nothing_is_said_of_good_labels(tmp_path: Path, case: str) -> None:
+def test_good_labels_cause_no_warning(tmp_path: Path, case: str) -> None:
     kind, labels = GOOD[case]
-    assert told(task_with(tmp_path, kind, train=labels)) == []
+    assert warnings_of(task_with(tmp_path, kind, train=labels)) == []
 
 
-def test_vectors_are_seen_at_the_first_look(tmp_path: Path) -> None:
-    """Before anything is computed."""
+def test_vectors_are_refused_by_the_first_check(tmp_path: Path) -> None:
+    """The check reads the beginning of each file, before anything is computed."""
     from adapt.task.prepare_task import check_task
 
     with pytest.raises(DataError, match="is a vector with a number for each label"):

@@ -1,4 +1,4 @@
-"""A task from its files to what fine-tuning reads."""
+"""Tests the preparation of a task, from its files to the files that fine-tuning reads."""
 
 import json
 import random
@@ -93,7 +93,7 @@ def test_other_kinds_are_read_back(
     assert Split.load(tmp_path, "train").labels == labels
 
 
-def test_a_second_run_replaces_what_a_killed_one_left(tmp_path: Path, pretrained: Pretrained) -> None:
+def test_a_second_run_replaces_the_files_of_a_killed_one(tmp_path: Path, pretrained: Pretrained) -> None:
     task = write(tmp_path)
     (tmp_path / "train.arrow").write_bytes(b"half a file")
     (tmp_path / "task.json").write_text("{")
@@ -102,7 +102,7 @@ def test_a_second_run_replaces_what_a_killed_one_left(tmp_path: Path, pretrained
     assert len(Split.load(tmp_path, "train")) == 2
 
 
-def test_check_lets_good_tasks_pass(tmp_path: Path) -> None:
+def test_check_accepts_good_tasks(tmp_path: Path) -> None:
     check_task(write(tmp_path))
     check_task(write(tmp_path, WORDS, {"kind": "tokens"}))
 
@@ -161,7 +161,7 @@ def bert(tiny_bert: Any) -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def gpt2() -> PreTrainedTokenizerFast:
-    """Without special tokens around a text."""
+    """A byte-level tokenizer that adds no special tokens."""
     model = tokenizers.json.loads(tokenizers.byte_level().to_str())["model"]
     return GPT2TokenizerFast(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
 
@@ -174,8 +174,8 @@ def words(those: list[str], labels: list[str]) -> Example:
     return Example("x, line 1", "0", " ".join(those), None, tuple(those), tuple(labels))
 
 
-def test_texts_as_the_tokenizer_has_them(bert: PreTrainedTokenizerFast) -> None:
-    long = "data model " * 200  # longer than the model
+def test_single_texts_are_tokenized_without_truncation(bert: PreTrainedTokenizerFast) -> None:
+    long = "data model " * 200  # longer than the model's longest input
     found = encode([text("a layer"), text(long, "yes"), text("")], "single_label", ["no", "yes"], bert)
     expected = [bert(each, add_special_tokens=True)["input_ids"] for each in ("a layer", long, "")]
     assert [each.tolist() for each in found.tokens] == expected
@@ -186,7 +186,7 @@ def test_texts_as_the_tokenizer_has_them(bert: PreTrainedTokenizerFast) -> None:
     assert not any(each.any() for each in found.segments)
 
 
-def test_pairs_are_joined_and_told_apart(bert: PreTrainedTokenizerFast) -> None:
+def test_pairs_are_joined_and_have_two_segments(bert: PreTrainedTokenizerFast) -> None:
     found = encode([text("a layer", pair="data set")], "single_label", ["no"], bert)
     assert bert.convert_ids_to_tokens(found.tokens[0].tolist())[:4] == ["[CLS]", "a", "layer", "[SEP]"]
     assert found.tokens[0].tolist() == bert("a layer", "data set")["input_ids"]
@@ -221,7 +221,7 @@ def test_without_special_tokens(gpt2: PreTrainedTokenizerFast) -> None:
     assert (nothing.tokens[0].tolist(), nothing.labels) == ([gpt2.eos_token_id], [[IGNORED]])
 
 
-def test_words_in_a_wordpiece_tokenizer_are_those_of_its_own_splitting(bert: PreTrainedTokenizerFast) -> None:
+def test_words_have_the_same_pieces_as_in_a_wordpiece_tokenizer(bert: PreTrainedTokenizerFast) -> None:
     found = encode([words(*each) for each in NER], "tokens", CLASSES, bert)
     plain = bert([each for each, _ in NER], is_split_into_words=True)
     for number, (_, labels) in enumerate(NER):
@@ -235,7 +235,7 @@ def test_words_in_a_wordpiece_tokenizer_are_those_of_its_own_splitting(bert: Pre
 
 
 @pytest.mark.parametrize("family", tokenizers.FAMILIES)
-def test_words_of_running_text_in_every_family(family: str) -> None:
+def test_words_are_tokenized_as_one_text_in_every_family(family: str) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizers.FAMILIES[family]())
     found = encode([words(*each) for each in NER], "tokens", CLASSES, tokenizer)
     assert found.vanished_words == 0
@@ -245,7 +245,7 @@ def test_words_of_running_text_in_every_family(family: str) -> None:
         assert [CLASSES[label] for label in found.labels[number] if label != IGNORED] == labels
 
 
-def test_the_blank_before_a_word_stays(gpt2: PreTrainedTokenizerFast) -> None:
+def test_the_space_before_a_word_is_part_of_its_token(gpt2: PreTrainedTokenizerFast) -> None:
     found = encode([words(["the", "data"], ["O", "B-X"])], "tokens", CLASSES, gpt2)
     tokens = gpt2.convert_ids_to_tokens(found.tokens[0].tolist())
     first = [token for token, label in zip(tokens, found.labels[0], strict=True) if label == 0]
@@ -263,7 +263,7 @@ TEXTS = [*sentences(30, seed=8), "", "a <mask> b", "naïve  café\nit's"]
 
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_examples_are_the_librarys(family: str, pairs: bool) -> None:
+def test_examples_equal_those_of_transformers(family: str, pairs: bool) -> None:
     tokenizer = wrapped(FAMILIES[family]())
     tokenizer.split_special_tokens = tokenizer.backend_tokenizer.encode_special_tokens = True
     examples = [Example("x", "0", text, "a pair" if pairs else None, (), ("yes",)) for text in TEXTS]
@@ -279,7 +279,7 @@ def example(text: str, label: str = "a", pair: str | None = None) -> Example:
     return Example("somewhere, line 1", "0", text, pair, (), (label,))
 
 
-def test_form_case_and_spaces_do_not_matter() -> None:
+def test_unicode_form_case_and_spaces_are_ignored() -> None:
     train = [example("Naïve  models", "a"), example("ﬁne", "b"), example("")]
     test = [
         example(unicodedata.normalize("NFD", " naïve\tMODELS\n"), "a"),
@@ -292,20 +292,20 @@ def test_form_case_and_spaces_do_not_matter() -> None:
     assert counts == {"dev_in_train": 1, "test_in_train": 2, "test_in_train_same_label": 1, "test_in_dev": 1}
 
 
-def test_second_texts_count() -> None:
+def test_leaks_of_pairs_need_both_texts() -> None:
     train = [example("food", pair="good"), example("food good")]
     test = [example("Food", pair="Good"), example("food", pair="bad"), example("food"), example("", pair="food good")]
     leaked, _ = find_leaks({"train": train, "dev": [], "test": test})
     assert leaked["test"] == [True, False, False, False]
 
 
-def test_any_of_the_labels_a_text_has_in_train_is_the_same_label() -> None:
+def test_a_leak_has_the_same_label_as_any_train_example_of_its_text() -> None:
     train = [example("x", "a"), example("x", "b")]
     _, counts = find_leaks({"train": train, "dev": [], "test": [example("x", label) for label in "abc"]})
     assert counts["test_in_train_same_label"] == 2
 
 
-def test_counts_are_those_of_a_plain_comparison() -> None:
+def test_leak_counts_equal_those_of_a_pairwise_comparison() -> None:
     draw = random.Random(0)
     drawn = {
         split: [example(draw.choice("abcdefghijkl"), draw.choice("xy")) for _ in range(8)]
@@ -323,6 +323,6 @@ def test_counts_are_those_of_a_plain_comparison() -> None:
     assert all(counts.values())
 
 
-def test_repeats() -> None:
+def test_duplicates_and_conflicts_are_counted() -> None:
     train = [example("A", "x"), example("a", "x"), example("a ", "y"), example("b", "x"), example("c"), example("c")]
     assert find_repeats(train) == {"duplicates": 2, "conflicting": 3}
