@@ -113,7 +113,7 @@ def test_dapt_trains_on_what_was_selected_and_leaves_out_a_share(records: dict[s
     assert counts["train_tokens"] + counts["heldout_tokens"] == chosen["tokens"] >= 800
     assert counts["heldout_documents"] > 0
     assert made["steps"] == 2
-    assert "documents selected of a pool" in (records["more"].path / "README.md").read_text()
+    assert "documents selected from a pool" in (records["more"].path / "README.md").read_text()
     assert chosen["selection"]["loss"] is not None  # of the model that DAPT left
 
 

@@ -1,13 +1,13 @@
-"""Measuring models: held-out loss, forgetting, and intervals of all figures.
+"""Measures models: held-out loss, forgetting, features, and 95% intervals.
 
-- `measurements`: the results, as records store them.
-- `measure_model`: one model on some corpora, as a Ray task; what it was trained on.
-- `evaluation_task`: what the task does: load, measure, guess words.
-- `losses`: the loss of each document, also by domain.
+- `measurements`: the results, as stored in records.
+- `measure_model`: measures one model on some corpora in a Ray task, and finds the texts that it was trained on.
+- `evaluation_task`: the code of that task: loads the model, measures losses, predicts words for examples.
+- `losses`: the loss of each document, also with the parts of each domain.
 - `masked_predictions`: pseudo-perplexity.
 - `knn_accuracy`: quality of features without training.
 - `intervals`: losses per token and per byte with their intervals.
-- `model_matrix`: several models on several domains.
-- `domain_similarity`: how similar domains are.
-- `export_card`: the exported model with its card.
+- `model_matrix`: compares several models on several domains.
+- `domain_similarity`: compares domains by words and by losses.
+- `export_card`: the exported model with its model card.
 """

@@ -1,4 +1,4 @@
-"""Similarity of domains, by the words of a sample of each and by the losses of models where there are some.
+"""Compares domains by the words in a sample of each, and by the losses of adapted models if there are any.
 
 See Don't Stop Pretraining, section 3.1 and figure 2.
 """
@@ -28,14 +28,15 @@ FILE, PICTURE = "similarity.json", "similarity.png"
 def compare_domains(
     corpora: Mapping[str, Path], evaluations: Sequence[Path], pretrained: Pretrained, most: int, folder: Path
 ) -> Similar:
-    """Compares domains by their words, and by the losses of models if there are any.
+    """Compares domains by their words, and by the losses of adapted models if there are any.
 
     Args:
-        corpora: prepared ones, by domain.
-        evaluations: of a model for each domain on all of them, in the same order; or none.
-        pretrained: has the tokenizer.
-        most: documents of a domain that are looked at.
-        folder: gets similarity.json and similarity.png.
+        corpora: folders of prepared corpora, by domain.
+        evaluations: folders of evaluations, one for the model of each domain in the order of `corpora`. Each covers
+            all domains. Empty if there are no models.
+        pretrained: the model whose tokenizer decodes the documents.
+        most: largest number of documents per domain that are compared.
+        folder: the folder in which similarity.json and similarity.png are written.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     samples = {name: sample_texts(corpus, tokenizer, most) for name, corpus in corpora.items()}
@@ -58,28 +59,28 @@ def _losses(domains: Sequence[str], evaluations: Sequence[Path]) -> Rows:
 
 
 TOP_WORDS = 10_000
-"""Words of a domain that are compared, as in the paper."""
+"""Number of the most frequent words of each domain that are compared, as in the paper."""
 LEAST_DOCUMENTS = 3
-"""A word in fewer documents does not count for the Jaccard index, as in the paper's code."""
+"""Words in fewer documents than this are not counted in the Jaccard index, as in the paper's code."""
 SMOOTHING = 0.1
-"""Added to the count of each word of the common vocabulary."""
+"""Added to the count of each word of the common vocabulary, so that no probability is 0."""
 
 
 def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> list[str]:
-    """Documents of a prepared corpus as text: held-out ones first, then others, in a fixed random order."""
+    """Returns documents of a prepared corpus as text: held-out ones first, then others, in a fixed random order."""
     texts: list[str] = []
     for pattern in (HELDOUT_GLOB, SHARD_GLOB):
         stream = TokenStream.open(folder, pattern)
-        wanted = min(stream.documents, most - len(texts))
-        numbers = permute(np.arange(wanted), max(stream.documents, 1), 0, 0)
+        count = min(stream.documents, most - len(texts))
+        numbers = permute(np.arange(count), max(stream.documents, 1), 0, 0)
         documents = [stream.document(number).tolist() for number in numbers.tolist()]
-        if documents:  # transformers would make one empty text of no documents
+        if documents:  # for an empty list transformers returns one empty text
             texts += tokenizer.batch_decode(documents, skip_special_tokens=True)
     return texts
 
 
 def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
-    """Compares the words of samples of text, by domain."""
+    """Compares the words of the domains' samples of text."""
     counts = {name: _counts(texts) for name, texts in samples.items()}
     top = {name: set(sorted(words, key=lambda w: (-words[w][0], w))[:TOP_WORDS]) for name, words in counts.items()}
     spread = {
@@ -97,7 +98,7 @@ def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
 
 
 def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
-    """Overlap of the vocabularies of as much text of each, with each of the others."""
+    """Returns for each text the overlap of its frequent words with each other text, in samples of equal size."""
     words = min(sum(len(text.split()) for text in documents) for documents in texts.values())
     overlaps = similarities({name: _first_words(documents, words) for name, documents in texts.items()}).overlap
     return {
@@ -118,11 +119,11 @@ def _first_words(texts: Sequence[str], most: int) -> list[str]:
 
 
 def _counts(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Occurrences of each word, and documents it occurs in; stop words left out."""
+    """Counts for each word its occurrences and the documents that contain it. Stop words are left out."""
     vectorizer = CountVectorizer(stop_words="english")
     try:
         table = vectorizer.fit_transform(texts)
-    except ValueError:  # the texts hold nothing but stop words
+    except ValueError:  # the texts consist of stop words
         return {}
     words, occurrences, documents = vectorizer.get_feature_names_out(), table.sum(0).A1, (table > 0).sum(0).A1
     return {str(w): (int(n), int(d)) for w, n, d in zip(words, occurrences, documents, strict=True)}

@@ -1,6 +1,6 @@
-"""What the Ray task of stage `evaluate` does: load a model, measure its losses, let it guess words.
+"""The Ray task of stage `evaluate`: loads a model, measures its losses, and predicts words of example sentences.
 
-The guesses are for people: sentences with one hidden word, and for causal models the beginnings of sentences.
+The examples are for people to read: sentences with one masked word, or for causal models beginnings of sentences.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from adapt.train.worker_process import use_threads
 
 @dataclass(frozen=True)
 class Ready:
-    """A model, its tokenizer, and where the model is."""
+    """A loaded model, its tokenizer, and its device."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
@@ -35,12 +35,12 @@ class Ready:
 
 
 def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
-    """Inside a Ray task: loads a model onto the GPU that the task reserved, or the CPUs.
+    """Loads a model onto the GPU that the Ray task reserved, or onto the CPUs. Call it inside a Ray task.
 
     Args:
         pretrained: the model.
-        causal: whether it predicts the next token.
-        shared_by: trainings and tasks that share the cores of a machine, this one among them.
+        causal: whether the model predicts the next token.
+        shared_by: number of trainings and tasks, including this one, that share the cores of a machine.
     """
     hide_unreserved_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -53,7 +53,7 @@ def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
 
 
 def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
-    """Measures each corpus, and has the model guess words of the first one that has text for it."""
+    """Measures the losses on each corpus, and predicts example words of the first corpus that has suitable text."""
     config = measurement.config
     is_causal = config.objective.kind == "causal"
     loaded = ready(measurement.pretrained, is_causal, config.resources.trainings)
@@ -78,21 +78,22 @@ def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
 
 
 TOP = 3
+"""Number of predictions that are shown per example."""
 SHORTEST, LONGEST = 10, 40
-"""Documents of a length that reads well [tokens]."""
+"""Shortest and longest document that is used as an example [tokens]."""
 SHORTEST_PREFIX = 4
-"""Tokens before a word that can be guessed from them."""
+"""Smallest number of tokens before a word that a causal model has to predict."""
 
 
 def filled_masks(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """For some documents: the text with a word masked, the word, and the model's first guesses.
+    """Masks one word in each of some documents, and returns the model's most probable predictions.
 
-    Which documents and words depends on the sample only, so the lists of two models can be laid side by side.
+    Documents and words depend on the sample only, so that the examples of two models can be compared.
 
     Returns:
-        One dict each: text, answer, guesses as [word, probability].
+        One dict per example: the text with the mask, the masked word, and predictions as [word, probability].
     """
     examples = []
     for ids, position in _chosen(tokenizer, sample, count, first=1):
@@ -106,7 +107,7 @@ def filled_masks(
 def next_words(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """Guesses of a causal model: the text up to a word, the word, and the model's first guesses."""
+    """Returns the text up to a word, the word, and a causal model's most probable predictions for some documents."""
     examples = []
     for ids, position in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
         text = f"{tokenizer.decode(ids[:position], skip_special_tokens=True)} …"
@@ -118,7 +119,7 @@ def next_words(
 def _chosen(
     tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, first: int
 ) -> Iterator[tuple[Tensor, int]]:
-    """Documents, int64 [tokens], and the position of a word in each, from position `first` on."""
+    """Yields documents, int64 [tokens], and the position of a word in each. No position is below `first`."""
     for number, tokens in zip(sample.documents, sample.tokens, strict=True):
         ids = torch.tensor(tokens.astype("int64"))
         if not SHORTEST <= len(ids) <= LONGEST:
@@ -133,7 +134,7 @@ def _word(tokenizer: PreTrainedTokenizerBase, ids: Any) -> str:
 
 
 def _whole_words(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The positions of words of four letters or more that are a single token."""
+    """Returns the positions of words that have at least four letters and consist of a single token."""
     words = [_word(tokenizer, [i]) for i in ids.tolist()]
     pieces = tokenizer.convert_ids_to_tokens(ids.tolist())
     starts = [not piece.startswith("##") for piece in pieces]
@@ -150,7 +151,7 @@ def _whole_words(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def _example(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, ids: Tensor, position: int, answer: int
 ) -> dict[str, Any]:
-    """What the model predicts at one position of a text."""
+    """Returns an example: the text, the answer, and the model's predictions at one position."""
     logits = predict_at(model.eval(), Packed.single(ids), torch.tensor([position], device=ids.device))[0]
     probabilities, guesses = logits.float().softmax(-1).topk(TOP)
     return {

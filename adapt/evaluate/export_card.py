@@ -1,6 +1,6 @@
-"""The exported model: a folder for the Hugging Face Hub with a model card (README.md).
+"""Exports a model as a folder for the Hugging Face Hub with a model card (README.md).
 
-The card says what the model is, how to load it, what the adaptation changed, and how to make it again.
+The card says what the model is, how to load it, how the adaptation changed its losses, and how to reproduce it.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from adapt.support.redact import redact, redacted
 
 @dataclass(frozen=True)
 class Handover:
-    """What is known of a model that is handed over."""
+    """The configuration, records and measurements of a model that is exported."""
 
     config: Config
     training: Record
     text: Record
-    """The record of the stage that holds the text that the model was trained on."""
+    """The record of the stage that prepared the training text."""
     is_of_tasks: bool
-    """Whether that is the text of tasks, and not that of the corpus."""
+    """Whether the training text is that of tasks; if not, it is the corpus."""
     is_transductive: bool
-    """Whether the text of dev and test is among it."""
+    """Whether the training text includes the text of dev and test."""
     changes: Sequence[LossChange]
     made_of: Sequence[Record]
-    """The stages that it was made by."""
+    """The records of all stages that produced the model."""
 
 
 def hand_over(handover: Handover, folder: Path) -> None:
-    """Makes a folder a Hugging Face folder with the model and its card."""
+    """Writes the model and its card into a folder, which Hugging Face libraries can load."""
     _link(handover.training.path / MODEL_FOLDER, folder)
     write_atomically(folder / "README.md", model_card(_facts(handover)))
 
 
 Evaluation = tuple[Path, Mapping[str, TextLoss]]
-"""The folder of an evaluation, and what it measured on each text."""
+"""The folder of an evaluation, and its result on each text."""
 
 
 def loss_changes(before: Evaluation, after: Evaluation, samples: int) -> list[LossChange]:
-    """Changes of the held-out losses, on the texts with enough documents; each has a 95% interval.
+    """Returns the change of the held-out loss with its 95% interval, for each text with enough documents.
 
     Args:
-        before: an evaluation of the model before its training.
-        after: one of the model after it, on the same texts and masks.
-        samples: bootstrap resamples.
+        before: the evaluation of the model before training.
+        after: the evaluation of the model after training, on the same documents and masks.
+        samples: number of bootstrap resamples.
     """
     changes = []
     for text in get_args(Text):
@@ -83,7 +83,7 @@ def loss_changes(before: Evaluation, after: Evaluation, samples: int) -> list[Lo
 
 
 def _link(source: Path, folder: Path) -> None:
-    """Links the model's files into the folder; copies them where the file system cannot link."""
+    """Links the model's files into the folder, or copies them if the file system does not support links."""
     with storage_errors(folder):
         for file in source.iterdir():
             link_or_copy(file, folder / file.name)
@@ -94,7 +94,7 @@ def _facts(handover: Handover) -> CardFacts:
     legibility = read_legibility(text.metrics)
     corpus = {
         "source": _tasks(handover) if handover.is_of_tasks else _source(config.corpus),
-        "documents": text.metrics.get("train_documents"),  # not counted where the corpus is streamed
+        "documents": text.metrics.get("train_documents"),  # not counted if the corpus is streamed
         "tokens": text.metrics.get("train_tokens"),
         **_words(legibility),
         "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
@@ -126,7 +126,7 @@ def _facts(handover: Handover) -> CardFacts:
 
 
 def _words(legibility: Legibility | None) -> dict[str, str]:
-    """How the tokenizer breaks the words of the text, as far as that was measured."""
+    """Returns the share of unknown words and the tokens per word of the training text, if they were measured."""
     if legibility is None:
         return {}
     unknown, pieces = legibility.unknown_share, legibility.pieces_per_word
@@ -142,7 +142,7 @@ def _tasks(handover: Handover) -> str:
     names = ", ".join(task.name for task in (config.task, *config.tasks))
     splits = "all splits (transductive)" if is_transductive else "the train split"
     pool = ", and all of a pool" if config.tapt.pool_paths else ""
-    selected = ", and documents selected of a pool" if "corpora.(selection)" in handover.training.inputs else ""
+    selected = ", and documents selected from a pool" if "corpora.(selection)" in handover.training.inputs else ""
     return f"text of {splits} of {names}, without labels{pool}{selected}"
 
 
@@ -152,12 +152,12 @@ def _source(corpus: CorpusConfig) -> str:
         return "; ".join(f"{name}: {_source(source)}" for name, source in sources_of(corpus))
     if corpus.source == "files":
         paths = [corpus.paths] if isinstance(corpus.paths, str) else corpus.paths
-        return ", ".join(paths) or "documents selected of a pool"
+        return ", ".join(paths) or "documents selected from a pool"
     return corpus.source if corpus.source == "docstrings" else f"dataset {corpus.dataset}"
 
 
 def _method(config: Config, training: Record) -> dict[str, Any]:
-    """Names the method and its options, and the model that training began with if that is not base_model."""
+    """Returns the method with its options, and the model that training started from if it is not the base model."""
     start, kind, options = training.inputs.get("start.training"), config.method.kind, config.method_options
     before = {"began with the model of": start["path"]} if start else {}
     if kind == "plain":
@@ -167,7 +167,7 @@ def _method(config: Config, training: Record) -> dict[str, Any]:
 
 
 def _price(training: Record) -> dict[str, str]:
-    """What the training took, as far as it is known."""
+    """Returns device-hours, cost and utilization of the training, if they are known."""
     hours, cost, mfu = training.cost.get("device_hours"), training.cost.get("cost"), training.metrics.get("mfu")
     return {
         **({"device-hours": f"{hours:.3g}"} if hours is not None else {}),
@@ -228,35 +228,35 @@ RESULTS_NOTE = (
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says."""
+    """The content of a model card."""
 
     name: str
     base_model: str
     objective: str
-    """The kind of objective."""
+    """Name of the training objective, such as `mlm`."""
     corpus: Mapping[str, Any]
-    """Where the text came from, its size and digest."""
+    """Source, size and digest of the training text."""
     training: Mapping[str, Any]
-    """Settings, and what the training took."""
+    """Settings, resources and cost of the training."""
     results: Sequence[LossChange]
     lineage: Sequence[tuple[str, str, str]]
-    """Kind, key and folder of the stages that it was made by."""
+    """Kind, key and folder of each stage that produced the model."""
     packages: Mapping[str, str]
-    """Name -> version."""
+    """Version of each package, by name."""
     additions: Sequence[str] = ()
-    """Kinds of what the model carries beside its architecture."""
+    """Kinds of additions to the model's architecture, such as bottlenecks."""
     remarks: Sequence[str] = ()
-    """What a user should know of the text that the model was trained on."""
+    """Warnings about the training text."""
     domains: Sequence[str] = ()
-    """Names of the domains that it has parts for, in the order learnt."""
+    """Names of the domains for which the model has parts, in the order of training."""
 
 
 def model_card(facts: CardFacts) -> str:
-    """Write the card.
+    """Writes the text of the model card.
 
     Returns:
-        Markdown with a YAML head as the Hugging Face Hub reads it. It names no licence: that depends on the base model
-        and on the text, and is for the owner to say.
+        Markdown with the YAML head of the Hugging Face Hub. It names no licence, because the licence depends on the
+        base model and on the text, and the owner must choose it.
     """
     causal = facts.objective == "causal"
     return CARD.format(
@@ -275,18 +275,18 @@ def model_card(facts: CardFacts) -> str:
 
 
 def card_verdict(results: Sequence[LossChange]) -> str:
-    """Says what was gained and what was forgotten, a sentence per text, no more firmly than the intervals allow."""
+    """Returns one sentence per text that says whether the loss fell or rose, if the interval excludes 0."""
     if not results:
         return f"Its effect was not measured: {NOT_MEASURED}."
     return " ".join(row.sentence("the domain") for row in results)
 
 
 def results_table(results: Sequence[LossChange]) -> str:
-    """Makes the table of losses, perplexities and bits per byte before and after, with a row per text."""
+    """Returns a table with a row per text: losses, perplexities and bits per byte before and after training."""
     if not results:
         return f"Not measured: {NOT_MEASURED}."
     has_domain = any(row.text == "domain" for row in results)
-    missing = "" if has_domain else f"\n\nThe domain is not among them: {NOT_MEASURED}."
+    missing = "" if has_domain else f"\n\nThe domain was not measured: {NOT_MEASURED}."
     losses = ("loss before", "loss after", "change", "perplexity before", "perplexity after")
     are_sized = any(row.bits_per_byte_before is not None for row in results)
     header = (
@@ -317,6 +317,6 @@ def _per_byte(row: LossChange) -> list[str]:
 
 
 def perplexity(loss: Estimate) -> str:
-    """A perplexity with its interval: the exponential keeps the order, so the ends of the interval carry over."""
+    """Formats the perplexity with its interval, the exponentials of the loss and of the ends of its interval."""
     ends = [None if end is None else math.exp(end) for end in (loss.low, loss.high)]
     return Estimate(math.exp(loss.value), *ends).text(".2f")

@@ -1,8 +1,8 @@
 """Token-weighted losses, per token and per byte of text, with bootstrap intervals over documents.
 
-Two tokenizers split a text differently, so models with different tokenizers are compared by loss per byte. A masked
-word that is one token is harder to guess than one of its pieces next to the others. So of the masking objectives,
-`whole_word`, which hides all pieces of a word, compares more fairly than single tokens.
+Two tokenizers split a text differently, so models with different tokenizers are compared by loss per byte. With masked
+single tokens, a tokenizer that splits words into more pieces has an advantage, because the other pieces of the word are
+visible. `whole_word` masks all pieces of a word, so it is the fairer objective for this comparison.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,22 +16,22 @@ from adapt.evaluate.measurements import BITS_PER_NAT, FEWEST, Estimate
 from adapt.statistics.seeds import CONFIDENCE
 
 Statistic = Callable[..., np.ndarray]
-"""What is estimated: a function of columns with a value a document, and of the `axis` along which they lie."""
+"""Computes the estimated figure from columns with one value per document, along an `axis`."""
 
 
 def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
-    """Token-weighted mean loss: sum of losses over sum of predictions. Documents are what is resampled.
+    """Estimates the token-weighted mean loss: sum of losses / sum of predictions, resampled by document.
 
     Args:
         losses: summed loss of each document [nats].
-        counts: predictions in each document.
-        samples: bootstrap resamples.
+        counts: number of predictions in each document.
+        samples: number of bootstrap resamples.
     """
     return with_interval(_ratio, (losses, counts), samples)
 
 
 def with_interval(statistic: Statistic, columns: Sequence[np.ndarray], samples: int) -> Estimate:
-    """A statistic of columns with a value a document."""
+    """Estimates a statistic of columns with one value per document, with a 95% bootstrap interval over documents."""
     value = float(statistic(*columns))
     if len(columns[0]) < FEWEST:
         return Estimate(value, None, None)
@@ -54,41 +54,41 @@ def _ratio(losses: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray
 
 
 def change(before: np.ndarray, after: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
-    """Change of the token-weighted mean loss between two models measured on the same documents and masks (paired)."""
+    """Estimates the change of the mean loss between two models, paired by document (same documents and masks)."""
     return mean_loss(after - before, counts, samples)
 
 
 @dataclass(frozen=True)
 class TextLosses:
-    """What was measured of a model on documents, each array with a value a document."""
+    """Losses of a model on documents. Each array has one value per document."""
 
     losses: np.ndarray
-    """Summed over predictions [nats]."""
+    """Loss, summed over the document's predictions [nats]."""
     counts: np.ndarray
-    """Predictions."""
+    """Number of predictions."""
     predictable: np.ndarray
-    """Tokens that could be predicted."""
+    """Number of tokens that the objective may predict."""
     sizes: np.ndarray
     """Length of the text [bytes]."""
 
     def __getitem__(self, documents: slice) -> "TextLosses":
-        """The same of some of the documents."""
+        """Returns the losses of some of the documents."""
         return TextLosses(*(column[documents] for column in self.columns))
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
-        """All of it, in the order of the fields."""
+        """All arrays, in the order of the fields."""
         return self.losses, self.counts, self.predictable, self.sizes
 
     def per_byte(self, axis: int = -1) -> np.ndarray:
         """Computes the loss in bits per byte of text: mean loss per token times predictable tokens per byte.
 
-        A tokenizer with longer tokens has fewer of them and a higher loss at each. This figure contains both effects.
-        For causal models, which predict every token, it is the negative log2 of the text's probability over its length.
+        A tokenizer with longer tokens has fewer tokens and a higher loss per token. This figure includes both effects.
+        For causal models, which predict every token, it is -log2 of the text's probability, divided by its length.
         """
-        of_token = self.losses.sum(axis) / self.counts.sum(axis)
-        found: np.ndarray = BITS_PER_NAT * of_token * (self.predictable.sum(axis) / self.sizes.sum(axis))
-        return found
+        per_token = self.losses.sum(axis) / self.counts.sum(axis)
+        bits: np.ndarray = BITS_PER_NAT * per_token * (self.predictable.sum(axis) / self.sizes.sum(axis))
+        return bits
 
 
 def byte_loss(measured: TextLosses, samples: int) -> Estimate:
@@ -103,12 +103,12 @@ def byte_loss(measured: TextLosses, samples: int) -> Estimate:
 def byte_change(before: TextLosses, after: TextLosses, samples: int) -> Estimate:
     """Estimates the change in bits per byte between two models, which may have different tokenizers.
 
-    Both were measured on the same documents, by which the change is paired.
+    Both must have been measured on the same documents, because the change is paired by document.
     """
 
     def statistic(*columns: Any, axis: int = -1) -> np.ndarray:
         old, new = TextLosses(*columns[:4]), TextLosses(*columns[4:])
-        found: np.ndarray = new.per_byte(axis) - old.per_byte(axis)
-        return found
+        difference: np.ndarray = new.per_byte(axis) - old.per_byte(axis)
+        return difference
 
     return with_interval(statistic, (*before.columns, *after.columns), samples)

@@ -1,4 +1,4 @@
-"""Quality of a model's features without training: accuracy of the nearest neighbours' label."""
+"""Measures the quality of a model's features without training: the accuracy of nearest-neighbour classification."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +17,10 @@ from adapt.task.dataset import Split
 
 
 def nearest_neighbours(config: Config, pretrained: Pretrained, tasks: Mapping[str, Path]) -> dict[str, TaskNeighbours]:
-    """Classifies each task's test texts by their neighbours in train, on the cluster this process is connected to.
+    """Classifies each task's test texts by their nearest train texts, in a Ray task on the connected cluster.
 
     Args:
-        config: `comparison.neighbours`, and how much text passes the model at once.
+        config: the job's configuration: `comparison.neighbours`, and batch sizes in `evaluation`.
         pretrained: the model.
         tasks: folders of prepared tasks of kind single_label, by name.
     """
@@ -47,9 +47,10 @@ def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> di
 def mean_features(
     model: torch.nn.Module, split: Split, evaluation: EvaluationConfig, device: torch.device
 ) -> np.ndarray:
-    """Mean of the last layer's states over all tokens of each text, special tokens too, float32 [examples, H].
+    """Returns the mean of the last layer's states over all tokens of each text, float32 [examples, H].
 
-    Texts longer than `evaluation.sequence_length` pass in pieces; the mean is over the tokens of all pieces.
+    Special tokens are included. Texts longer than `evaluation.sequence_length` are split, and the mean is over the
+    tokens of all parts.
     """
     if not len(split):
         return np.zeros((0, 0), np.float32)
@@ -60,14 +61,17 @@ def mean_features(
 def knn_accuracy(
     known: np.ndarray, labels: np.ndarray, queries: np.ndarray, truth: np.ndarray, neighbours: int
 ) -> float | None:
-    """Share of texts whose nearest neighbours by cosine vote for their label; each has one vote.
+    """Returns the share of texts whose nearest neighbours by cosine similarity have the right label in most cases.
 
     Args:
-        known: features of the texts whose labels vote [train, H].
-        labels: theirs [train].
-        queries: features of the texts to classify [test, H].
-        truth: their labels [test].
-        neighbours: voters; all known texts where there are fewer.
+        known: features of the train texts [train, H].
+        labels: labels of the train texts [train].
+        queries: features of the test texts [test, H].
+        truth: labels of the test texts [test].
+        neighbours: number of neighbours that vote, at most the number of train texts.
+
+    Returns:
+        The accuracy; None if there are no test texts.
     """
     if not len(queries):
         return None

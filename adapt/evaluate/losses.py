@@ -1,14 +1,14 @@
-"""Held-out loss of a model, document by document (Don't Stop Pretraining, table 12), of masked words or of next words.
+"""Measures the held-out loss of a model for each document, for masked or causal models (Don't Stop Pretraining, t. 12).
 
-The sample, its masks and their replacements are functions of the document's number only. Every model that shares the
-tokenizer predicts the same tokens in the same contexts, so differences between models are paired.
+The sample of documents and the masks depend on the number of the document only. All models with the same tokenizer
+predict the same tokens in the same contexts, so differences between models can be paired by document.
 
-Models with parts for each domain are measured with the text's own parts, with those of the nearest domain, and, where
-they have experts, with the mixture of all experts (DEMix, arXiv 2108.05036). In the mixture, the probability of a
-document's t-th predicted token is sum_j w_j(t) p_j(x_t). p_j is the prediction with the expert of domain j. w_j(t) is
-the posterior of the domain: the prior times the product of p_j(x_s) over the predictions s < t of the document. The
-prior is the same for all domains. The paper has causal models. For masked words, those to the left count as known once
-they are predicted, and the unmasked words of the document are known to all experts.
+Models with parts for each domain are measured with the parts of the text's own domain, with the parts of the nearest
+domain, and, if the parts are experts, with the mixture of all experts (DEMix, arXiv 2108.05036). In the mixture, the
+probability of a document's t-th predicted token is sum_j w_j(t) p_j(x_t). p_j is the prediction with the expert of
+domain j. w_j(t) is the posterior of the domain: a uniform prior times the product of p_j(x_s) over the predictions
+s < t of the document, normalized. The paper has causal models only. Masked tokens are treated as predicted from left to
+right, and all experts see the unmasked tokens of the document.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,9 +40,9 @@ class Heldout:
 
     Args:
         documents: numbers of the documents in their corpus.
-        tokens: the tokens of each.
-        marks: further columns by name, for each document a truth value a token.
-        sizes: length of the text of each [bytes]; None where that is not known.
+        tokens: the token ids of each document.
+        marks: further columns by name, with one boolean per token of each document.
+        sizes: length of the text of each document [bytes]; None if it is not known.
     """
 
     documents: list[int]
@@ -52,7 +52,7 @@ class Heldout:
 
     @classmethod
     def sample(cls, folder: Path, evaluation: EvaluationConfig, marks: Iterable[str] = ()) -> "Heldout":
-        """The first documents in a fixed random order, up to the configured numbers of documents and tokens."""
+        """Reads the first documents in a fixed random order, up to the configured numbers of documents and tokens."""
         stream = TokenStream.open(folder, HELDOUT_GLOB)
         order = permute(
             np.arange(min(stream.documents, evaluation.max_documents)), max(stream.documents, 1), SAMPLE_SEED, 0
@@ -68,18 +68,18 @@ class Heldout:
         sizes = [size for number in numbers if (size := stream.text_size(number)) is not None]
         return cls(numbers, tokens, columns, sizes if len(sizes) == len(numbers) else None)
 
-    def only(self, places: Iterable[int]) -> "Heldout":
-        """Some of the documents, by their places in the sample."""
-        chosen = list(places)
-        marks = {mark: [values[place] for place in chosen] for mark, values in self.marks.items()}
-        sizes = [self.sizes[place] for place in chosen] if self.sizes else None
+    def only(self, indices: Iterable[int]) -> "Heldout":
+        """Returns some of the documents, by their indices in the sample."""
+        chosen = list(indices)
+        marks = {mark: [values[index] for index in chosen] for mark, values in self.marks.items()}
+        sizes = [self.sizes[index] for index in chosen] if self.sizes else None
         return Heldout([self.documents[n] for n in chosen], [self.tokens[n] for n in chosen], marks, sizes)
 
     def batches(self, sequence_length: int, micro_batch: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Pieces of at most `sequence_length` tokens, similar lengths together.
+        """Splits documents into pieces of at most `sequence_length` tokens, and batches pieces of similar length.
 
         Yields:
-            Index of each row's document in this sample [B], and the batch.
+            For each row, the index of its document in this sample [B], and the batch.
         """
         length = sequence_length
         pieces = [
@@ -104,7 +104,7 @@ class Heldout:
 
 
 def _padded(rows: list[np.ndarray]) -> torch.Tensor:
-    """Rows of unequal length, filled up with 0."""
+    """Returns rows of unequal length as one tensor, padded with 0."""
     filled = np.zeros((len(rows), max(map(len, rows))), bool if rows[0].dtype == bool else np.int64)
     for row, values in zip(filled, rows, strict=True):
         row[: len(values)] = values
@@ -112,17 +112,20 @@ def _padded(rows: list[np.ndarray]) -> torch.Tensor:
 
 
 def predictable_tokens(objective: Objective, sample: Heldout, evaluation: EvaluationConfig) -> np.ndarray:
-    """How many tokens of each document could be predicted, int64 [documents]; `heldout_losses` asks for some."""
-    found = np.zeros(len(sample.tokens), np.int64)
+    """Counts the tokens of each document that the objective may predict, int64 [documents].
+
+    `heldout_losses` predicts only a part of them if tokens are masked.
+    """
+    counts = np.zeros(len(sample.tokens), np.int64)
     for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
-        np.add.at(found, index, objective.predictable(batch).sum(1).numpy())
-    return found
+        np.add.at(counts, index, objective.predictable(batch).sum(1).numpy())
+    return counts
 
 
 def heldout_losses(
     model: torch.nn.Module, objective: Objective, sample: Heldout, evaluation: EvaluationConfig, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Summed loss [nats] and number of predictions of each document of a sample, float64 and int64 [documents]."""
+    """Returns summed loss [nats] and number of predictions of each document, float64 and int64 [documents]."""
     losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
     model.to(device).eval()
     with torch.inference_mode():
@@ -137,18 +140,18 @@ def heldout_losses(
 
 @dataclass(frozen=True)
 class DomainLosses:
-    """Losses on a held-out sample of documents."""
+    """Losses on a held-out sample of documents, also with other domains' parts of the model."""
 
     losses: np.ndarray
-    """Summed over the predictions of each document [nats]."""
+    """Loss of each document, summed over its predictions [nats]."""
     counts: np.ndarray
-    """Predictions of each document."""
+    """Number of predictions of each document."""
     routed: float | None = None
-    """Loss with the parts of the nearest domain [nats a predicted token]; None where the model has no such parts."""
+    """Loss with the parts of the nearest domain [nats per predicted token]; None if the model has no domain parts."""
     routed_right: float | None = None
-    """The share of documents that are nearest to their own domain; None where the model has no parts for it."""
+    """Share of documents whose nearest domain is their own; None if the model has no parts for their domain."""
     mixed: float | None = None
-    """Loss with the mixture of all experts [nats a predicted token]; None where the model has no experts."""
+    """Loss with the mixture of all experts [nats per predicted token]; None if the model has no experts."""
 
 
 def losses_by_domain(
@@ -159,15 +162,15 @@ def losses_by_domain(
     device: torch.device,
     domain: str | None = None,
 ) -> DomainLosses:
-    """The losses of documents, as `heldout_losses` has them.
+    """Measures the losses of documents with the model's parts for their own domain and for the nearest domain.
 
     Args:
-        model: afterwards the parts in use are those of the domain, if it has some.
-        objective: of the loss.
+        model: the model. If it has parts for `domain`, they are in use afterwards.
+        objective: the objective whose loss is measured.
         sample: the documents.
-        evaluation: settings.
-        device: where to measure.
-        domain: that the documents belong to; None if it is not known.
+        evaluation: sequence length and batch size.
+        device: the device that computes.
+        domain: the domain of the documents; None if it is not known.
     """
     known = domains_of(model)
     if known is None or not sample.tokens:
@@ -178,36 +181,36 @@ def losses_by_domain(
     documents = np.arange(len(nearest))
     losses, counts = np.zeros((len(known.names), len(nearest))), np.zeros(len(nearest), np.int64)
     for number in range(len(known.names)):
-        places = documents if is_mixed or number == own else np.flatnonzero(nearest == number)
-        if len(places):
+        indices = documents if is_mixed or number == own else np.flatnonzero(nearest == number)
+        if len(indices):
             choose_set(model, number)
-            some = sample.only(places.tolist())
-            losses[number, places], counts[places] = heldout_losses(model, objective, some, evaluation, device)
-    taken = losses[nearest, documents]
-    routed = _mean(taken, counts)
+            some = sample.only(indices.tolist())
+            losses[number, indices], counts[indices] = heldout_losses(model, objective, some, evaluation, device)
+    with_nearest = losses[nearest, documents]
+    routed = _mean(with_nearest, counts)
     mixed = _mean(mixture_losses(losses), counts) if is_mixed else None
     if own is None:
-        return DomainLosses(taken, counts, routed, mixed=mixed)
+        return DomainLosses(with_nearest, counts, routed, mixed=mixed)
     choose_set(model, own)
     return DomainLosses(losses[own], counts, routed, float((nearest == own).mean()), mixed)
 
 
 def _mean(losses: np.ndarray, counts: np.ndarray) -> float | None:
-    """Nats a predicted token; None where nothing is predicted."""
+    """Returns the mean loss [nats per predicted token]; None if nothing is predicted."""
     return float(losses.sum() / counts.sum()) if counts.any() else None
 
 
 def mixture_losses(losses: np.ndarray) -> np.ndarray:
-    """The loss of each document with the mixture of all experts [nats], float64 [documents].
+    """Returns the loss of each document with the mixture of all experts [nats], float64 [documents].
 
-    The product over t of the sums above is sum_j prior_j prod_t p_j(x_t), since what a weight is divided by is the sum
-    before it.
+    The product over t of sum_j w_j(t) p_j(x_t) is sum_j prior_j prod_t p_j(x_t), because the normalization of w_j(t)
+    cancels the preceding factor.
 
     Args:
-        losses: with each expert by itself, summed over the predictions of a document, [experts, documents].
+        losses: loss of each document with each single expert, summed over predictions [nats], [experts, documents].
     """
-    found: np.ndarray = np.log(len(losses)) - np.logaddexp.reduce(-losses.astype(np.float64), axis=0)
-    return found
+    mixed: np.ndarray = np.log(len(losses)) - np.logaddexp.reduce(-losses.astype(np.float64), axis=0)
+    return mixed
 
 
 def loss_on(
@@ -217,7 +220,7 @@ def loss_on(
     config: Config,
     device: torch.device,
 ) -> float:
-    """Mean held-out loss on some texts [nats a predicted token]; see `losses_on`."""
+    """Returns the mean held-out loss on some texts [nats per predicted token]; see `losses_on`."""
     losses, counts = losses_on(tokens, range(len(tokens)), model, tokenizer, config, device)
     return float(losses.sum() / max(counts.sum(), 1))
 
@@ -230,15 +233,15 @@ def losses_on(
     config: Config,
     device: torch.device,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Summed held-out loss [nats] and number of predictions of each text, float64 and int64 [texts].
+    """Returns summed held-out loss [nats] and number of predictions of each text, float64 and int64 [texts].
 
     Args:
-        tokens: of each text, with special tokens.
-        numbers: of the texts, from 0 to 2^43 - 1; a text's number decides its masks.
+        tokens: token ids of each text, with special tokens.
+        numbers: numbers of the texts, from 0 to 2^43 - 1. The masks of a text depend on its number.
         model: a language model.
-        tokenizer: its own.
-        config: `evaluation` and `objective`.
-        device: to compute on.
+        tokenizer: the model's tokenizer.
+        config: the job's configuration (`evaluation` and `objective`).
+        device: the device that computes.
     """
     objective = make(measured_objective(config), tokenizer, SAMPLE_SEED)
     sample = Heldout(list(numbers), list(tokens))

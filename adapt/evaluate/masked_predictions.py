@@ -1,12 +1,12 @@
-"""Predictions of single masked tokens: pseudo-perplexity.
+"""Measures pseudo-perplexity: predictions of single masked tokens.
 
 Pseudo-perplexity (Salazar et al., arXiv 1910.14659, equations 1 and 3) is
 
     PPPL = exp(-1/N sum_t log p(w_t | all other tokens))
 
-over the N tokens of all documents. Each token is masked separately, which takes a pass of its document for every
-token. Special tokens are not predicted. Documents longer than a row are measured in pieces. Causal models have
-perplexity and next words instead.
+over the N tokens of all documents. Each token is masked separately, so each takes a forward pass of its document.
+Special tokens are not predicted. Documents longer than `evaluation.sequence_length` are split. For causal models, the
+perplexity is measured instead.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,16 +31,16 @@ from adapt.objective.objective import CausalLanguageModelling
 def perplexities(
     config: Config, pretrained: Pretrained, corpora: Mapping[str, Path], documents: int
 ) -> dict[str, float | None]:
-    """Measures a model on the first held-out documents of some corpora, on the cluster this process is connected to.
+    """Measures a model on the first held-out documents of some corpora, in a Ray task on the connected cluster.
 
     Args:
-        config: of the job; says how much text passes the model at once.
+        config: the job's configuration, with batch sizes in `evaluation`.
         pretrained: the model.
         corpora: folders of prepared corpora by name.
-        documents: at most this many held-out documents of each corpus are measured.
+        documents: largest number of held-out documents that are measured per corpus.
 
     Returns:
-        The (pseudo-)perplexity on each; None where it has no held-out text.
+        The (pseudo-)perplexity on each corpus; None if a corpus has no held-out text.
     """
     folders = {name: str(folder) for name, folder in corpora.items()}
     return call_on_device(_all, config.resources, config, pretrained, folders, documents)
@@ -72,16 +72,19 @@ def pseudo_losses(
     evaluation: EvaluationConfig,
     device: torch.device,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Summed -log p(token | all others) [nats] and number of tokens of each document, float64 and int64 [documents]."""
+    """Returns summed -log p(token | other tokens) [nats] and number of tokens of each document.
+
+    They are float64 and int64 [documents].
+    """
     losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
     special = torch.tensor(tokenizer.all_special_ids)
     most = evaluation.sequence_length * evaluation.micro_batch
     model.to(device).eval()
     for index, tokens in enumerate(sample.tokens):
         for piece in torch.from_numpy(tokens.astype(np.int64)).split(evaluation.sequence_length):
-            places = (~torch.isin(piece, special)).nonzero().flatten()
-            counts[index] += len(places)
-            for copies, masked, targets in _masked(piece, places, int(tokenizer.mask_token_id), most):
+            predicted = (~torch.isin(piece, special)).nonzero().flatten()
+            counts[index] += len(predicted)
+            for copies, masked, targets in _masked(piece, predicted, int(tokenizer.mask_token_id), most):
                 starts = (torch.arange(len(piece)) == 0).expand_as(copies)
                 packed = Packed.of(copies, torch.ones_like(masked), starts).to(device)
                 positions = sent(masked.flatten().nonzero().flatten(), device)
@@ -90,13 +93,13 @@ def pseudo_losses(
     return losses, counts
 
 
-def _masked(piece: Tensor, places: Tensor, mask: int, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Copies of a text, each with one token masked, so many at a time that they have at most `most` tokens together.
+def _masked(piece: Tensor, positions: Tensor, mask: int, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yields groups of copies of a text, each copy with one token masked. A group has at most `most` tokens.
 
     Yields:
-        The copies, int64 [C, L], where each is masked, bool [C, L], and what was there, int64 [C].
+        The copies, int64 [C, L]; the masked positions, bool [C, L]; and the masked tokens, int64 [C].
     """
-    for chosen in places.split(max(1, most // len(piece))):
+    for chosen in positions.split(max(1, most // len(piece))):
         if not len(chosen):
             continue
         masked = torch.zeros(len(chosen), len(piece), dtype=torch.bool)

@@ -1,8 +1,8 @@
-"""Stage `evaluate`: the losses of one model on the held-out samples of some corpora, measured in a Ray task.
+"""Stage `evaluate`: measures the losses of one model on held-out samples of some corpora, in a Ray task.
 
-Also the check that no measured document was trained on: the number should be 0, and it is counted from the keys of both
-sides, not inferred from how text was held out when it was prepared. This module loads no torch: the driver only reads
-what was measured, and the task must hide GPUs before torch is imported.
+It also counts measured documents that the model was trained on, by comparing the keys of the documents. The number
+should be 0. This module does not import torch: the driver only reads the results, and the task must hide GPUs before
+torch is imported.
 """
 
 import json
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *arguments: Any) -> T:
-    """Calls a function in a Ray task that has one of the cluster's devices, and waits for it."""
+    """Calls a function in a Ray task that reserves one device of the cluster, and returns its result."""
     task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(function)
     with user_errors():
         result: T = ray.get(task.remote(*arguments))
@@ -38,15 +38,16 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *argu
 
 
 MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training", "merge": "start.training"}
-"""For each kind of stage that hands over a model, the input that is the training behind it; a merge has several."""
+"""For each kind of stage that produces a model, the input from which the model started. Merges have further inputs,
+`models.*`."""
 
 
 def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dict[str, int | None]:
-    """For each corpus: how many of its held-out documents stand in what a model was trained on; None: not known.
+    """Counts for each corpus the held-out documents that a model was trained on; None if this is not known.
 
     Args:
         corpora: folders of prepared corpora that are measured, by name.
-        trained: folders of what the model was trained on, see `trained_on`.
+        trained: folders of the texts that the model was trained on, see `trained_on`.
     """
     if trained is None:
         return dict.fromkeys(corpora)
@@ -60,15 +61,15 @@ def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dic
 
 
 def trained_on(maker: Record | None) -> list[Path] | None:
-    """Folders of the prepared texts that a model was trained on, in all trainings up to it.
+    """Returns the folders of the prepared texts that a model was trained on, in this and all earlier trainings.
 
     Args:
-        maker: the record of what made the model, `train`, `export`, `finetune` or `merge`; with it come the trainings
-            that this began with. None where there is no record.
+        maker: the record of the stage that produced the model: `train`, `export`, `finetune` or `merge`. Its inputs
+            lead to the earlier trainings. None if there is no record.
 
     Returns:
-        None where that is not known: a record is gone, text was streamed, which leaves no keys behind, or a model that
-        was merged came from elsewhere.
+        None if the texts are not known: a record is missing, text was streamed (which stores no keys), or a merged
+        model was not produced by a stage.
     """
     if maker is None:
         return None
@@ -91,7 +92,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
 
 
 def _texts_of(maker: Record) -> list[Path]:
-    """What the stage itself trained on: `corpora` and `replay` of `adapt.stage.train.Train`."""
+    """Returns the folders of the stage's own training texts: `corpora` and `replay` of `adapt.stage.train.Train`."""
     if maker.stage != "train":
         return []
     return [
@@ -100,36 +101,36 @@ def _texts_of(maker: Record) -> list[Path]:
 
 
 LOSSES_FILE = "losses.json"
-"""For each corpus, and each document of the sample: summed loss, number of predictions, tokens that could be predicted,
-and where that is known bytes of text."""
+"""File with four lists per corpus, each with one value per document of the sample: summed loss, number of predictions,
+number of predictable tokens, and bytes of text if they are known."""
 EXAMPLES_FILE = "examples.json"
-"""Held-out sentences of the domain with a word for the model to guess."""
+"""File with held-out sentences of the domain and the model's predictions of one word in each."""
 
 Routes = tuple[float | None, float | None, float | None]
 """`routed`, `routed_right` and `mixed` of a `TextLoss`."""
 
 
 MeasuredCorpora = tuple[dict[str, dict[str, list[float]]], dict[str, Routes], list[dict[str, Any]]]
-"""By corpus what LOSSES_FILE holds, by corpus its routes, and the examples."""
+"""The content of LOSSES_FILE by corpus, the routes by corpus, and the examples."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is to be measured."""
+    """The input of an evaluation: a model and the corpora on which it is measured."""
 
     config: Config
     pretrained: Pretrained
     """The model."""
     corpora: dict[str, str]
-    """Name -> folder of a prepared corpus; the examples are of the first."""
+    """Folder of each prepared corpus, by name. The examples are from the first one that has suitable text."""
     overlaps: dict[str, int | None]
-    """Name -> how many of its held-out documents the model was trained on; see `adapt.evaluate.measure_model`."""
+    """For each corpus, the number of held-out documents that the model was trained on; see `overlaps`."""
     domains: Mapping[str, str] = field(default_factory=dict)
-    """Name -> the domain that it is of, where that is known."""
+    """The domain of each corpus for which it is known."""
 
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
-    """Measures each corpus on the cluster this process is connected to; writes its documents' losses into `folder`."""
+    """Measures each corpus in a Ray task on the connected cluster, and writes the losses of documents to `folder`."""
     losses, routes, examples = call_on_device(_measure, measurement.config.resources, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
@@ -146,7 +147,7 @@ def _summed(values: dict[str, list[float]], overlap: int | None, routes: Routes)
 
 
 def _measure(measurement: Measurement) -> MeasuredCorpora:
-    """In a Ray task, whose driver loads no torch."""
+    """Runs `measure_corpora` in the Ray task. It imports torch here, after GPUs were hidden."""
     hide_unreserved_gpus()
     from adapt.evaluate.evaluation_task import measure_corpora
 
@@ -154,13 +155,13 @@ def _measure(measurement: Measurement) -> MeasuredCorpora:
 
 
 def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:
-    """What `measure` wrote for a corpus: summed losses and counts of its documents."""
+    """Reads the summed losses and numbers of predictions of a corpus's documents, which `measure` wrote."""
     values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
     return np.array(values["losses"]), np.array(values["counts"])
 
 
 def read_text_losses(folder: Path, corpus: str) -> TextLosses | None:
-    """All that `measure` wrote for a corpus; None where the length of its texts was not known."""
+    """Reads the losses and text lengths that `measure` wrote; None if the lengths of the texts are not known."""
     values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
     if "sizes" not in values:
         return None

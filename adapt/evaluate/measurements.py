@@ -1,4 +1,4 @@
-"""Results of measuring models and texts, as records store them. This module loads nothing heavy."""
+"""The results of measuring models and texts, as stored in records. This module imports no large libraries."""
 
 import math
 from collections.abc import Mapping
@@ -15,34 +15,35 @@ LossUnit = Literal["nats per token", "bits per byte"]
 BITS_PER_NAT = 1 / math.log(2)
 """1 nat is 1.442695 bits."""
 Text = Literal["domain", "general"]
-"""Text that an adapted model is measured on."""
+"""The texts on which an adapted model is measured."""
 NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction, or the dev split for TAPT)"
 """Reason for a missing loss on the domain."""
 FEWEST = 6
-"""Documents that an interval needs: n of them all lie on one side of their median with probability 2^(1 - n)."""
+"""Smallest number of documents for an interval. All n documents lie on one side of the median with probability
+2^(1 - n), which is below 5% from 6 on."""
 Rows = list[list[float]]
 Ends = list[list[float | None]]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its 95% interval; the interval is None where too few documents were measured."""
+    """A value and its 95% interval. The ends are None if too few documents were measured."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def text(self, form: str) -> str:
-        """The value and the ends of its interval, as `3.24 (3.20 to 3.28)`.
+        """Formats the value and its interval, such as `3.24 (3.20 to 3.28)`.
 
         Args:
-            form: of all three numbers, such as `.2f`.
+            form: format of the three numbers, such as `.2f`.
         """
         ends = interval(self.low, self.high, form)
         return f"{self.value:{form}}" + (f" ({ends})" if ends else "")
 
     def cell(self, form: str) -> Cell:
-        """The value, with the interval on the cell's second line."""
+        """Returns a table cell with the value, and the interval on its second line."""
         return Cell(f"{self.value:{form}}", interval(self.low, self.high, form))
 
 
@@ -65,13 +66,13 @@ class LossChange:
     bits_per_byte_after: Less[float | None] = None
     """Loss after the training [bits per byte of text]."""
     overlap: Less[int | None] = None
-    """Held-out documents that were trained on; None where that is not known."""
+    """Number of held-out documents that were trained on; None if it is not known."""
 
     def sentence(self, name: str = "your domain") -> str:
-        """Says in a sentence whether the loss fell or rose, no more firmly than its interval allows.
+        """Says in a sentence whether the loss fell or rose, or that its interval includes 0.
 
         Args:
-            name: of the text, if it is not general text.
+            name: name of the text, unless it is general text.
         """
         is_general = self.text == "general"
         subject = "Loss on general text" if is_general else f"Held-out loss on {name}"
@@ -92,7 +93,7 @@ class LossChange:
 
 
 def bits_of_earlier(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts fields that earlier versions kept in nats per byte into bits per byte."""
+    """Converts fields that earlier versions stored in nats per byte into bits per byte."""
     return {
         EARLIER.get(name, name): BITS_PER_NAT * value if name in EARLIER and value is not None else value
         for name, value in values.items()
@@ -104,27 +105,30 @@ EARLIER = {
     "per_byte_after": "bits_per_byte_after",
     "loss_per_byte": "bits_per_byte",
 }
-"""Fields in bits per byte, by the names that they had when they were in nats per byte."""
+"""Old names of fields, when they were in nats per byte, and their present names, in bits per byte."""
 
 
 @dataclass(frozen=True)
 class TextLoss:
-    """A model on the held-out sample of a corpus."""
+    """Losses of a model on the held-out sample of a corpus."""
 
     loss: float | None
-    """Nats a predicted token; None where there is no held-out text."""
+    """Loss [nats per predicted token]; None if there is no held-out text. If the model has domain parts, they are those
+    of the corpus's own domain, or of the nearest domain if it has none for it."""
     documents: int
+    """Number of measured documents."""
     predictions: int
+    """Number of predicted tokens."""
     overlap: int | None
-    """Held-out documents that the model was trained on; None where that is not known."""
+    """Number of held-out documents that the model was trained on; None if it is not known."""
     routed: float | None = None
-    """Where the model has parts for each domain: its loss with those of the domain that each document is nearest to
-    [nats a predicted token]. `loss` is then that with the parts of the corpus's own domain, or the same as `routed`
-    where the model has none for it."""
+    """Loss with the model's parts for the domain that is nearest to each document [nats per predicted token]; None if
+    the model has no domain parts."""
     routed_right: float | None = None
-    """The share of documents that are nearest to their own domain; None where the model has no parts for it."""
+    """Share of documents whose nearest domain is their own; None if the model has no parts for their domain."""
     mixed: float | None = None
-    """Where the model has experts: its loss with their mixture (`adapt.evaluate.losses`) [nats a predicted token]."""
+    """Loss with the mixture of all experts (`adapt.evaluate.losses`) [nats per predicted token]; None if the model has
+    no experts."""
     bits_per_byte: float | None = None
     """Loss [bits per byte of text], which compares models with different tokenizers (`adapt.evaluate.intervals`). None
     if the length of the texts is not known."""
@@ -132,49 +136,50 @@ class TextLoss:
 
 @dataclass(frozen=True)
 class TaskNeighbours:
-    """How often the nearest neighbours of a task's test texts in train have their label."""
+    """Accuracy of nearest-neighbour classification of a task's test texts."""
 
     accuracy: float | None
-    """The share of test texts with the label of their neighbours; None if no text is left to classify."""
+    """Share of test texts whose nearest neighbours in train have their label; None if no test text could be used."""
     examples: int
-    """Test texts that it is the share of."""
+    """Number of test texts that were classified."""
     left_out: int
-    """Test texts that stand in train too, whose nearest neighbour is themselves."""
+    """Number of test texts that were left out because they are also in train."""
 
 
 @dataclass(frozen=True)
 class ModelsCompared:
     """Held-out losses of several models on several texts.
 
-    Grids have a row per model and a column per text. The ends of 95% intervals are None if there are few documents.
+    Grids have a row per model and a column per text. The ends of 95% intervals are None if there are too few documents.
     """
 
     models: list[str]
     domains: list[str]
     documents: dict[str, int]
-    """Measured, by domain."""
+    """Number of measured documents, by domain."""
     loss: Rows
     """Held-out loss in `unit`."""
     loss_low: Ends
     loss_high: Ends
     change: Rows
-    """Against the first model, paired by document: on text that a model was not adapted to, what it has forgotten."""
+    """Loss minus the loss of the first model, paired by document. On text that a model was not adapted to, a rise is
+    forgetting."""
     change_low: Ends
     change_high: Ends
     overlap: dict[str, dict[str, int | None]] = field(default_factory=dict)
-    """Measured documents that were trained on, by model and domain; None: not known."""
+    """Number of measured documents that the model was trained on, by model and domain; None if it is not known."""
     knn: dict[str, dict[str, float | None]] | None = None
-    """Accuracy of nearest neighbours by task and model; None where there are no tasks."""
+    """Accuracy of nearest-neighbour classification, by task and model; None if there are no tasks."""
     knn_left_out: dict[str, int] | None = None
-    """How many test texts of each task were left out."""
+    """Number of test texts of each task that were left out because they are also in train."""
     pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
-    """Pseudo-perplexity by domain and model; empty if nobody asked for it."""
+    """Pseudo-perplexity by domain and model; empty if it was not measured."""
     unit: LossUnit = "nats per token"
     """Unit of the losses and changes: bits per byte if the models have different tokenizers."""
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the metrics of a record of an earlier version, whose losses per byte are in nats."""
+        """Converts the metrics of a record from an earlier version, which has losses per byte in nats."""
         unit = metrics.get("unit")
         if unit not in ("token", "byte"):
             return dict(metrics)
@@ -187,7 +192,7 @@ class ModelsCompared:
         return {**metrics, **grids, "unit": "bits per byte" if unit == "byte" else "nats per token"}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the best model on each text, the losses (Don't Stop Pretraining, table 12), the changes."""
+        """Returns a sentence on the best model for each text, and tables of losses (DSP, table 12) and changes."""
         said = [self._sentence(column) for column in range(len(self.domains))]
         more = len(said) - MOST_SENTENCES
         said = [*said[:MOST_SENTENCES], f"The tables show {more} more texts." if more > 0 else ""]
@@ -212,7 +217,7 @@ class ModelsCompared:
         return [*blocks, TextBlock(f"Picture of the losses: {record.path / 'matrix.png'}")]
 
     def _sentence(self, column: int) -> str:
-        """Names the model with the lowest loss on a text."""
+        """Returns a sentence that names the model with the lowest loss on a text."""
         values, text, first = [row[column] for row in self.loss], self.domains[column], self.models[0]
         best = min(range(len(values)), key=values.__getitem__)
         if len(values) == 1:
@@ -253,7 +258,7 @@ class ModelsCompared:
         return Table(["model", *self.domains], rows, f"Loss on held-out text [{self.unit}]", note, shades=shades)
 
     def _changes(self) -> Table:
-        """Difference of each model's loss from the first model's, paired by document."""
+        """Returns the table of each model's loss minus the first model's, paired by document."""
         rows: list[list[Cell | str]] = [
             [model, *self._cells(self.change, self.change_low, self.change_high, number, "+")]
             for number, model in enumerate(self.models)
@@ -279,28 +284,30 @@ class ModelsCompared:
 
 
 MOST_SENTENCES = 5
-"""Texts that the summary of a comparison has a sentence for."""
+"""Largest number of texts for which the summary of a comparison has a sentence."""
 
 
 @dataclass(frozen=True)
 class Similar:
-    """Square matrices over the domains, in order."""
+    """Similarities of domains. Each matrix has a row and a column per domain, in order."""
 
     domains: list[str]
     documents: list[int]
-    """Size of each domain's sample."""
+    """Number of documents in each domain's sample."""
     overlap: Rows
-    """Share of the top 10,000 unigrams (no stop words) of one domain that are among the other's (the paper's text)."""
+    """Share of the 10,000 most frequent words (without stop words) of one domain that are also among those of the
+    other, as described in the paper."""
     jaccard: Rows
-    """|A and B| / |A or B| of all words in at least 3 documents (the paper's code)."""
+    """Jaccard index |A and B| / |A or B| of all words in at least 3 documents, as in the paper's code."""
     cross_loss: Rows
-    """Row model, column text: how much worse a unigram language model of one domain predicts the words of another than
-    the other's own does [nats a word]; 0 on the diagonal. The Kullback-Leibler divergence of their word frequencies."""
+    """Kullback-Leibler divergence of word frequencies [nats per word]: how much worse a unigram model of the row's
+    domain predicts the words of the column's domain than its own unigram model does; 0 on the diagonal."""
     model_loss: Rows | None = None
-    """Row model, column text: mean held-out loss [nats a predicted token]; None where there are no models."""
+    """Mean held-out loss of the model of the row's domain on text of the column's domain [nats per predicted token];
+    None if there are no models."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the most and the least similar domains, a heatmap per matrix, and where the picture is."""
+        """Returns a sentence on the most and the least similar domains, a table per matrix, and the picture's path."""
         shared = "Share of the 10,000 most frequent words of one domain that are among those of the other."
         jaccard = "Words that occur in both domains, divided by words that occur in either."
         cross = "How much worse word frequencies of the row's domain predict the column's text than its own do."
@@ -320,7 +327,7 @@ class Similar:
         return [*summary(self._sentence()), *tables, picture]
 
     def _sentence(self) -> str:
-        """Names the pairs of domains that share most and fewest words."""
+        """Returns a sentence that names the pairs of domains that share most and fewest words."""
         pairs = sorted((self.overlap[one][two], one, two) for one, two in combinations(range(len(self.domains)), 2))
         if not pairs:
             return ""

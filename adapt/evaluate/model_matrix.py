@@ -1,4 +1,4 @@
-"""Stage `compare`: held-out losses of models on domains (Don't Stop Pretraining, table 12), also as heatmaps."""
+"""Stage `compare`: compares held-out losses of models on domains (Don't Stop Pretraining, table 12), with heatmaps."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,24 +19,24 @@ from adapt.terminal.console import log
 
 FILE, PICTURE = "matrix.json", "matrix.png"
 FEW_DOCUMENTS = 30
-"""With fewer held-out documents than these, an interval says little."""
+"""A warning is logged if fewer held-out documents than this are measured, because intervals are then unreliable."""
 Grid = list[list[Estimate]]
 
 
 def compare_models(
     evaluations: Mapping[str, Path], domains: Sequence[str], samples: int, folder: Path, unit: Unit = "token"
 ) -> ModelsCompared:
-    """Lays the losses of models side by side; the first model is what the others are compared to.
+    """Compares the losses of models with those of the first model.
 
-    The change on a domain that the models were not adapted to, such as general text, is what they have forgotten of it.
+    A rise of the loss on text that a model was not adapted to, such as general text, is forgetting.
 
     Args:
-        evaluations: folders of `evaluate` stages by the model's name, all on the same documents, and where losses are
-            of tokens on the same masks.
-        domains: names of the corpora in them.
-        samples: bootstrap resamples.
-        folder: gets matrix.json and matrix.png.
-        unit: whether losses are per token, or per byte for models with different tokenizers.
+        evaluations: folders of `evaluate` stages by model name. All measured the same documents and, if losses are per
+            token, the same masks.
+        domains: names of the corpora in the evaluations.
+        samples: number of bootstrap resamples.
+        folder: the folder in which matrix.json and matrix.png are written.
+        unit: `token`, or `byte` for models with different tokenizers.
 
     Raises:
         DataError: a domain has no held-out text, or losses per byte are needed and the length of a text is not known.
@@ -59,7 +59,7 @@ def compare_models(
         change_high=change_high,
         unit="nats per token" if unit == "token" else "bits per byte",
     )
-    measured = {name: value for name, value in asdict(compared).items() if value}  # what is no loss is measured later
+    measured = {name: value for name, value in asdict(compared).items() if value}  # other figures are measured later
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     prefix = "" if unit == "token" else "byte_"
     matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}
@@ -69,7 +69,7 @@ def compare_models(
 
 @dataclass(frozen=True)
 class _Column:
-    """A domain: what was measured on it of each model."""
+    """The losses of all models on one domain."""
 
     documents: int
     loss: list[Estimate]
@@ -85,37 +85,40 @@ def _of_tokens(evaluations: Mapping[str, Path], domain: str, samples: int) -> _C
 
 
 def _of_bytes(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Column:
-    """The documents that all models were measured on: samples have a limit of tokens, so they end at different ones."""
+    """Compares losses per byte on the documents that all models were measured on.
+
+    Samples end at a number of tokens, so models with different tokenizers have different numbers of documents.
+    """
     measured = [_text_losses(evaluation, domain) for evaluation in evaluations.values()]
-    documents = min(len(each.sizes) for each in measured)
+    documents = min(len(losses.sizes) for losses in measured)
     _check_size(domain, documents)
-    first, *others = common = [each[:documents] for each in measured]
+    first, *others = common = [losses[:documents] for losses in measured]
     if not all(np.array_equal(first.sizes, other.sizes) for other in others):
         raise DataError(
             f"the models were not measured on the same documents of {domain}",
             "compare models on the same files, with the same corpus.heldout_fraction and evaluation.max_documents",
         )
-    changes = [byte_change(first, each, samples) for each in common]
-    return _Column(documents, [byte_loss(each, samples) for each in common], changes)
+    changes = [byte_change(first, losses, samples) for losses in common]
+    return _Column(documents, [byte_loss(losses, samples) for losses in common], changes)
 
 
 def _text_losses(evaluation: Path, domain: str) -> TextLosses:
-    found = read_text_losses(evaluation, domain)
-    if found is None:
+    losses = read_text_losses(evaluation, domain)
+    if losses is None:
         raise DataError(
-            f"models with different tokenizers are compared by bits per byte, and {evaluation} does not know how long"
-            f" the texts of {domain} are, because an older version prepared them",
+            f"models with different tokenizers are compared by bits per byte, but {evaluation} has no lengths of the"
+            f" texts of {domain}, because an older version prepared them",
             f"delete {evaluation} and the corpora that it measured on (folders prepare/), and run the job again",
         )
-    return found
+    return losses
 
 
 def _check_size(domain: str, documents: int) -> None:
-    fix = "raise corpus.heldout_fraction: a corpus that is only measured on may be held out almost whole"
+    fix = "raise corpus.heldout_fraction; for a corpus that is not trained on, it may be close to 1"
     if not documents:
         raise DataError(f"{domain} has no held-out text to compare models on", fix)
     if documents < FEW_DOCUMENTS:
-        log(f"{domain} has {documents} held-out documents, too few for a sound interval; {fix}")
+        log(f"{domain} has {documents} held-out documents, too few for a reliable interval; {fix}")
 
 
 def _values(grid: Grid) -> Rows:
@@ -136,11 +139,11 @@ MATRICES = {
     "byte_loss": "held-out loss [bits per byte]",
     "byte_change": "loss minus that of the first model [bits per byte]",
 }
-"""Name -> title."""
+"""Title of each matrix in the heatmaps."""
 SIGNED = ("change", "byte_change")
-"""Matrices whose cells are better or worse than 0."""
+"""Matrices of differences, whose colours show the sign."""
 FINE = ("byte_loss", "byte_change")
-"""Matrices of small numbers."""
+"""Matrices of small numbers, which are shown with three digits after the point."""
 
 
 def draw_heatmap(
@@ -149,13 +152,13 @@ def draw_heatmap(
     file: Path,
     models: Sequence[str] | None = None,
 ) -> None:
-    """Writes heatmaps side by side as PNG, each cell with its number.
+    """Draws heatmaps next to each other, with numbers in the cells, and writes them as PNG.
 
     Args:
-        matrices: by name, one of MATRICES; columns are the domains, and rows too unless there are models.
-        domains: names.
-        file: to write.
-        models: names of the rows.
+        matrices: the matrices, by a name in `MATRICES`. They have a column per domain and a row per model.
+        domains: names of the columns.
+        file: the PNG file.
+        models: names of the rows; None if the rows are the domains.
     """
     rows = domains if models is None else models
     width, height = 1.8 + 0.75 * len(domains), 2.3 + 0.75 * len(rows)
@@ -172,7 +175,7 @@ def draw_heatmap(
 
 
 def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool, digits: int) -> None:
-    """Draws colours and numbers. If these have a sign, 0 is white, better (lower) ones are blue and worse ones red."""
+    """Draws colours and numbers. If numbers are signed, 0 is white, lower (better) is blue and higher is red."""
     most = max((abs(value) for values in matrix for value in values), default=0) or 1
     image = axis.imshow(matrix, **({"cmap": "RdBu_r", "vmin": -most, "vmax": most} if signed else {"cmap": "Blues"}))
     for row, values in enumerate(matrix):

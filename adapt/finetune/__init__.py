@@ -1,7 +1,7 @@
-"""Fine-tuning: a model learns a labelled task in one of several modes, and is tested on it.
+"""Fine-tunes a model on a labelled task in one of several modes, and tests it.
 
-- `ray_task`: one model, one task, one seed, as one Ray task, and its result.
-- `seed_run`: what the task does: load, learn, predict.
+- `ray_task`: runs one model, task and seed as one Ray task, and writes its result.
+- `seed_run`: the code of that Ray task: loads the model, trains, predicts.
 - `finetune_modes`: full fine-tuning, low-rank additions, extracted features, linear probe.
 - `finetune_loop`: settings, device, batches, steps and dev scores, until training ends.
 - `examples`: a prepared task as packed batches.

@@ -30,12 +30,12 @@ from adapt.task.dataset import IGNORED, Facts
 
 
 class Classifier(nn.Module):
-    """Logits of a batch's units.
+    """Computes one vector of logits per unit, that is, per example or labelled token.
 
     Args:
-        encoder: a `base_model`, whose attention keeps documents apart.
-        head: [U, H] to [U, classes].
-        pooling: which state stands for an example; not used where units are tokens.
+        encoder: the model without its head (`base_model`). Its attention separates the packed documents.
+        head: maps states [U, H] to logits [U, classes].
+        pooling: how the states of a text become one state; not used for tasks of kind `tokens`.
     """
 
     def __init__(self, encoder: PreTrainedModel, head: nn.Module, pooling: str) -> None:
@@ -54,26 +54,26 @@ class Classifier(nn.Module):
 def new_classifier(
     encoder: PreTrainedModel, finetune: FinetuneConfig, pooling: str, kind: str, classes: int
 ) -> Classifier:
-    """A classifier with a new head, whose weights are drawn from torch's generator."""
+    """Returns a classifier with a new head, whose weights are drawn from torch's global generator."""
     head = LinearHead if kind == "tokens" else TextHead
     return Classifier(encoder, head(width(encoder), classes, finetune.dropout), pooling)
 
 
 def unit_states(states: Tensor, batch: ExampleBatch, pooling: str) -> Tensor:
-    """Picks the states of the units, [U, H], from those of all tokens, [N, H]."""
+    """Returns the states of the units, [U, H], given the states of all tokens, [N, H]."""
     if batch.places is not None:
         return states[batch.places]
     return document_states(states, batch.packed, pooling)[: len(batch.targets)]
 
 
 def layer_states(encoder: PreTrainedModel, batch: ExampleBatch, pooling: str) -> Tensor:
-    """The states of the units in every layer, embeddings first, [U, layers + 1, H]."""
+    """Returns the states of the units in all layers, the embeddings first, [U, layers + 1, H]."""
     by_layer = hidden_states(encoder, batch.packed, batch.segments)
     return torch.stack([unit_states(states, batch, pooling) for states in by_layer], 1)
 
 
 def width(encoder: PreTrainedModel) -> int:
-    """H, the width of the hidden states."""
+    """Returns H, the width of the hidden states."""
     hidden = getattr(encoder.config, "hidden_size", None)
     if not isinstance(hidden, int):
         what = f"the configuration of {type(encoder).__name__} has no hidden_size, the width of its hidden states"
@@ -86,7 +86,7 @@ INITIAL_DEVIATION = 0.02
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A new layer, its weights drawn as BERT's were."""
+    """Returns a new linear layer that is initialized as in BERT."""
     layer = nn.Linear(inputs, outputs)
     nn.init.normal_(layer.weight, std=INITIAL_DEVIATION)
     nn.init.zeros_(layer.bias)
@@ -94,7 +94,7 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class TextHead(nn.Module):
-    """What the paper puts on the pooled state: dropout, H x H, tanh, dropout, H x classes."""
+    """The classification head of Don't Stop Pretraining: dropout, H x H, tanh, dropout, H x classes."""
 
     def __init__(self, hidden: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -123,9 +123,9 @@ class LinearHead(nn.Module):
 
 
 class MixedHead(nn.Module):
-    """A learned mix of the layers' states (ELMo, arXiv 1802.05365, equation 1), then dropout and one layer.
+    """A learned mix of the layers' states (ELMo, arXiv 1802.05365, equation 1), then dropout and one linear layer.
 
-    The mix is g sum_l softmax(w)_l h_l, with w = 0 and g = 1 at first.
+    The mix is g sum_l softmax(w)_l h_l, with initial values w = 0 and g = 1.
     """
 
     def __init__(self, layers: int, hidden: int, classes: int, dropout: float) -> None:
@@ -142,11 +142,11 @@ class MixedHead(nn.Module):
 
 
 class TaskLoss:
-    """Mean loss of the units of a batch [nats].
+    """Computes the mean loss of the units of a batch [nats].
 
     Args:
-        kind: `multi_label` takes the binary cross entropy of each class, the others the cross entropy.
-        weights: float32 [classes], see `balanced`; None for none.
+        kind: kind of the task. `multi_label` has the binary cross entropy per class, other kinds the cross entropy.
+        weights: weights of the classes, float32 [classes], see `balanced`; None for equal weights.
     """
 
     def __init__(self, kind: str, weights: Tensor | None = None) -> None:
@@ -154,7 +154,7 @@ class TaskLoss:
         self.weights = weights
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss for logits, [U, classes], and targets as in `ExampleBatch`; 0 if there are no units."""
+        """Returns the mean loss for logits, [U, classes], and targets as in `ExampleBatch`; 0 if there are no units."""
         logits = logits.float()
         if not len(targets):
             return logits.sum()
@@ -163,7 +163,7 @@ class TaskLoss:
         return cross_entropy(logits, targets, self.weights)
 
     def masses(self, examples: Examples) -> np.ndarray:
-        """How much each example weighs in a mean of losses: its units, each as its class weighs, float64 [E]."""
+        """Returns the weight of each example in a mean of losses: the sum of its units' class weights, float64 [E]."""
         if self.multi_label or self.weights is None:
             return examples.units.astype(float)
         counts, weights = examples.targets != IGNORED, self.weights.cpu().double().numpy()
@@ -174,21 +174,21 @@ class TaskLoss:
         return np.asarray(before[examples.ends[1:]] - before[examples.ends[:-1]])
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Probabilities, float32 [U, classes]. They sum to 1; for `multi_label` each class has its own."""
+        """Returns probabilities, float32 [U, classes]. They sum to 1, except for `multi_label`."""
         return logits.float().sigmoid() if self.multi_label else logits.float().softmax(-1)
 
 
 def balanced(targets: np.ndarray, classes: int) -> Tensor:
-    """Weights by which every class counts the same, whatever its number of units.
+    """Returns class weights that give all classes the same total weight.
 
     Args:
-        targets: of the train split, as in `Examples`.
-        classes: their number.
+        targets: targets of the train split, as in `Examples`.
+        classes: number of classes.
 
     Returns:
-        float32 [classes]: units / (classes x units of the class), scikit-learn's formula, and 0 for a class without
-        any. For multi-label targets [E, classes], how much a class's positive examples weigh: negatives / positives,
-        and 1 where there are no negatives.
+        float32 [classes]: units / (classes x units of the class), the formula of scikit-learn, and 0 for a class
+        without units. For multi-label targets [E, classes], the weight of a class's positive examples: negatives /
+        positives, or 1 if there are no negatives.
     """
     if targets.ndim == 2:
         positives = targets.sum(0)
@@ -200,7 +200,7 @@ def balanced(targets: np.ndarray, classes: int) -> Tensor:
     return torch.from_numpy(weights.astype(np.float32))
 
 
-_TRIED = 4
+_CHECKED_EXAMPLES = 4
 _TOLERANCE = 1e-3
 _PROBLEMS = {"single_label": "single_label_classification", "multi_label": "multi_label_classification", "tokens": None}
 
@@ -213,15 +213,15 @@ def save_classifier(
     tokenizer: PreTrainedTokenizerFast,
     folder: Path,
 ) -> None:
-    """Writes `model/` with config.json, model.safetensors and the tokenizer into a folder, whole or not at all.
+    """Writes `model/` with config.json, model.safetensors and the tokenizer into a folder, atomically.
 
     Args:
-        classifier: in evaluation mode, of a family in `SAVABLE`.
+        classifier: the trained classifier in evaluation mode, of a model type in `SAVABLE`.
         start: folder of the model that was fine-tuned.
-        facts: of the task; its classes become the config's.
-        examples: some, on which transformers' classifier must give our logits.
-        tokenizer: the model's.
-        folder: where.
+        facts: name, kind and classes of the task. The classes are written to config.json.
+        examples: examples on which the logits of transformers' classifier are compared with ours.
+        tokenizer: the model's tokenizer.
+        folder: the folder in which `model/` is written.
 
     Raises:
         ModelError: transformers' classifier gives other logits, or a weight is not finite.
@@ -234,12 +234,12 @@ def save_classifier(
         with folder_aside(folder / MODEL_FOLDER) as aside:
             model.save_pretrained(aside)
             tokenizer.save_pretrained(aside)
-            for file in aside.glob("*.safetensors"):  # safetensors lets only the owner read them
+            for file in aside.glob("*.safetensors"):  # safetensors makes files readable by their owner only
                 file.chmod(0o644)
 
 
 def _filled(classifier: Classifier, start: Path, facts: Facts) -> Any:
-    """transformers' own classifier, on the CPU, with our weights."""
+    """Returns the classifier of transformers on the CPU, with our weights."""
     config: Any = load_config(start)
     head: Any = classifier.head
     config.id2label = dict(enumerate(facts.labels))
@@ -261,12 +261,12 @@ def _filled(classifier: Classifier, start: Path, facts: Facts) -> Any:
 @torch.inference_mode()
 def _check(model: Any, classifier: Classifier, examples: Examples) -> None:
     device = next(classifier.parameters()).device
-    for number in range(min(_TRIED, len(examples))):
+    for number in range(min(_CHECKED_EXAMPLES, len(examples))):
         batch = examples.batch(np.array([number]), device)
         ours = classifier(batch).float().cpu()
-        alone = slice(int(examples.ends[number + 1] - examples.ends[number]))  # leaves out the padding
-        options = {"token_type_ids": batch.segments[:, alone].cpu()} if model.config.type_vocab_size > 1 else {}
-        logits: Tensor = model(input_ids=batch.packed.input_ids[:, alone].cpu(), **options).logits
+        unpadded = slice(int(examples.ends[number + 1] - examples.ends[number]))
+        options = {"token_type_ids": batch.segments[:, unpadded].cpu()} if model.config.type_vocab_size > 1 else {}
+        logits: Tensor = model(input_ids=batch.packed.input_ids[:, unpadded].cpu(), **options).logits
         theirs = logits if batch.places is None else logits[0, batch.places.cpu()]
         if not torch.allclose(theirs, ours, rtol=_TOLERANCE, atol=_TOLERANCE):
             raise ModelError(

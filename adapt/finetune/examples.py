@@ -1,8 +1,8 @@
-"""A prepared task as fine-tuning uses it: examples cut to a length, packed batches, scores of predictions.
+"""Loads a prepared task for fine-tuning: truncates examples, packs them into batches, and scores predictions.
 
-On CPUs, oneDNN compiles a kernel for every new shape of matrices, which takes longer (0.4 to 0.8 ms) than multiplying
-small matrices. Batches of 16 examples have new lengths in every step. So a sequence is padded to a round number of
-tokens, and attention computes groups of a fixed number of examples, padded to a round length.
+On CPUs, oneDNN compiles a kernel for every new shape of matrices. This takes 0.4 to 0.8 ms, longer than multiplying
+small matrices, and batches of 16 examples have new lengths in every step. So sequences are padded to a multiple of 64
+tokens, and attention is computed for groups of 4 examples, padded to a multiple of 16 tokens.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 
 @dataclass(frozen=True)
 class ExampleBatch:
-    """Some examples, on a device. A *unit* is what gets one prediction: an example, or a labelled token."""
+    """Some examples on a device. A *unit* gets one prediction: it is an example or, for `tokens`, a labelled token."""
 
     packed: Packed
     """The N tokens of the examples, with padding tokens at the end."""
     segments: Tensor
-    """For each token the text that it belongs to, 0 or 1: int64 [1, N]."""
+    """For each token, 0 if it is of the first text and 1 if of the second: int64 [1, N]."""
     targets: Tensor
-    """The right answers of the U units, in order: int64 [U]; for `multi_label` float32 [U, classes] of 0 and 1."""
+    """The true classes of the U units, in order: int64 [U]; for `multi_label` float32 [U, classes] of 0 and 1."""
     places: Tensor | None
     """For `tokens`, the index of each unit's token in the sequence: int64 [U]."""
 
@@ -42,28 +42,29 @@ class Examples:
     """The E examples of a split, which have N tokens together."""
 
     tokens: np.ndarray
-    """Their token ids, one example after another: int64 [N]."""
+    """The token ids of all examples, concatenated: int64 [N]."""
     segments: np.ndarray
-    """For each token the text that it belongs to, 0 or 1: int64 [N]."""
+    """For each token, 0 if it is of the first text and 1 if of the second: int64 [N]."""
     ends: np.ndarray
-    """Where each example begins, and N at the end: int64 [E + 1]."""
+    """The index of the first token of each example, followed by N: int64 [E + 1]."""
     targets: np.ndarray
-    """The right answers: int64 [E]; for `multi_label` float32 [E, classes]; for `tokens` int64 [N]."""
+    """The true classes: int64 [E]; for `multi_label` float32 [E, classes]; for `tokens` int64 [N]."""
     by_token: bool
+    """Whether the task is of kind `tokens`, so that units are tokens."""
     kept: list[np.ndarray]
-    """For each example, the indices of its tokens that were not cut off."""
+    """For each example, the indices of its tokens that remain after truncation."""
     truncated: int
-    """How many examples were cut."""
+    """Number of examples that were truncated."""
 
     @classmethod
     def of(cls, split: Split, facts: Facts, max_length: int, closing: Collection[int]) -> Examples:
-        """Cuts the examples of a split and lays them end to end.
+        """Truncates the examples of a split and concatenates them.
 
         Args:
-            split: of the prepared task.
-            facts: of the task.
-            max_length: longest example [tokens].
-            closing: ids of the special tokens that end a text; they stay when the text before them is cut.
+            split: a split of the prepared task.
+            facts: kind and classes of the task.
+            max_length: largest length of an example [tokens].
+            closing: ids of the special tokens that end a text. They remain when the text before them is truncated.
         """
         kept = [keep(tokens, max_length, closing) for tokens in split.tokens]
         lengths = [len(places) for places in kept]
@@ -77,14 +78,14 @@ class Examples:
 
     @property
     def units(self) -> np.ndarray:
-        """How many units each example has: int64 [E]."""
+        """The number of units of each example: int64 [E]."""
         if not self.by_token:
             return np.ones(len(self), np.int64)
         labelled = np.concatenate(([0], (self.targets != IGNORED).cumsum()))
         return np.asarray(labelled[self.ends[1:]] - labelled[self.ends[:-1]])
 
     def batch(self, chosen: np.ndarray, device: torch.device) -> ExampleBatch:
-        """A batch of the examples with these indices, in this order, filled up by one more document of padding."""
+        """Returns a batch of the examples with these indices, in this order, followed by one document of padding."""
         begins = self.ends[chosen]
         lengths = self.ends[chosen + 1] - begins
         cumulative = np.concatenate(([0], lengths.cumsum()))
@@ -100,7 +101,9 @@ class Examples:
             return to_device(np.pad(values, (0, filling)))[None]
 
         documents = Grouped(torch.from_numpy(ends.astype(np.int32)), max(int(lengths.max()), filling), device)
-        tokens = np.pad(self.tokens[index], (0, filling), "edge")  # a word of the batch, which `TrainedWords` knows
+        tokens = np.pad(
+            self.tokens[index], (0, filling), "edge"
+        )  # repeats the last token, because `TrainedWords` has no row for other ids
         packed = Packed(to_device(tokens)[None], filled(positions), documents)
         segments = filled(self.segments[index])
         if not self.by_token:
@@ -110,15 +113,15 @@ class Examples:
 
 
 def keep(tokens: np.ndarray, max_length: int, closing: Collection[int]) -> np.ndarray:
-    """The numbers of the tokens that stay.
+    """Returns the indices of the tokens that remain after truncation.
 
-    Texts are cut at their ends, of a pair the longer one first, so that an aspect or a question survives. Special
-    tokens that end a text stay.
+    Texts are truncated at their ends. Of a pair, the longer text is truncated first, because the shorter one may be a
+    question or an aspect. Special tokens that end a text remain.
 
     Args:
-        tokens: of an example, [T], as the tokenizer made them of one text or of a pair.
-        max_length: how many may stay [tokens].
-        closing: ids of those special tokens.
+        tokens: token ids of an example with one text or a pair, [T].
+        max_length: largest number of tokens that remain.
+        closing: ids of the special tokens that end a text.
 
     Returns:
         int64 [min(T, max_length)], ascending.
@@ -134,7 +137,7 @@ def keep(tokens: np.ndarray, max_length: int, closing: Collection[int]) -> np.nd
 
 
 def _border(closes: np.ndarray) -> int:
-    """Where the second text begins: after the first run of closing tokens that follows an ordinary one."""
+    """Returns the index at which the second text begins: after the closing tokens of the first text."""
     ends = np.flatnonzero(closes[:-1] & ~closes[1:]) + 1
     after_text = [int(end) for end in ends if not closes[:end].all()]
     return after_text[0] if after_text else len(closes)
@@ -171,7 +174,7 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Problem:
-    """A task as fine-tuning uses it: its facts, its splits, and the splits cut and joined for a model."""
+    """A task for fine-tuning: its facts, its splits, and the splits truncated and concatenated for a model."""
 
     facts: Facts
     splits: dict[str, Split]
@@ -182,8 +185,8 @@ class Problem:
         """Reads a prepared task.
 
         Args:
-            folder: of stage `task`.
-            max_length: longest example [tokens].
+            folder: folder of stage `task`.
+            max_length: largest length of an example [tokens].
             closing: ids of the special tokens that end a text.
 
         Raises:
@@ -212,23 +215,23 @@ class Problem:
         return int(np.bincount(targets[targets != IGNORED], minlength=len(self.facts.labels)).argmax())
 
     def majority_score(self) -> float:
-        """The test score of always answering the majority class."""
+        """Returns the test score of a classifier that always predicts the majority class."""
         answer = np.zeros((int(self.examples["test"].units.sum()), len(self.facts.labels)), np.float32)
         answer[:, self.majority] = 1.0
         return self.score("test", answer)
 
     def score(self, name: str, probabilities: np.ndarray) -> float:
-        """Scores a split with the task's metric, from the units' probabilities, [U, classes]."""
+        """Returns the score of a split in the task's metric, given the probabilities of its units, [U, classes]."""
         return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, probabilities)))
 
     def predicted(self, name: str, probabilities: np.ndarray) -> Any:
-        """Turns class indices into the form of the split's labels."""
+        """Returns the predicted classes in the form of the split's labels, given the units' probabilities."""
         return predictions(self.facts, self.by_example(name, probabilities))
 
     def by_example(self, name: str, probabilities: np.ndarray) -> Any:
-        """The probabilities of each example: [E, classes], or for `tokens` a list of [tokens, classes].
+        """Returns the probabilities of each example: [E, classes], or for `tokens` a list of [tokens, classes].
 
-        What was cut off has the majority class, which is O as a rule: it counts as not found.
+        Truncated tokens get the majority class. It is usually O, so that entities among them count as not found.
         """
         if self.facts.kind != "tokens":
             return probabilities
@@ -244,14 +247,14 @@ class Problem:
         return by_label
 
     def degenerate(self, name: str, probabilities: np.ndarray) -> bool:
-        """Whether every unit got the same answer."""
+        """Whether all units have the same predicted class."""
         answers = probabilities >= THRESHOLD if self.facts.kind == "multi_label" else probabilities.argmax(-1)[:, None]
         return len(np.unique(answers, axis=0)) == 1
 
     def lines(self, name: str, probabilities: np.ndarray) -> list[dict[str, Any]]:
-        """One object for each example: id, label, predicted, probabilities, leaked.
+        """Returns one object per example: id, label, predicted, probabilities, leaked.
 
-        For `tokens` it lists the example's words.
+        For `tokens`, label, predicted and probabilities are lists over the words of the example.
         """
         split, predicted = self.splits[name], self.predicted(name, probabilities)
         lines = []
@@ -267,15 +270,15 @@ class Problem:
 
 
 SEQUENCE = 64
-"""The sequence is filled to a multiple of this [tokens]."""
+"""The sequence of a batch is padded to a multiple of this [tokens]."""
 GROUP = 4
-"""So many documents are attended to together."""
+"""Number of documents for which attention is computed together."""
 LENGTH = 16
-"""The documents of a group are filled to a multiple of this [tokens]."""
+"""The documents of a group are padded to a multiple of this [tokens]."""
 
 
 class Grouped(Documents):
-    """Documents that are attended to in small groups of neighbouring lengths."""
+    """Documents whose attention is computed in small groups of similar lengths."""
 
     @cached_property
     def _layout(self) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
@@ -300,17 +303,17 @@ class Grouped(Documents):
 
 
 PASS_TOKENS = 8192
-"""At most this many tokens pass a device at once; a longer example passes alone."""
+"""Largest number of tokens in a forward pass, unless a single example is longer."""
 
 
 @torch.inference_mode()
 def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, device: torch.device) -> Tensor:
-    """What a function gives for each unit, [U, ...], on the CPU, in the examples' order.
+    """Applies a function to all examples in batches, and returns its values per unit, [U, ...], on the CPU.
 
     Args:
-        function: a batch to [its units, ...].
-        examples: of a split.
-        device: where to run.
+        function: maps a batch to values of its units, [units, ...].
+        examples: the examples of a split. Values are returned in their order.
+        device: the device that computes.
     """
     units = examples.units
     begins = np.cumsum(units) - units
@@ -326,7 +329,7 @@ def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, de
 
 
 def _passes(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """The indices of the examples of each pass, short examples first."""
+    """Yields the indices of the examples in each forward pass, short examples first."""
     order = np.argsort(lengths, kind="stable")
     sums = np.cumsum(lengths[order])
     begin = 0

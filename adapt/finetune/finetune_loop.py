@@ -1,6 +1,6 @@
-"""The training loop of fine-tuning, with its resolved settings, device and precision.
+"""The training loop of fine-tuning, and its settings, device and precision.
 
-Batches are seeded. The score on dev after every epoch decides when training ends.
+The order of examples depends on the seed. Training ends early if the dev score does not improve.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True)
 class Course:
-    """What a training loop is given: a module, its loss, and how it is judged."""
+    """The input of the training loop: a module, its loss, and its score on dev."""
 
     module: nn.Module
-    """The loop trains its parameters that have `requires_grad`."""
+    """The module. The loop trains those of its parameters that have `requires_grad`."""
     loss: Callable[[np.ndarray], Tensor]
-    """Gives the mean loss of the train examples with these indices."""
+    """Computes the mean loss of the train examples with these indices."""
     dev_score: Callable[[], float]
-    """Gives the score on dev; higher is better."""
+    """Computes the score on dev; higher is better."""
     masses: np.ndarray
-    """How much each train example weighs in the mean loss of several, float64 [E]."""
+    """The weight of each train example in a mean loss, float64 [E]."""
 
 
 @dataclass
 class History:
-    """How a training went."""
+    """Losses and dev scores of a training."""
 
     curve: list[dict[str, Any]] = field(default_factory=list)
-    """One entry for each epoch: `epoch` (from 1), `loss` (mean over its steps) and `dev` (the score)."""
+    """One entry per epoch: `epoch` (from 1), `loss` (mean over its steps) and `dev` (the score)."""
     best_epoch: int = 0
     """The first epoch with the best dev score."""
     seconds: float = 0.0
-    """Seconds of training, without the time to score dev."""
+    """Duration of training without scoring dev [seconds]."""
 
     @property
     def best(self) -> float:
@@ -61,11 +61,11 @@ class History:
 
 
 def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: bool = False) -> History:
-    """Trains, and leaves the module in evaluation mode with the weights of its best epoch.
+    """Trains a module. Afterwards it is in evaluation mode and has the weights of its best epoch.
 
-    AdamW; the learning rate rises over the warm-up and falls linearly to 0; gradients are clipped to norm 1. Every
-    epoch sees each example once, in an order that seed and epoch determine. The examples of a step pass the device at
-    once, or `micro_batch` at a time, which changes nothing but rounding and the dropout that is drawn.
+    The optimizer is AdamW. The learning rate rises during warm-up and then falls linearly to 0. Gradients are clipped
+    to norm 1. Every epoch sees each example once, in an order that depends on seed and epoch. The examples of a step
+    are computed at once, or `micro_batch` at a time. This only changes rounding and the random numbers of dropout.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -105,7 +105,7 @@ def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: b
 
 
 def _add_gradients(course: Course, chosen: np.ndarray, at_once: int, scaler: torch.amp.GradScaler) -> float:
-    """The mean loss of some examples, whose gradients are added up, so many examples at a time."""
+    """Adds up the gradients of some examples, `at_once` examples at a time, and returns their mean loss."""
     mass, value = float(course.masses[chosen].sum()) or 1.0, 0.0
     for start in range(0, len(chosen), at_once):
         some = chosen[start : start + at_once]
@@ -131,33 +131,34 @@ def _copy(source: list[Any], target: list[Any]) -> None:
 
 
 LEARNING_RATES = {"fine_tune": 2e-5, "lora": 2e-4, "linear_probe": 1e-2, "feature_extraction": 0.0}
-"""The default peak learning rate of each mode. `feature_extraction` trains in no steps, so it has none."""
+"""The default peak learning rate of each mode. `feature_extraction` has no gradient steps, so its rate is not used."""
 EPOCHS, FEW_EPOCHS = 10, 3
+"""The default number of epochs, and that of tasks with more than MANY_EXAMPLES train examples."""
 MANY_EXAMPLES = 5000
 SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
-"""Model types whose own classifier is ours, and what they call our head's two layers. For `tokens` both have one,
-`classifier`."""
+"""Model types whose classifier in transformers is the same as ours, with the names of the two layers of the head there.
+For `tokens`, the head is one layer, `classifier`."""
 
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """The settings of a run, with a value for every field of FinetuneConfig that may be null."""
+    """The settings of a run, with values for the fields of FinetuneConfig that are null."""
 
     finetune: FinetuneConfig
     epochs: int
     pooling: str
     max_length: int
-    """Longer examples are cut to this length [tokens]."""
+    """Longer examples are truncated to this length [tokens]."""
 
     @classmethod
     def of(cls, finetune: FinetuneConfig, model: Path, causal: bool, examples: int) -> FinetuneSettings:
         """Fills in the fields that are null.
 
         Args:
-            finetune: as configured.
-            model: folder.
-            causal: whether it is a decoder.
-            examples: of the train split.
+            finetune: the configured settings.
+            model: folder of the model.
+            causal: whether the model is a decoder.
+            examples: number of train examples.
         """
         longest = max_sequence_length(model)
         return cls(
@@ -169,7 +170,7 @@ class FinetuneSettings:
 
     @property
     def optimization(self) -> TrainingConfig:
-        """Learning rate, decay and warm-up, in the form that pre-training has them."""
+        """Learning rate, weight decay and warm-up as a configuration of pre-training."""
         return TrainingConfig(
             learning_rate=self.finetune.learning_rate or LEARNING_RATES[self.finetune.mode],
             warmup_fraction=self.finetune.warmup_fraction,
@@ -178,11 +179,11 @@ class FinetuneSettings:
 
 
 def check_savable(settings: FinetuneSettings, model: Path, kind: str) -> None:
-    """Refuses `save_model` where transformers has no classifier that computes what ours does.
+    """Refuses `save_model` if transformers has no classifier that is the same as ours.
 
     Raises:
-        ConfigError: another mode, pooling or architecture.
-        ModelError: the model carries what transformers would leave out.
+        ConfigError: the mode, pooling or model type cannot be saved.
+        ModelError: the model has additions, which transformers would not save.
     """
     refuse_additions(model, "fine-tuned with finetune.save_model")
     family, mode = read_json(model / CONFIG).get("model_type", ""), settings.finetune.mode
@@ -204,17 +205,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class FinetunePlace:
-    """The device and precision that a run computes with. Weights are always fp32."""
+    """The device and the precision of a run. Weights are always fp32."""
 
     device: torch.device
     precision: Precision
 
     @classmethod
     def here(cls, precision: str) -> FinetunePlace:
-        """Takes the GPU that this process sees, else the CPU.
-
-        The precision `auto` means what it means in pre-training.
-        """
+        """Returns the GPU that this process sees, else the CPU. `auto` is resolved as in pre-training."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return cls(device, resolve(precision, device))
 
@@ -224,5 +222,5 @@ class FinetunePlace:
         return self.precision == "fp16"
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Inside the block, matrices are multiplied in this precision."""
+        """Returns a context manager, in whose block matrices are multiplied in this precision."""
         return torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.precision != "fp32")

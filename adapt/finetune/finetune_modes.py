@@ -1,8 +1,8 @@
-"""The modes of fine-tuning, each a function that returns what was learnt.
+"""The modes of fine-tuning. Each is a function that trains and returns a `Learned`.
 
-`fine_tune` and `lora` train the encoder: all of it, or low-rank additions. `feature_extraction` and `linear_probe`
-leave the encoder unchanged and compute its states once; To Tune or Not to Tune? (Peters et al., W19-4302) compares
-such features with fine-tuning.
+`fine_tune` trains the whole encoder, and `lora` low-rank additions. `feature_extraction` and `linear_probe` leave the
+encoder unchanged and compute its states once; To Tune or Not to Tune? (Peters et al., W19-4302) compares such features
+with fine-tuning.
 
 `fine_tune` trains only those rows of the word embedding that the train split uses. The embedding is a large part of a
 small model (88% of BERT-tiny, half of a MiniLM), and AdamW would read and write all of it in every step. Without a
@@ -43,25 +43,25 @@ from adapt.task.dataset import IGNORED
 
 @dataclass(frozen=True)
 class Learned:
-    """What is left of a training, whatever the mode."""
+    """The result of a training in any mode."""
 
     predict: Callable[[str], np.ndarray]
-    """Takes the name of a split and gives the probabilities of its units, float32 [U, classes]."""
+    """Computes the probabilities of the units of a split, given its name, float32 [U, classes]."""
     history: History
     trained_parameters: int
     classifier: Classifier | None = None
-    """The trained model; None if the mode leaves the encoder as it is."""
+    """The trained model; None if the mode does not change the encoder."""
 
 
 class Tuning:
-    """A classifier that is to be trained, and what its loop needs.
+    """A classifier with its loss and predictions, for the training loop.
 
     Args:
-        encoder: on the CPU; it is changed and moved.
+        encoder: the encoder on the CPU. It is changed, and moved to the device.
         problem: the task.
-        settings: resolved.
-        seed: of the new layers and of dropout.
-        place: where to compute.
+        settings: the settings of the run.
+        seed: seed of the new layers and of dropout.
+        place: device and precision.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Tuning:
         self.masses = self._loss.masses(problem.examples["train"])
 
     def loss(self, chosen: np.ndarray) -> Tensor:
-        """The mean loss of the train examples with these indices."""
+        """Returns the mean loss of the train examples with these indices."""
         batch = self.problem.examples["train"].batch(chosen, self.place.device)
         with self.place.autocast():
             logits = self.classifier(batch)
         return self._loss(logits, batch.targets)
 
     def predict(self, name: str) -> np.ndarray:
-        """The probabilities of the units of a split, float32 [U, classes]."""
+        """Returns the probabilities of the units of a split, float32 [U, classes]."""
         with self.place.autocast():
             return in_passes(self._probabilities, self.problem.examples[name], self.place.device).numpy()
 
@@ -121,16 +121,16 @@ def add_lora(encoder: PreTrainedModel, finetune: FinetuneConfig) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     encoder.requires_grad_(False)
-    wanted = LoraConfig(
+    settings = LoraConfig(
         r=finetune.lora_rank,
-        lora_alpha=finetune.lora_alpha,  # type: ignore[arg-type]  # a factor; it need not be whole
+        lora_alpha=finetune.lora_alpha,  # type: ignore[arg-type]  # a factor, which need not be an integer
         target_modules="all-linear",
     )
-    inject_adapter_in_model(wanted, encoder)
+    inject_adapter_in_model(settings, encoder)
 
 
 def loss_of(problem: Problem, finetune: FinetuneConfig, place: FinetunePlace) -> TaskLoss:
-    """The loss of a task, with the configured weights of its classes."""
+    """Returns the loss of a task, with the configured class weights."""
     if finetune.class_weights == "none":
         return TaskLoss(problem.facts.kind)
     weights = balanced(problem.examples["train"].targets, len(problem.facts.labels))
@@ -138,12 +138,12 @@ def loss_of(problem: Problem, finetune: FinetuneConfig, place: FinetunePlace) ->
 
 
 def trained_numbers(module: nn.Module) -> int:
-    """The number of parameters that are trained."""
+    """Returns the number of trainable parameters."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 REGULARIZATION = (0.01, 0.1, 1.0, 10.0)
-"""Values of scikit-learn's C; the score on dev chooses one."""
+"""Values of scikit-learn's C that are tried. The one with the best dev score is used."""
 ITERATIONS = 1000
 UNITS_AT_ONCE = 4096
 
@@ -151,9 +151,9 @@ UNITS_AT_ONCE = 4096
 def extract_features(
     encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
 ) -> Learned:
-    """Logistic regression on the units' states in the last layer, standardized; dev chooses its strength.
+    """Fits logistic regression on the standardized states of the units in the last layer.
 
-    The result does not depend on the seed.
+    The dev score chooses the strength of regularization. The result does not depend on the seed.
     """
 
     def state(batch: ExampleBatch) -> Tensor:
@@ -174,7 +174,7 @@ def extract_features(
         by_class = np.zeros((len(features[name]), len(problem.facts.labels)), np.float32)
         by_class[:, np.asarray(model.classes_, int)] = model.predict_proba(
             features[name]
-        )  # classes that train lacks keep 0
+        )  # classes that train lacks have probability 0
         return by_class
 
     candidates = [fitted(strength) for strength in REGULARIZATION]
@@ -188,7 +188,7 @@ def extract_features(
 def probe(
     encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
 ) -> Learned:
-    """A linear layer on a learned mix of the units' states in all layers, trained like a model.
+    """Trains a linear layer on a learned mix of the units' states in all layers, with the same loop as a model.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -221,7 +221,7 @@ def probe(
 def _computed(
     encoder: PreTrainedModel, problem: Problem, place: FinetunePlace, function: Callable[[ExampleBatch], Tensor]
 ) -> dict[str, Tensor]:
-    """The function's values for the units of every split, [U, ...], on the CPU."""
+    """Returns the function's values for the units of every split, [U, ...], on the CPU."""
     nn.Module.to(encoder, place.device).eval()
     with place.autocast():
         return {name: in_passes(function, examples, place.device) for name, examples in problem.examples.items()}
@@ -232,15 +232,15 @@ def _unit_targets(examples: Examples) -> np.ndarray:
 
 
 class TrainedWords(nn.Module):
-    """An embedding that trains the rows of used words only; the other rows stay fixed.
+    """An embedding that trains only the rows of used tokens. The other rows stay fixed.
 
     Args:
-        table: float32 [V, H].
+        table: the whole embedding, float32 [V, H].
         used: ids of the rows to train.
     """
 
     place: Tensor
-    """For each id the row in `rows` that it has while training, -1 for words that are not used: int64 [V]."""
+    """For each id its index in `rows`, or -1 if the id is not trained: int64 [V]."""
     table: Tensor
 
     def __init__(self, table: Tensor, used: Tensor) -> None:
@@ -252,7 +252,7 @@ class TrainedWords(nn.Module):
         self.rows = nn.Parameter(table.detach()[used])
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Looks up ids, [...] to [..., H]. While training, only used words may be looked up."""
+        """Looks up ids, [...], and returns vectors, [..., H]. In training mode, only used ids may be looked up."""
         places = self.place[ids]
         if self.training:
             return embedding(places, self.rows)
@@ -260,7 +260,7 @@ class TrainedWords(nn.Module):
         return torch.where(known, embedding(places.clamp(min=0), self.rows), embedding(ids, self.table))
 
     def whole(self) -> nn.Embedding:
-        """An ordinary embedding with the same vectors."""
+        """Returns an ordinary embedding with the same vectors."""
         table = self.table.clone()
         table[self.place >= 0] = self.rows.detach()[self.place[self.place >= 0]]
         words: nn.Embedding = nn.Embedding.from_pretrained(table)
@@ -268,7 +268,7 @@ class TrainedWords(nn.Module):
 
 
 def train_used_words(encoder: PreTrainedModel, tokens: np.ndarray) -> None:
-    """Replaces an encoder's word embedding, unless it does more than look up vectors."""
+    """Replaces an encoder's word embedding by `TrainedWords`, if it is an ordinary embedding."""
     table = encoder.get_input_embeddings()
     if type(table) is nn.Embedding:
         used = torch.from_numpy(np.unique(tokens)).to(table.weight.device)
@@ -276,7 +276,7 @@ def train_used_words(encoder: PreTrainedModel, tokens: np.ndarray) -> None:
 
 
 def train_all_words(encoder: PreTrainedModel) -> None:
-    """Puts an ordinary word embedding, which holds what was learned, in place of the one that trains some rows."""
+    """Replaces `TrainedWords` in an encoder by an ordinary embedding with the trained vectors."""
     words = encoder.get_input_embeddings()
     if isinstance(words, TrainedWords):
         encoder.set_input_embeddings(words.whole())

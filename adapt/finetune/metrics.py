@@ -1,4 +1,4 @@
-"""Metrics of predictions: scores by class, entities (as conlleval and seqeval count them), calibration."""
+"""Computes metrics of predictions: scores by class, entities (counted as in conlleval and seqeval), calibration."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,32 +14,35 @@ from adapt.task.dataset import IGNORED, Facts
 Labels: TypeAlias = Sequence[Any]
 """The true labels, as in `adapt.task.dataset.Split`: for each example the index of its class, or a list of indices."""
 Probabilities: TypeAlias = np.ndarray | Sequence[np.ndarray]
-"""[examples, C]: a distribution, or for `multi_label` each class's own probability. `tokens`: a distribution for each
-token of each example, [tokens, C]; only those of tokens that have a label are looked at."""
+"""Probabilities of the classes, [examples, C]. Rows sum to 1, except for `multi_label`. For `tokens`, one array
+[tokens, C] per example, of which only the rows of labelled tokens are used."""
 THRESHOLD = 0.5
-"""For `multi_label`, a label is predicted if its probability is at least this."""
+"""For `multi_label`, a label is predicted if its probability is at least this value."""
 
 
 def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leaked: Sequence[bool]) -> dict[str, Any]:
-    """All scores of a split, JSON-able.
+    """Computes all scores of a split, as JSON values.
 
     Args:
-        facts: of the task.
-        truth: of `Split`.
-        probabilities: of the model.
-        leaked: of `Split`.
+        facts: kind, classes and metric of the task.
+        truth: the true labels, `Split.labels`.
+        probabilities: the model's probabilities.
+        leaked: whether each example leaks, `Split.leaked`.
 
     Returns:
-        `score`, that of `facts.metric`; `score_without_leaks`, over the examples that do not leak (None if none does,
-        or all do), and the number of `examples` and `examples_without_leaks`; `macro_f1`, `micro_f1`, `accuracy`;
-        `per_class` with precision, recall, f1, support; `confusion` of `single_label` (true class in rows); what
-        `calibration` gives, for `multi_label` over all decisions on a label, for `tokens` over words.
+        - `score`: the score in the task's metric
+        - `score_without_leaks`: the score over the examples that do not leak; None if no example leaks, or all do
+        - `examples` and `examples_without_leaks`: numbers of examples
+        - `macro_f1`, `micro_f1`, `accuracy`
+        - `per_class`: precision, recall, f1 and support
+        - `confusion`: for `single_label`, with true classes in rows
+        - the results of `calibration`; for `multi_label` over all decisions on a label, for `tokens` over words
 
-        single_label: `macro_f1` is over the classes that occur in truth or predictions. `micro_f1` over all classes
-        equals `accuracy`; it is the paper's for ChemProt.
-        multi_label: `macro_f1` is over all classes, `accuracy` the share of exactly right sets.
-        tokens: all F1 are of entities with exact place and type, `per_class` by type, `entity_f1` = `micro_f1` with its
-        `precision` and `recall`; `accuracy` is that of words.
+        For `single_label`, `macro_f1` is over the classes that occur in truth or predictions, and `micro_f1`, which is
+        the metric of ChemProt in the paper, equals `accuracy`. For `multi_label`, `macro_f1` is over all classes, and
+        `accuracy` is the share of examples with exactly the right labels. For `tokens`, all F1 scores are of entities
+        with exact boundaries and type, `per_class` is by type, `entity_f1` equals `micro_f1` and comes with `precision`
+        and `recall`, and `accuracy` is that of words.
     """
     predicted = predictions(facts, probabilities)
     clean = [number for number, leaks in enumerate(leaked) if not leaks]
@@ -59,7 +62,7 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
 
 
 def predictions(facts: Facts, probabilities: Probabilities) -> Labels:
-    """The labels that a model decides for, in the form of the true labels; for `tokens`, one for every token."""
+    """Returns the predicted labels in the form of the true labels; for `tokens`, one per token."""
     if facts.kind == "single_label":
         return [int(row.argmax()) for row in probabilities]
     if facts.kind == "multi_label":
@@ -68,12 +71,12 @@ def predictions(facts: Facts, probabilities: Probabilities) -> Labels:
 
 
 def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
-    """The score of `facts.metric` alone, for choosing the best epoch.
+    """Returns the score in the task's metric only, for example to choose the best epoch.
 
     Args:
-        facts: of the task.
-        truth: as in `scores`.
-        predicted: as `predictions` gives them.
+        facts: kind, classes and metric of the task.
+        truth: the true labels, `Split.labels`.
+        predicted: the predicted labels, from `predictions`.
     """
     if facts.metric == "entity_f1":
         return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
@@ -119,7 +122,7 @@ def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, 
 
 
 def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
-    """Labels as arrays: class indices, [examples]; for `multi_label` 0 and 1, [examples, C]."""
+    """Returns labels as an array: class indices, [examples]; for `multi_label`, 0 and 1, [examples, C]."""
     if facts.kind == "single_label":
         return np.asarray(labels, np.int64)
     held = np.zeros((len(labels), len(facts.labels)), np.int64)
@@ -129,16 +132,16 @@ def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
 
 
 def _names(facts: Facts, truth: Labels, predicted: Labels) -> Iterator[tuple[list[str], list[str]]]:
-    """For `tokens`, the true and the predicted labels of each example's words."""
+    """Yields the names of the true and the predicted labels of each example's words, for tasks of kind `tokens`."""
     for true, guess in zip(truth, predicted, strict=True):
         words = [pair for pair in zip(true, guess, strict=True) if pair[0] != IGNORED]
         yield [facts.labels[label] for label, _ in words], [facts.labels[label] for _, label in words]
 
 
 def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tuple[np.ndarray, np.ndarray]:
-    """The true class, [n], and the probabilities, [n, C], of each decision.
+    """Returns the true class, [n], and the probabilities, [n, C], of each decision.
 
-    For `multi_label` each label is a decision between no and yes, C = 2.
+    For `multi_label`, each label of each example is a decision between no and yes, C = 2.
     """
     if facts.kind == "single_label":
         return _arrays(facts, truth), np.asarray(probabilities)
@@ -151,15 +154,16 @@ def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tup
 
 @dataclass
 class EntityCounts:
-    """How many entities of each type there are, were predicted, and were both, with exact place and type."""
+    """Numbers of true, predicted and correctly predicted entities, by type."""
 
     true: Counter[str] = field(default_factory=Counter)
     predicted: Counter[str] = field(default_factory=Counter)
     right: Counter[str] = field(default_factory=Counter)
+    """Predicted entities with the boundaries and type of a true entity."""
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> "EntityCounts":
-        """Counts over texts, each given by its true and its predicted labels."""
+        """Counts the entities of texts, given pairs of true and predicted labels."""
         counts = cls()
         for truth, guess in pairs:
             true, predicted = spans(truth), spans(guess)
@@ -194,11 +198,11 @@ def _scores(right: int, predicted: int, true: int) -> dict[str, float]:
 
 BINS = 15
 SMALLEST = 1e-12
-"""Smaller probabilities count as this one, so that a single sure mistake does not make the mean infinite."""
+"""Smaller probabilities are replaced by this one, so that a single confident error does not make the mean infinite."""
 
 
 def calibration(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
-    """Calibration of n decisions between C classes.
+    """Computes the calibration of n decisions between C classes.
 
     The expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3) sorts decisions by their confidence,
     the largest probability, into 15 bins ((b - 1) / 15, b / 15]. With accuracy and mean confidence in each bin,
@@ -207,11 +211,11 @@ def calibration(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
 
     Args:
         truth: true classes, int [n].
-        probabilities: [n, C], each row a distribution.
+        probabilities: [n, C], rows sum to 1.
 
     Returns:
-        `ece`, `nll`, `brier`, and `reliability`: of each bin that holds any, its bounds, number of decisions, accuracy
-        and confidence.
+        `ece`, `nll`, `brier`, and `reliability`: bounds, number of decisions, accuracy and mean confidence of each bin
+        that is not empty.
     """
     probabilities = np.asarray(probabilities, np.float64)
     confidence = probabilities.max(1)

@@ -1,6 +1,6 @@
-"""One run of fine-tuning (one model, one task, one seed) as a Ray task, and the result that the task returns.
+"""Runs one fine-tuning (one model, one task, one seed) as a Ray task, and writes its result.
 
-This module loads neither torch nor transformers, because the driver does not need them.
+This module imports neither torch nor transformers, because the driver does not need them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SMALLEST_GPU_SHARE = 0.1
 TAKES_LESS = "lower finetune.max_length, or take a larger device"
 MICRO_BATCH = "finetune.micro_batch"
 TRAINED = ("fine_tune", "lora")
-"""Modes in which the model is trained, so that smaller passes take less memory."""
+"""Modes that train the model, so that a smaller micro-batch needs less memory."""
 GPU_PARTS = 10_000
-"""Ray divides a GPU into so many parts. Shares are rounded down to them: rounded up, they would not fit together."""
+"""Ray divides a GPU into this many parts. Shares are rounded down, because rounded-up shares would exceed one GPU."""
 
 
 @dataclass
 class FinetuneRun:
-    """What one run of fine-tuning needs to know."""
+    """The input of one run of fine-tuning."""
 
     config: Config
     pretrained: Pretrained
@@ -41,17 +41,17 @@ class FinetuneRun:
 
 
 def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
-    """Runs on the cluster this process is connected to, and writes predictions and curve into `folder`.
+    """Fine-tunes in a Ray task on the connected cluster, and writes predictions and curve into `folder`.
 
     Returns:
-        What `adapt.finetune.metrics.task_scores` says of the test split, and: metric, mode, seed, dev_score,
-        majority_score (of always answering the most frequent train class), degenerate (whether there is but one
-        answer), epochs and best_epoch, truncated (examples cut, by split), max_length [tokens], trained_parameters,
-        examples_per_s (in training; None without), seconds and device_seconds.
+        The scores of `adapt.finetune.metrics.task_scores` on the test split, and: metric, mode, seed, dev_score,
+        majority_score (of always predicting the most frequent train class), degenerate (whether all predictions are
+        equal), epochs and best_epoch, truncated (number of truncated examples, by split), max_length [tokens],
+        trained_parameters, examples_per_s (None without training), seconds and device_seconds.
 
     Raises:
-        ClusterError: no machine has the cores or GPUs that a run is to have.
-        ConfigError: `finetune.save_model` where it cannot be.
+        ClusterError: no machine has the cores or GPUs that are configured for a run.
+        ConfigError: `finetune.save_model` is set and the model cannot be saved.
         DataError: a split is empty.
         DeviceMemoryError: the device, or its machine, ran out of memory.
         ModelError: the checkpoint cannot be used.
@@ -61,20 +61,26 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     with user_errors(*fits_with_less(run.config.finetune), MICRO_BATCH):
-        found: RunFound = ray.get(task.remote(run, folder.absolute()))
-    found.write(folder)
-    return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}
+        result: RunFound = ray.get(task.remote(run, folder.absolute()))
+    result.write(folder)
+    return {**result.metrics, "device_seconds": result.metrics["seconds"] * (gpus or 1)}
 
 
 def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
-    """What to change where memory runs out, and how many examples pass a device at once where fewer would help."""
+    """Returns how to reduce the memory of a run, and the number of examples in a forward pass.
+
+    The number is 1 if a smaller number of examples would not help.
+    """
     if finetune.mode in TRAINED and finetune.passing > 1:
         return f"set {MICRO_BATCH} to {finetune.passing // 2}", finetune.passing
     return TAKES_LESS, 1
 
 
 def gpus_per_seed(finetune: FinetuneConfig) -> float:
-    """The share of a GPU that a run gets: as configured, else an equal share of one, if the cluster has any."""
+    """Returns the share of a GPU that a run reserves.
+
+    If none is configured, the runs of all seeds share one GPU equally; without GPUs in the cluster it is 0.
+    """
     if finetune.gpus_per_seed is not None:
         return finetune.gpus_per_seed
     share = max(SMALLEST_GPU_SHARE, floor(GPU_PARTS / max(1, len(finetune.seeds))) / GPU_PARTS)
@@ -82,7 +88,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
 
 def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
-    """Refuses more than any machine has: Ray would wait for it for ever."""
+    """Refuses resources that no machine has, because Ray would wait for them forever."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
     except ClusterError as error:
@@ -105,15 +111,15 @@ CURVE_FILE = "curve.json"
 
 @dataclass(frozen=True)
 class RunFound:
-    """Figures, and what they were computed from."""
+    """The result of a run: metrics, training curve and predictions."""
 
     metrics: dict[str, Any]
     curve: list[dict[str, Any]]
     predictions: dict[str, list[dict[str, Any]]]
-    """Predictions on dev and test, one line for each example."""
+    """Predictions on dev and test, with one object per example."""
 
     def write(self, folder: Path) -> None:
-        """Writes predictions and curve."""
+        """Writes predictions and curve into the folder."""
         for name, file in (("test", PREDICTIONS_FILE), ("dev", DEV_PREDICTIONS_FILE)):
             lines = (json.dumps(line, ensure_ascii=False) for line in self.predictions[name])
             write_atomically(folder / file, "".join(f"{line}\n" for line in lines))

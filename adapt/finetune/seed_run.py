@@ -1,4 +1,4 @@
-"""What a run does in its Ray task: load the model, learn the task, predict dev and test."""
+"""The code of a run in its Ray task: loads the model, trains on the task, and predicts dev and test."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ MODES = {
 }
 
 ROUTED_EXAMPLES = 256
-"""Train examples whose mean vector tells the nearest domain, at the most."""
+"""Largest number of train examples whose mean vector determines the nearest domain."""
 
 
 def seed_work(run: FinetuneRun, folder: Path) -> RunFound:
-    """What the task does: `finetune_work`, on the cores that the task reserved where there is no GPU."""
+    """Calls `finetune_work`. Without a GPU it uses the CPU cores that the Ray task reserved."""
     if not torch.cuda.is_available():
         use_threads(run.config.finetune.cpus_per_seed)
     return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
 
 
 def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunFound:
-    """Teaches a model a task and tests it; a model that is to be kept is written into `folder`.
+    """Fine-tunes a model on a task and tests it. With `finetune.save_model`, the model is written into `folder`.
 
     Raises:
-        ConfigError: this model cannot be saved as asked.
+        ConfigError: `finetune.save_model` is set and the model cannot be saved.
         DataError: a split is empty.
         TrainingError: the loss is not finite.
     """
@@ -77,10 +77,10 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
 
 
 def _domain_parts(model: Any, problem: Problem, domain: str | None, place: FinetunePlace) -> dict[str, str]:
-    """Puts the parts of a domain into use, where the model has some: those asked for, or of the nearest domain.
+    """Activates the model's parts for a domain: the configured domain, else the nearest one.
 
     Returns:
-        The domain whose parts are used, and the nearest.
+        The domain whose parts are active, and the nearest domain; empty if the model has no domain parts.
 
     Raises:
         ModelError: the model has no parts for the domain.

@@ -313,7 +313,7 @@ def test_verdict_says_gain_and_loss_no_stronger_than_measured() -> None:
     assert "| text |" not in model_card(facts(results=[]))
     assert "Not measured: fewer than two documents are held out" in model_card(facts(results=[]))
     of_general = model_card(facts(results=[result("general", 3.0, 3.2)]))
-    assert "The domain is not among them: fewer than two documents are held out" in of_general
+    assert "The domain was not measured: fewer than two documents are held out" in of_general
 
 
 def test_what_the_tokenizer_does_not_know_is_said() -> None:

@@ -56,7 +56,7 @@ def test_a_single_document_has_no_interval(tmp_path: Path, capsys: pytest.Captur
     only = evaluation(tmp_path / "one", {"cells": np.array([3.0])}, np.array([2]))
     found = compare_models({"base": only}, ["cells"], 10, tmp_path)
     assert (found.loss, found.loss_low, found.change_high) == ([[1.5]], [[None]], [[None]])
-    assert "cells has 1 held-out documents, too few for a sound interval" in capsys.readouterr().err
+    assert "cells has 1 held-out documents, too few for a reliable interval" in capsys.readouterr().err
 
 
 def test_a_domain_without_heldout_text_is_refused(tmp_path: Path) -> None:
