@@ -88,7 +88,7 @@ def check_domain_sets(config: Config, model: Path, method: str, kind: str, optio
         for name, value in options.items():
             if entry["kind"] == kind and entry.get(name) != value:
                 raise ConfigError(
-                    f"method.kind {method} asks for {kind} of {name} {value!r}, but those of {model} have"
+                    f"method.kind {method} uses {kind} of {name} {value!r}, but those of {model} have"
                     f" {entry.get(name)!r}",
                     f"set {method}.{name} as when these were trained, or start from a model without {kind}",
                 )

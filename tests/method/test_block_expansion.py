@@ -57,7 +57,7 @@ def test_expansion_does_not_change_the_outputs(family: str, every: int, layers: 
 @pytest.mark.parametrize("family", LAYERS)
 def test_only_new_layers_train(family: str) -> None:
     _, model = expanded(family)
-    new = {2, 5, 7}  # after layers 2, 4 and 5 of 5
+    new = {2, 5, 7}  # the copies of layers 2, 4 and 5
     for number, layer in enumerate(layers_of(model)):
         assert {each.requires_grad for each in layer.module.parameters()} == {number in new}
     layers = {id(each) for layer in layers_of(model) for each in layer.module.parameters()}
@@ -65,7 +65,7 @@ def test_only_new_layers_train(family: str) -> None:
     loss = model(input_ids=torch.tensor([[5, 6, 7]])).logits.square().mean()
     loss.backward()
     moved = [name for name, each in model.named_parameters() if each.grad is not None and each.grad.any()]
-    assert moved  # projections that are 0 have a gradient
+    assert moved  # projections of 0 have a gradient
 
 
 @pytest.mark.parametrize("every", [1, 2])

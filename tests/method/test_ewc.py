@@ -74,7 +74,7 @@ def test_fisher_information_equals_autograd_row_by_row() -> None:
     for name, sums in found.sums.items():
         torch.testing.assert_close(sums, torch.stack([each[name] for each in by_row]).sum(0), rtol=1e-4, atol=1e-9)
     summed = torch.stack([each["cls.predictions.bias"].sqrt() for each in by_row]).sum(0).square()
-    assert not torch.allclose(found.sums["cls.predictions.bias"], summed, rtol=0.5)  # of the batch it is another
+    assert not torch.allclose(found.sums["cls.predictions.bias"], summed, rtol=0.5)  # not the batch's gradient, squared
     assert all(each.grad is None for each in model.parameters())
 
 

@@ -110,7 +110,7 @@ def _penalties(options: L2spOptions, now: Any, start: Any, base: Any) -> Iterato
 def assert_close(found: Outcome, expected: Outcome) -> None:
     """Compares up to the rounding of fp32; only the last norms."""
     for name, weight in expected.weights.items():
-        # softmax does not see the biases of keys: what pulls them back is rounding alone, which AdamW makes a step of
+        # softmax ignores the biases of keys: their gradient is rounding error only, which AdamW turns into a step
         atol = 5e-3 if name.endswith("key.bias") else 2e-5
         torch.testing.assert_close(found.weights[name], weight, rtol=1e-4, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     torch.testing.assert_close(found.norms, expected.norms[-len(found.norms) :], rtol=1e-4, atol=0)

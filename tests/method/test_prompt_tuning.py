@@ -43,7 +43,7 @@ def test_a_domain_trains_only_its_own_prompt(tiny_bert: Path, tmp_path: Path) ->
     known = domains_of(load_model(tmp_path / "two"))
     assert known is not None
     assert known.names == ["cs", "bio"]
-    again = learnt(tmp_path / "two", "cs", tmp_path / "three")  # a domain that is known goes on with its own
+    again = learnt(tmp_path / "two", "cs", tmp_path / "three")  # a known domain continues with its own set
     assert torch.equal(sets_of(again)[0][0].vectors, sets_of(first)[0][0].vectors + 1)
 
 
@@ -156,7 +156,7 @@ def test_a_domain_trains_only_its_own_prefixes(tiny_bert: Path, tmp_path: Path) 
     assert known is not None
     assert known.names == ["cs", "bio"]
     torch.testing.assert_close(logits(load_model(tmp_path / "two", domain="cs")), logits(first))
-    again = learnt_prefix(tmp_path / "two", "cs", tmp_path / "three")  # a domain that is known goes on with its own
+    again = learnt_prefix(tmp_path / "two", "cs", tmp_path / "three")  # a known domain continues with its own set
     assert torch.equal(sets_of(again)[0][0].keys, sets_of(first)[0][0].keys + 1)
 
 
@@ -180,7 +180,7 @@ def test_a_new_prefix_depends_on_seed_and_domain(tiny_bert: Path) -> None:
     assert torch.equal(first(seed=1, number=1), first(seed=1, number=1))
     assert not torch.equal(first(seed=1, number=1), first(seed=1, number=2))
     assert not torch.equal(first(seed=1, number=1), first(seed=2, number=1))
-    assert first(length=300).abs().sum((1, 2)).min() > 0  # more than the model has positions
+    assert first(length=300).abs().sum((1, 2)).min() > 0  # longer than the number of positions
 
 
 def check_prefix(folder: Path, streaming: bool = False, **options: Any) -> None:

@@ -75,7 +75,7 @@ def test_past_rows_are_equally_likely_and_have_their_share() -> None:
     domain, *past, general = mixture.drawn(20_000)
     assert (domain, general) == (14_000, 2_000)
     assert past == [3_000, 1_000]  # in proportion to their rows
-    assert mixture.epoch == -(-1000 * 1000 // 700)  # of the domain alone
+    assert mixture.epoch == -(-1000 * 1000 // 700)  # rows of the mixture per pass over the domain
 
 
 def test_a_sequence_can_begin_with_one_domain(config: Config) -> None:

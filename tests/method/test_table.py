@@ -16,7 +16,7 @@ from adapt.parse.keys import TABLES, option_sections
 from adapt.support.errors import ConfigError
 
 OWN = '''
-"""A user's own."""
+"""A user's module with methods, some of them wrong."""
 
 from dataclasses import dataclass
 
@@ -25,42 +25,42 @@ from adapt.method.base import Method
 
 @dataclass(frozen=True)
 class Options:
-    """Mine."""
+    """Options of the method."""
 
     strength: float = 1.0
-    """How strong."""
+    """Strength of the pull."""
 
 
 class PullBack(Method):
-    """Mine."""
+    """A correct method."""
 
     Options = Options
 
 
 class Needy(Method):
-    """Its options are not all there."""
+    """An option has no default."""
 
     @dataclass(frozen=True)
     class Options:
-        """Mine."""
+        """Options without a default."""
 
         strength: float
 
 
 class Wild(Method):
-    """Its options are no options."""
+    """Its options are not a dataclass."""
 
     Options = dict
 
 
 class Training(Method):
-    """Called like a section that there is."""
+    """Has the name of an existing section."""
 
     Options = Options
 
 
 def function() -> None:
-    """No class."""
+    """Is not a class."""
 '''
 
 

@@ -136,7 +136,7 @@ def assert_close(found: Outcome, expected: Outcome, rtol: float = 1e-4) -> None:
     """Compares up to the rounding of fp32."""
     assert found.weights.keys() == expected.weights.keys()
     for name, weight in expected.weights.items():
-        # softmax does not see the biases of keys: what pulls them is rounding alone, which AdamW makes a step of
+        # softmax ignores the biases of keys: their gradient is rounding error only, which AdamW turns into a step
         atol = 5e-3 if name.endswith("key.bias") else 2e-5
         torch.testing.assert_close(found.weights[name], weight, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     torch.testing.assert_close(found.norms, expected.norms[-len(found.norms) :], rtol=rtol, atol=0)

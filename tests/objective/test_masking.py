@@ -108,7 +108,7 @@ def test_shares_of_masked_random_and_unchanged_tokens(
 ) -> None:
     config = ObjectiveConfig(mask_token_fraction=mask, random_token_fraction=random)
     objective = MaskedLanguageModelling(config, tokenizer, seed=1)
-    rows = [[token] * 100 for token in range(5, 154)] * 4  # so that a random token is seldom the row's own
+    rows = [[token] * 100 for token in range(5, 154)] * 4  # a random token rarely equals the original
     corrupted = objective.corrupt(batch_of(rows))
     shown, targets = corrupted.input_ids[corrupted.positions], corrupted.targets
     n = len(targets)

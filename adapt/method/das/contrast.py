@@ -341,7 +341,7 @@ def injected(model: Any, p: float) -> Injected | None:
         return None
     if not p:
         raise ModelError(
-            f"{type(model).__name__} has no dropout, so two views of a text are one",
+            f"{type(model).__name__} has no dropout, so two views of a text are equal",
             "set das.injected_dropout above 0; or das.contrast_weight to 0 and das.general_importance to none",
         )
     return Injected(model, p)

@@ -165,8 +165,8 @@ def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]
         for number, plasticity in enumerate(layers):
             if plasticity < LEAST_PLASTICITY:
                 yield (
-                    f"layer {number}: {kind} units make {plasticity:.1%} of a step on average (1 - importance), so the "
-                    "next domains hardly change them; das.plasticity_floor keeps them free"
+                    f"layer {number}: {kind} units move {plasticity:.1%} as far as unmasked ones on average (1 - "
+                    "importance), so the next domains hardly change them; set das.plasticity_floor to free them"
                 )
 
 

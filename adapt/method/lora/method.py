@@ -222,7 +222,7 @@ def check_rank(options: LoraOptions, smallest: int) -> None:
     most = smallest - (options.kind == "osf")  # osf must leave at least one direction to preserve
     if options.kind in BOUNDED and options.rank > most:
         raise ConfigError(
-            f"lora.rank is {options.rank}, but lora.kind {options.kind} begins with singular directions of weights, of"
-            f" which the smallest has {smallest}",
+            f"lora.rank is {options.rank}, but lora.kind {options.kind} starts from singular directions, and the"
+            f" smallest weight has only {smallest}",
             f"set lora.rank to {most} or less",
         )

@@ -160,7 +160,7 @@ def test_it_is_refused_without_replayed_general_text(tmp_path: Path, mixture: An
     assert fix in caught.value.fix
     assert "das.contrast_text to all" in caught.value.fix
     Das(DasOptions()).check(asked, model)
-    Das(DasOptions(contrast_text="general", contrast_weight=0.0)).check(asked, model)  # contrasts nothing
+    Das(DasOptions(contrast_text="general", contrast_weight=0.0)).check(asked, model)  # no contrast
 
 
 @pytest.mark.parametrize("mixture", [{}, {"replay_fraction": 0.0, "replay_last": 0.2}, {"replay_last": 0.0}])

@@ -128,7 +128,7 @@ def reference(case: Case, target: Target = "update") -> Outcome:
 def assert_close(found: Outcome, expected: Outcome) -> None:
     """Compares up to the rounding of fp32; only the last norms and losses."""
     for mine, theirs in ((found.trained, expected.trained), (found.weights, expected.weights)):
-        for name, each in theirs.items():  # keys' biases: see tests.train.toy.assert_close
+        for name, each in theirs.items():  # biases of keys have another tolerance: see tests.train.toy.assert_close
             atol = 3e-5 if name.endswith("key.bias") else 1e-5
             torch.testing.assert_close(mine[name], each, rtol=1e-4, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     torch.testing.assert_close(found.norms, expected.norms[-len(found.norms) :], rtol=1e-4, atol=0)

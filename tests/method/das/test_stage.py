@@ -198,8 +198,8 @@ def test_new_importance_is_merged_with_the_earlier(
 def test_layers_that_hardly_learn_cause_warnings() -> None:
     left = {"head": [0.3, 0.02], "inner": [0.09, 0.5]}
     first, second = saturated(DasOptions(), left)
-    assert first.startswith("layer 1: head units make 2.0%")
-    assert second.startswith("layer 0: inner units make 9.0%")
+    assert first.startswith("layer 1: head units move 2.0%")
+    assert second.startswith("layer 0: inner units move 9.0%")
     assert "das.plasticity_floor" in first
     assert not list(saturated(DasOptions(), plasticity_under(DasOptions(plasticity_floor=0.1), left)))
 

@@ -119,7 +119,7 @@ def test_a_larger_model_computes_the_same_with_its_prompts(family: str) -> None:
             sets_of(each)[0].chosen = number
         torch.testing.assert_close(logits(large), logits(small), rtol=1e-4, atol=1e-4)
     near, far = (torch.cdist(known.vectors, known.vectors) for known in map(domains_of, (small, large)) if known)
-    torch.testing.assert_close(far, near * 2**0.5)  # each state is there twice
+    torch.testing.assert_close(far, near * 2**0.5)  # each state occurs twice
 
 
 def test_prompts_are_saved_and_loaded_with_the_larger_model(tiny_bert: Path, tmp_path: Path) -> None:

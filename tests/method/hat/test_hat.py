@@ -126,7 +126,7 @@ def test_masks_can_be_added_to_every_family(family: str, on: Any) -> None:
     method.prepare_model(model, Setting(domain="cs", length=9))
     assert len(sets_of(model)) == 2 * (3 if on == "model" else 4)
     if on == "adapters":
-        torch.testing.assert_close(logits(model), before)  # plugins begin at 0
+        torch.testing.assert_close(logits(model), before)  # plugins output 0 at first
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data += 0.1
@@ -146,8 +146,8 @@ def test_models_and_options_that_cannot_work_are_refused(tiny_bert: Path, tmp_pa
     learnt("adapters", tiny_bert, "cs", tmp_path)
     check(Hat(HatOptions(width=6)), tmp_path)
     faults = [
-        (Hat(HatOptions(width=5)), False, r"hat asks for plugins of width 5, but those of .* have 6"),
-        (Cpt(CptOptions(width=6)), False, r"cpt asks for plugins of form 'parallel', but those of .* 'sequential'"),
+        (Hat(HatOptions(width=5)), False, r"hat uses plugins of width 5, but those of .* have 6"),
+        (Cpt(CptOptions(width=6)), False, r"cpt uses plugins of form 'parallel', but those of .* 'sequential'"),
         (Hat(HatOptions(on="model")), False, r"has plugins, and method.kind hat cannot be combined with"),
         (Hat(HatOptions(width=6)), True, r"corpus\.streaming is set, but the prototype of a domain"),
     ]
