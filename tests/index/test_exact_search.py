@@ -1,4 +1,4 @@
-"""Exact search where a scan in float32 cannot tell vectors apart."""
+"""Tests that search is exact even if a scan in float32 cannot distinguish vectors."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from adapt.index.parts import VectorPart, unit_rows, write_part
 from tests.index.clusters import brute_force, clustered
 
 
-def test_more_is_looked_at_while_ties_reach_beyond_what_was_found(tmp_path: Path) -> None:
-    """Of 300 copies the smallest ids are wanted, wherever they stand."""
+def test_search_goes_on_while_ties_reach_beyond_the_candidates(tmp_path: Path) -> None:
+    """Of 300 copies of a vector, the smallest ids are found, wherever they are in the part."""
     vectors = np.concatenate([np.tile([[1.0, 2.0, 3.0]], (300, 1)), clustered(200, 3)])
     ids = np.random.default_rng(0).permutation(500).astype(np.int64)
     write_part([(ids, vectors)], tmp_path, 0, 3, 500)
@@ -23,7 +23,7 @@ def test_more_is_looked_at_while_ties_reach_beyond_what_was_found(tmp_path: Path
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
-def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_results_do_not_depend_on_the_block_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     vectors = clustered(40, 4)
     write_part([(np.arange(40), vectors)], tmp_path, 0, 4, 40)
     monkeypatch.setattr(exact_search, "BLOCK_BYTES", rows * 16)
@@ -36,7 +36,7 @@ DISTANCES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5]), min_size=1, ma
 
 
 @given(DISTANCES, st.integers(1, 12), st.randoms(use_true_random=False), st.integers(1, 5))
-def test_shards_and_their_order_change_nothing(distances: list[float], k: int, draw: object, shards: int) -> None:
+def test_results_do_not_depend_on_shards_and_order(distances: list[float], k: int, draw: object, shards: int) -> None:
     ids = list(range(2**24, 2**24 + len(distances)))
     draw.shuffle(ids)  # type: ignore[attr-defined]
     expected = sorted(zip(distances, ids, strict=True))[:k]

@@ -1,4 +1,4 @@
-"""The kind of an index follows from size and memory."""
+"""Tests that the kind of an index is chosen by size and memory."""
 
 import pytest
 
@@ -19,7 +19,7 @@ GIB = 2**30
         (100_000_000, 8 * GIB, 4000, "ivf_pq"),
     ],
 )
-def test_the_kind_follows_the_table(vectors: int, memory: int, queries: int, kind: str) -> None:
+def test_the_kind_is_chosen_as_the_table_says(vectors: int, memory: int, queries: int, kind: str) -> None:
     assert plan_index(vectors, 384, memory, queries).kind == kind
 
 
@@ -27,11 +27,11 @@ def test_memory_is_as_the_table_says() -> None:
     assert [bytes_a_vector(kind, 384) for kind in ("flat", "ivf", "ivf_pq", "hnsw")] == [0, 392, 56, 768 + 280]  # type: ignore[arg-type]
 
 
-def test_lists_are_twice_the_square_root() -> None:
+def test_the_number_of_lists_is_twice_the_square_root_of_the_vectors() -> None:
     assert plan_index(1_000_000, 8, GIB, kind="ivf") == IndexPlan("ivf", 2000)
 
 
-def test_a_kind_that_is_not_known_or_does_not_suit_is_refused() -> None:
+def test_an_unknown_or_unsuitable_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match="no index of kind 'hnws'") as caught:
         plan_index(10, 8, GIB, kind="hnws")  # type: ignore[arg-type]
     assert "hnsw" in caught.value.fix

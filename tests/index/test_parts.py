@@ -1,4 +1,4 @@
-"""Vectors on disk: where parts end, what is refused, what comes back."""
+"""Tests writing and reading parts of vectors: file contents, exact distances and refused input."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.index.clusters import clustered, ids_for
 
 
 @pytest.mark.parametrize("batch", [1, 7, 10, 1000])
-def test_files_are_what_numpy_reads_whatever_the_batches(tmp_path: Path, batch: int) -> None:
+def test_numpy_reads_the_files_whatever_the_batch_size(tmp_path: Path, batch: int) -> None:
     vectors = clustered(25, 6)
     ids = ids_for(vectors)
     batches = [(ids[start : start + batch], vectors[start : start + batch]) for start in range(0, 25, batch)]
@@ -29,17 +29,17 @@ def test_ids_of_64_bits_survive_and_must_differ(tmp_path: Path) -> None:
     assert VectorPart.open(tmp_path, 0).ids.tolist() == [2**24 + 1, 2**62]
     with pytest.raises(DataError, match="ids come twice, the first is 7"):
         write_part([(np.array([7, 7]), np.eye(2))], tmp_path, 1, 2, 2)
-    assert len(list(tmp_path.iterdir())) == 2  # what was begun is gone
+    assert len(list(tmp_path.iterdir())) == 2  # the unfinished files of part 1 were removed
 
 
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_damaged_file(tmp_path: Path) -> None:
     write_part([(np.array([1, 2]), np.eye(2))], tmp_path, 0, 2, 2)
     (tmp_path / rows_file(0)).write_bytes(b"no array")
     with pytest.raises(StorageError, match=rows_file(0)):
         VectorPart.open(tmp_path, 0)
 
 
-def test_distances_have_no_error_at_all() -> None:
+def test_distances_are_exact() -> None:
     rows = unit_rows(np.random.default_rng(0).normal(size=(40, 384)))
     exact = [
         1 - sum(Fraction(float(a)) * Fraction(float(b)) for a, b in zip(rows[0], row, strict=True)) for row in rows
@@ -52,13 +52,13 @@ def test_rows_have_length_one_whatever_the_vectors_length() -> None:
     np.testing.assert_allclose(np.linalg.norm(unit_rows(vectors).astype(float), axis=1), 1, atol=1e-3)
 
 
-def test_a_vector_of_length_zero_is_as_far_from_all_as_one_at_right_angles() -> None:
+def test_a_zero_vector_has_distance_1_from_all_vectors() -> None:
     rows = unit_rows(np.array([[0.0, 0.0], [1.0, 0.0]]))
     assert distances_to(rows[0], rows).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_are_refused_by_their_place(wrong: float) -> None:
+def test_the_error_names_the_first_vector_that_is_not_finite(wrong: float) -> None:
     vectors = np.ones((4, 3))
     vectors[2, 1] = wrong
     with pytest.raises(DataError, match="vector 2 of 4 has numbers that are not finite"):

@@ -1,4 +1,4 @@
-"""An index as it is asked, against brute force."""
+"""Tests searches of an index against brute force."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ QUERIES = clustered(30, seed=1)
 
 @pytest.fixture(scope="module", params=["flat", "ivf", "ivf_pq", "hnsw"])
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorIndex:
-    """Of 1200 vectors in four parts."""
+    """An index of 1200 vectors in four parts."""
     folder = tmp_path_factory.mktemp(request.param)
     built(folder, VECTORS, request.param)
     return VectorIndex.open(folder, "toy")
 
 
-def test_all_that_is_searched_widely_is_found(index: VectorIndex) -> None:
-    """In exactly the order of brute force, with its distances; by codes of few bits nearly so."""
+def test_a_wide_search_finds_the_true_neighbours(index: VectorIndex) -> None:
+    """Order and distances are those of brute force; with codes of few bits, more than 90% are found."""
     truth = brute_force(VECTORS, ids_for(VECTORS), QUERIES, 12)
     distances, ids = index.search(QUERIES, 12, width=1000)
     if index.facts.kind == "ivf_pq":
@@ -40,14 +40,14 @@ def test_all_that_is_searched_widely_is_found(index: VectorIndex) -> None:
     np.testing.assert_array_equal(index.search_exactly(QUERIES, 12)[1], truth[1])
 
 
-def test_ids_beyond_the_whole_numbers_of_float32_survive(index: VectorIndex) -> None:
+def test_ids_above_the_integers_of_float32_survive(index: VectorIndex) -> None:
     place = 2**24 + 1 - FIRST_ID
     assert index.search(VECTORS[place : place + 1], 1, width=1000)[1].tolist() == [[2**24 + 1]]
 
 
 @pytest.mark.parametrize("shards", [2, 3, 4])
-def test_the_number_of_shards_changes_nothing(index: VectorIndex, shards: int) -> None:
-    """Also where only some of the lists are looked at."""
+def test_results_do_not_depend_on_the_number_of_shards(index: VectorIndex, shards: int) -> None:
+    """This also holds if only some of the lists are searched."""
     whole = index.search(QUERIES, 7)
     numbers = list(range(len(index.facts.parts)))
     parts = [VectorIndex.open(index.folder, None, numbers[shard::shards]) for shard in range(shards)]
@@ -56,7 +56,7 @@ def test_the_number_of_shards_changes_nothing(index: VectorIndex, shards: int) -
     np.testing.assert_array_equal(merged[0], whole[0])
 
 
-def test_lists_that_hold_too_few_leave_places_empty(index: VectorIndex) -> None:
+def test_results_are_filled_up_if_lists_hold_too_few_vectors(index: VectorIndex) -> None:
     if not index.facts.lists:
         pytest.skip("it has no lists")
     distances, ids = index.search(QUERIES, 1000, width=1)
@@ -64,7 +64,7 @@ def test_lists_that_hold_too_few_leave_places_empty(index: VectorIndex) -> None:
     assert (ids[:, -1] == NOBODY).any()
 
 
-def test_what_cannot_be_found_is_refused(index: VectorIndex) -> None:
+def test_invalid_searches_are_refused(index: VectorIndex) -> None:
     with pytest.raises(DataError, match="1201 neighbours are wanted, and the index holds 1200"):
         index.search(QUERIES, 1201)
     with pytest.raises(DataError, match=r"shape \[30, 15\] where \[n, 16\] is needed"):
@@ -76,10 +76,10 @@ def test_what_cannot_be_found_is_refused(index: VectorIndex) -> None:
 
 
 @pytest.mark.parametrize("share", [2, 40, 1200])
-def test_of_some_vectors_the_nearest_are_found_as_if_there_were_no_others(
+def test_a_search_can_be_limited_to_some_vectors(
     index: VectorIndex, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also by lists and graphs, where there are too many to compare all."""
+    """Lists and graphs are used for this too, if there are too many vectors to compare all."""
     ids = ids_for(VECTORS)
     only = np.sort(np.random.default_rng(0).choice(ids, len(ids) // share, replace=False))
     k = min(3, len(only))
@@ -114,17 +114,17 @@ def test_an_id_in_two_parts_is_refused(tmp_path: Path) -> None:
         indexed(tmp_path, np.array([5, 9, 3, 9]), np.eye(4), part=2)
 
 
-def test_what_is_known_of_an_index_is_read_back(tmp_path: Path) -> None:
+def test_the_facts_of_an_index_are_read_back(tmp_path: Path) -> None:
     facts = built(tmp_path, VECTORS, "ivf", part=500)
     assert facts == IndexFacts.load(tmp_path) == IndexFacts("toy", 16, (500, 500, 200), "ivf", 68)
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 25), st.integers(1, 20))
-def test_exact_search_is_brute_force_for_any_parts_and_order_also_with_ties(
+def test_exact_search_equals_brute_force_for_any_parts_and_ties(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int, part: int, k: int
 ) -> None:
-    """Vectors of small whole numbers, so that many are alike or equally far."""
+    """Vectors of small integers, so that many are equal or equally far away."""
     draw = np.random.default_rng(seed)
     vectors, queries = draw.integers(-1, 2, (count, 3)), draw.integers(-1, 2, (4, 3))
     ids = draw.permutation(count).astype(np.int64) + 2**24
@@ -156,7 +156,7 @@ def test_actors_find_what_one_process_finds(tmp_path: Path, ray_cluster: None) -
         sharded.search(queries, 1201)
 
 
-def test_recall_is_the_share_of_true_neighbours_and_ties_are_as_good() -> None:
+def test_recall_is_the_share_of_true_neighbours_and_counts_ties() -> None:
     ids = np.zeros((2, 2), np.int64)
     truth = np.array([[0.1, 0.2], [0.3, 0.3]]), ids
     assert recall_of(truth, truth) == 1
@@ -164,7 +164,7 @@ def test_recall_is_the_share_of_true_neighbours_and_ties_are_as_good() -> None:
     assert recall_of((np.array([[0.2, np.inf], [0.4, 0.5]]), ids), truth) == 0.25
 
 
-def test_the_width_grows_until_enough_is_found(tmp_path: Path) -> None:
+def test_the_width_grows_until_the_recall_is_reached(tmp_path: Path) -> None:
     vectors, queries = np.random.default_rng(0).normal(size=(3000, 24)), clustered(40, 24, seed=3)
     built(tmp_path, vectors, "ivf", part=1000)
     index = VectorIndex.open(tmp_path)
@@ -177,13 +177,13 @@ def test_the_width_grows_until_enough_is_found(tmp_path: Path) -> None:
     assert recall_of(index.search(queries, 10, many.width), truth) == many.recall
 
 
-def test_an_index_that_never_finds_enough_is_refused(tmp_path: Path) -> None:
+def test_an_index_that_cannot_reach_the_recall_is_refused(tmp_path: Path) -> None:
     built(tmp_path, np.random.default_rng(0).normal(size=(3000, 64)), "ivf_pq", part=3000)
     with pytest.raises(DataError, match=r"of the 10 nearest vectors, and 100\.0% are asked for") as caught:
         width_for(VectorIndex.open(tmp_path), clustered(40, 64), 10, 1.0)
     assert "select.min_recall" in caught.value.fix
 
 
-def test_where_all_are_compared_all_are_found(tmp_path: Path) -> None:
+def test_a_flat_index_has_a_recall_of_1(tmp_path: Path) -> None:
     built(tmp_path, clustered(50))
     assert width_for(VectorIndex.open(tmp_path), clustered(5), 3, 1.0).recall == 1

@@ -1,4 +1,4 @@
-"""Small random models of the architectures that many start from."""
+"""Small random models of common architectures."""
 
 from typing import Any
 
@@ -45,9 +45,9 @@ CAUSAL = ("gpt2", "llama", "qwen3")
 
 
 def random_model(name: str, **changes: Any) -> PreTrainedModel:
-    """A model with random weights, always the same; without dropout unless `changes` say otherwise."""
+    """Returns a model with random weights, always the same ones. It has no dropout unless `changes` sets some."""
     model, config, settings = ARCHITECTURES[name]
-    renamed = name in ("gpt2", "distilbert")  # they call their dimensions otherwise
+    renamed = name in ("gpt2", "distilbert")  # they have other names for dimensions
     common = {k: v for k, v in COMMON.items() if not renamed or k not in RENAMED}
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -9,7 +9,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(c) for c in range(9
 
 
 def write_tokenizer(folder: Path, words: list[str] = WORDS) -> Path:
-    """A WordPiece tokenizer whose file cuts and pads everything to 6 tokens, as some published ones do."""
+    """Writes a WordPiece tokenizer that truncates and pads everything to 6 tokens, as some published ones do."""
     BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=8).save_pretrained(folder)
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text())
@@ -27,7 +27,7 @@ def write_tokenizer(folder: Path, words: list[str] = WORDS) -> Path:
 
 
 def exchange_tokens(folder: Path) -> None:
-    """Gives two words of a WordPiece tokenizer each other's ids: as many tokens, and another tokenizer."""
+    """Swaps the ids of two words of a WordPiece tokenizer, which gives another tokenizer with as many tokens."""
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text())
     vocabulary = content["model"]["vocab"]

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints, written to a temporary folder."""
+"""Fixtures: tiny random checkpoints in a temporary folder, and captured output."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from tests.model.checkpoints import bert_config, write_tokenizer
 
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
-    """A folder with a tiny BertForMaskedLM, its weights padded by three rows, and its tokenizer."""
+    """A folder with a tiny BertForMaskedLM, whose embeddings have three rows of padding, and its tokenizer."""
     torch.manual_seed(0)
     folder = tmp_path / "bert"
     BertForMaskedLM(bert_config()).save_pretrained(folder)
@@ -23,7 +23,7 @@ def bert(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
-    """What transformers has logged and what was written to the terminal since the last call."""
+    """Returns what transformers logged, and what was written to the terminal, since the last call."""
     logger = logging.getLogger("transformers")  # it does not propagate, so caplog has to listen to it directly
     logger.addHandler(caplog.handler)
 
@@ -38,7 +38,7 @@ def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) ->
 
 @pytest.fixture
 def edit_config() -> Callable[..., None]:
-    """Change fields of a folder's config.json."""
+    """Changes fields of a folder's config.json."""
 
     def edit(folder: Path, **changes: object) -> None:
         file = folder / "config.json"

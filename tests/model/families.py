@@ -32,11 +32,11 @@ FAMILIES = {
     "llama": LlamaConfig(**BERT, num_key_value_heads=1),
 }
 QWEN3 = Qwen3Config(**BERT, num_key_value_heads=1)
-"""Another with Llama's names, whose heads have a width of their own."""
+"""A further model with Llama's names of layers, whose heads have their own width."""
 
 
 def plain(family: str, **changes: int) -> PreTrainedModel:
-    """With transformers' own attention, in evaluation mode; weights large enough for attention to matter."""
+    """Returns a model with transformers' own attention, in evaluation mode. Large weights make attention matter."""
     config = copy.deepcopy(FAMILIES.get(family, QWEN3))
     config.update(changes)
     config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id = VOCABULARY, 1, 0, 2
@@ -48,20 +48,20 @@ def plain(family: str, **changes: int) -> PreTrainedModel:
 
 
 def ready(family: str, **changes: int) -> PreTrainedModel:
-    """The same weights, with attention inside documents."""
+    """Returns a model with the same weights as `plain`, and attention within documents."""
     model = plain(family, **changes)
     keep_documents_apart(model)
     return model
 
 
 def documents(*lengths: int) -> list[torch.Tensor]:
-    """Random ordinary tokens."""
+    """Returns documents of these lengths, with random ordinary tokens."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randint(5, VOCABULARY, (length,), generator=generator) for length in lengths]
 
 
 def packed(texts: list[torch.Tensor], row: int) -> Packed:
-    """Documents one after another in rows of some length, the last one filled up; no document may cross a row's end."""
+    """Packs documents in rows of some length; the last row is padded. No document may cross the end of a row."""
     tokens = torch.cat(texts)
     starts = torch.zeros(len(tokens), dtype=torch.bool)
     starts[torch.tensor([0, *(len(text) for text in texts[:-1])]).cumsum(0)] = True

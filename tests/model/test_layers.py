@@ -1,4 +1,4 @@
-"""Each gate acts on exactly its unit, and each unit owns the parameters that make its output."""
+"""Tests that each gate acts on exactly its unit, and each unit owns the parameters that compute its output."""
 
 import copy
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.heavy
 TOKENS = torch.cat(documents(9, 6))
 PACKED = Packed.of(TOKENS[None], torch.ones(1, 15, dtype=torch.bool), (torch.arange(15) % 9 == 0)[None])
 SECOND = torch.arange(15) >= 9
-"""bool [N]: the tokens of the second document."""
+"""True at the tokens of the second document, bool [N]."""
 WEIGHTS = torch.randn(15, WIDTH, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 LAYER, UNIT = 1, 1
 
@@ -30,7 +30,7 @@ def states(model: Any) -> Tensor:
 
 
 def ablated(model: Any, kind: Kind, unit: int) -> Any:
-    """The same model without a unit of a layer, by setting weights to 0: what the gate is to do, done another way."""
+    """Returns the model without a unit of a layer, by setting weights to 0. A gate at 0 must have the same effect."""
     model = copy.deepcopy(model)
     layer = layers_of(model)[LAYER]
     out, outer = layer.part(layer.pattern.attention_out), layer.part(layer.pattern.outer)
@@ -52,7 +52,7 @@ def ablated(model: Any, kind: Kind, unit: int) -> Any:
 
 
 def owned(values: dict[Kind, Tensor], *groups: dict[Kind, Tensor]) -> dict[Kind, Tensor]:
-    """Gates of several groups, [layers, groups, units]."""
+    """Stacks the gates of several groups, [layers, groups, units]."""
     return {kind: torch.stack([each[kind] for each in (values, *groups)], 1) for kind in values}
 
 
@@ -69,7 +69,7 @@ def test_a_gate_at_0_removes_its_unit_and_nothing_else(family: str, kind: Kind) 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_token_has_the_gates_of_its_group(family: str, kind: Kind) -> None:
+def test_each_token_uses_the_gates_of_its_group(family: str, kind: Kind) -> None:
     """The second document's unit is removed; the first one's, in the same sequence, is not."""
     model, shut = ready(family), ones(ready(family))
     shut[kind][LAYER, UNIT] = 0
@@ -80,7 +80,7 @@ def test_each_token_has_the_gates_of_its_group(family: str, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gates_at_1_change_nothing_and_leave_nothing_behind(family: str) -> None:
+def test_gates_at_1_change_nothing_inside_or_after_the_block(family: str) -> None:
     model = ready(family)
     before, gates = states(model), Gates(model)
     assert torch.equal(states(model), before)
@@ -94,7 +94,7 @@ def test_gates_at_1_change_nothing_and_leave_nothing_behind(family: str) -> None
     assert torch.equal(states(model), before)
 
 
-def test_the_gates_that_were_set_are_back_after_an_inner_block() -> None:
+def test_gates_are_restored_after_an_inner_block() -> None:
     model = ready("bert")
     halves = {kind: each / 2 for kind, each in ones(model).items()}
     gates = Gates(model)
@@ -106,13 +106,13 @@ def test_the_gates_that_were_set_are_back_after_an_inner_block() -> None:
 
 
 def test_gates_of_another_model_are_refused() -> None:
-    wrong = {**ones(ready("bert")), "head": torch.ones(2, 4)}  # would divide the width as well
+    wrong = {**ones(ready("bert")), "head": torch.ones(2, 4)}  # 4 also divides the width
     with pytest.raises(AssertionError), Gates(ready("bert")).set(wrong):
         pass
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_gradient_of_a_gate_is_the_change_that_it_makes(family: str) -> None:
+def test_the_gradient_of_a_gate_is_that_of_finite_differences(family: str) -> None:
     model = ready(family).double()
     gates, values = Gates(model), {kind: each.double().requires_grad_() for kind, each in ones(model).items()}
     with gates.set(values):
@@ -131,7 +131,7 @@ def test_the_gradient_of_a_gate_is_the_change_that_it_makes(family: str) -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_a_group_come_from_its_tokens(family: str) -> None:
-    """The two documents' gradients are those that each has with gates for all, and their sum is that of both."""
+    """Each document's gradients are those it has with gates for all tokens; their sum is that of both documents."""
     model = ready(family).double()
     gates, one = Gates(model), {kind: each.double() for kind, each in ones(model).items()}
 
@@ -148,7 +148,7 @@ def test_gradients_of_a_group_come_from_its_tokens(family: str) -> None:
 
 
 @pytest.mark.heavy
-def test_compiled_layers_see_gates_that_change() -> None:
+def test_compiled_layers_use_new_values_of_gates() -> None:
     torch._dynamo.reset()
     model, plain = ready("bert"), ready("bert")
     gates, others = Gates(model), Gates(plain)
@@ -172,7 +172,7 @@ def test_compiled_layers_see_gates_that_change() -> None:
 
 
 def touched(model: Any, kind: Kind) -> dict[str, Tensor]:
-    """The elements that belong to one unit."""
+    """Returns the elements of parameters that belong to one unit."""
     values = {name: torch.zeros_like(each) for name, each in ones(model).items()}
     values[kind][LAYER, UNIT] = 1
     parameters = dict(model.named_parameters())
@@ -182,8 +182,8 @@ def touched(model: Any, kind: Kind) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_belongs_to_no_other_unit_moves_this_one_only(family: str, kind: Kind) -> None:
-    """Random changes of a unit's parameters cannot be seen once its gate is shut, and can while it is open."""
+def test_changed_parameters_of_a_unit_have_no_effect_if_its_gate_is_0(family: str, kind: Kind) -> None:
+    """Random changes of a unit's parameters change outputs while its gate is 1, and do not while it is 0."""
     model, moved = ready(family), ready(family)
     parameters = dict(moved.named_parameters())
     own = touched(moved, kind)
@@ -199,7 +199,7 @@ def test_what_belongs_to_no_other_unit_moves_this_one_only(family: str, kind: Ki
     assert not torch.allclose(states(moved), states(model), atol=1e-3)
 
 
-def test_heads_that_share_keys_protect_them_by_the_most_important() -> None:
+def test_shared_keys_get_the_largest_value_of_their_heads() -> None:
     model = ready("llama")
     values = ones(model)
     values["head"] = torch.tensor([[0.2, 0.7], [0.9, 0.1]])
@@ -211,7 +211,7 @@ def test_heads_that_share_keys_protect_them_by_the_most_important() -> None:
 
 @pytest.mark.parametrize(("family", "width"), [("llama", 4), ("qwen3", 8)])
 def test_a_group_of_heads_shares_its_own_keys_and_values(family: str, width: int) -> None:
-    """Those of the second of two groups can be anything once its two heads are shut, and not once the others are."""
+    """Keys of the second group have no effect if the gates of its two heads are 0, but do if the others' are."""
     shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": width}
     model, moved = ready(family, **shape), ready(family, **shape)
     values = {kind: torch.zeros_like(each) for kind, each in ones(model).items()}
@@ -235,7 +235,7 @@ def test_embeddings_norms_and_the_head_belong_to_no_unit(family: str) -> None:
     assert not [name for name in names if any(word in name.lower() for word in ("embed", "norm", "ln_", "lm_head"))]
 
 
-def test_an_unknown_architecture_is_named() -> None:
+def test_the_error_names_an_unknown_architecture() -> None:
     model = ready("bert")
     model.config.model_type = "mamba"
     with pytest.raises(ModelError, match="the units of mamba models are not known") as caught:

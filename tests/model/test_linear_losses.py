@@ -1,4 +1,4 @@
-"""Losses without standing scores: values and gradients of the plain computation, however it is cut."""
+"""Tests that losses computed in pieces have the values and gradients of the plain computation."""
 
 from typing import Any
 
@@ -22,7 +22,9 @@ def inputs(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[list[torch.T
 
 @pytest.mark.parametrize(("piece_rows", "block_rows"), [(1, 1), (5, 2), (5, 100), (100, 3), (100, 100)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_values_and_gradients(monkeypatch: pytest.MonkeyPatch, bias: bool, piece_rows: int, block_rows: int):
+def test_cross_entropy_has_torchs_values_and_gradients(
+    monkeypatch: pytest.MonkeyPatch, bias: bool, piece_rows: int, block_rows: int
+):
     monkeypatch.setattr(module, "PIECE_BYTES", piece_rows * 4 * WORDS)
     monkeypatch.setitem(module.BLOCK_BYTES, "cpu", block_rows * 4 * WORDS)
     tensors, targets = inputs(bias, torch.float32)
@@ -43,7 +45,7 @@ def test_frozen_weights_get_no_gradient_and_inputs_still_do():
     torch.testing.assert_close(hidden.grad, expected)
 
 
-def test_no_targets():
+def test_without_targets_the_loss_is_0():
     (hidden, weight, bias), _ = inputs(True, torch.float32)
     total, losses = linear_cross_entropy(hidden[:0], weight, bias, torch.empty(0, dtype=torch.int64))
     total.backward()
@@ -68,13 +70,13 @@ def test_autocast_multiplies_in_bf16_and_keeps_scores_and_gradients_in_fp32():
 
 @pytest.mark.parametrize("rows", [8, 600])
 def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
-    """Probabilities of a large vocabulary are below fp16's numbers, and a frequent word has many large errors."""
+    """Probabilities in a large vocabulary are too small for fp16, and the errors of a frequent word add up."""
     draw = torch.Generator().manual_seed(0)
     hidden = torch.randn(rows, 16, generator=draw, requires_grad=True)
     weight = torch.randn(20_000, 16, generator=draw, requires_grad=True)
     bias = torch.linspace(0, -20, 20_000, requires_grad=True)
     targets = torch.full((rows,), 7)
-    hidden.data[:, 0] = 300  # all errors of a word point the same way
+    hidden.data[:, 0] = 300  # all errors of a word have the same direction
     weight.data[:, 0] = 0
     for each in (hidden, weight):
         each.data = each.data.half().float()
@@ -87,11 +89,11 @@ def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         error = (one.double() - other).norm(dim=-1) / other.double().norm(dim=-1)
-        assert error.max() < 1e-2  # of every word and every position
+        assert error.max() < 1e-2  # for each word and position
 
 
-def test_fp16_states_get_gradients_that_the_loss_scale_has_reached():
-    """Their own are too small for fp16 until then."""
+def test_gradients_of_fp16_states_are_multiplied_by_the_loss_scale_first():
+    """Without the loss scale they are too small for fp16."""
     (hidden, weight, bias), targets = inputs(True, torch.float32)
     narrow, small = hidden.detach().half().requires_grad_(), (weight.detach() * 1e-5).half().float()
     with torch.autocast("cpu", torch.float16):
@@ -104,7 +106,7 @@ def test_fp16_states_get_gradients_that_the_loss_scale_has_reached():
 
 
 def test_losses_of_certain_and_of_hopeless_predictions_are_exact():
-    """Probabilities of 1 and of far below what fp32 can tell from 0."""
+    """The probabilities are 1, and far below the smallest positive number of fp32."""
     hidden, weight = torch.tensor([[1.0], [-1.0]]), torch.tensor([[500.0], [-500.0], [0.0]])
     _, losses = linear_cross_entropy(hidden, weight, None, torch.tensor([0, 0]))
     assert losses.tolist() == [0.0, 1000.0]
@@ -115,7 +117,7 @@ def test_pieces_cover_all_rows_and_fit():
         cut = pieces(rows, 1000, 4 * 1000 * 7)
         assert [row for begin, end in cut for row in range(begin, end)] == list(range(rows))
         assert all(end - begin <= 7 for begin, end in cut)
-    assert pieces(3, 10**9, 4 * 1000 * 7) == [(0, 1), (1, 2), (2, 3)]  # at least one at a time
+    assert pieces(3, 10**9, 4 * 1000 * 7) == [(0, 1), (1, 2), (2, 3)]  # at least one row per piece
 
 
 T, H, V = 7, 5, 11
@@ -144,7 +146,7 @@ def given(scores: LinearScores) -> list[torch.Tensor]:
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 0.5])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows_at_once", [2, 100])
-def test_value_and_gradients(
+def test_divergence_has_torchs_value_and_gradients(
     monkeypatch: pytest.MonkeyPatch, temperature: float, bias: bool, rows_at_once: int
 ) -> None:
     monkeypatch.setattr(linear_losses, "PIECE_BYTES", 4 * V * rows_at_once)
@@ -158,7 +160,7 @@ def test_value_and_gradients(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_alike_is_not_apart() -> None:
+def test_equal_scores_have_no_divergence() -> None:
     scores, _ = layers()
     alike = LinearScores(*(each.detach() for each in given(scores)))
     found = linear_divergence(scores, alike, 2.0)
@@ -166,7 +168,7 @@ def test_what_is_alike_is_not_apart() -> None:
     assert all(each.abs().max() < 1e-5 for each in torch.autograd.grad(found, given(scores)))
 
 
-def test_rows_may_be_none() -> None:
+def test_without_rows_the_divergence_is_0() -> None:
     scores, wanted = layers(rows=0)
     found = linear_divergence(scores, wanted, 2.0)
     assert found.item() == 0
@@ -174,7 +176,7 @@ def test_rows_may_be_none() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_in_low_precision_it_is_near(dtype: torch.dtype) -> None:
+def test_divergence_in_low_precision_is_close(dtype: torch.dtype) -> None:
     scores, wanted = layers()
     with torch.autocast("cpu", dtype):
         found = linear_divergence(scores, wanted, 2.0)

@@ -1,4 +1,4 @@
-"""Loading refuses what would train without being what it claims to be."""
+"""Tests that loading refuses incomplete or wrong checkpoints and tokenizers that could be trained without an error."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def gpt2_config() -> GPT2Config:
     return GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=40, n_positions=32)
 
 
-def test_tokenizer_neither_cuts_nor_pads_nor_warns(bert: Path, said: Said) -> None:
+def test_tokenizer_does_not_truncate_pad_or_warn(bert: Path, said: Said) -> None:
     assert len(AutoTokenizer.from_pretrained(bert).backend_tokenizer.encode(LONG)) == 6  # as the file says
     said()
     tokenizer = load_tokenizer(bert)
@@ -50,14 +50,14 @@ def test_tokenizer_neither_cuts_nor_pads_nor_warns(bert: Path, said: Said) -> No
     assert said() == ""
 
 
-def test_tokenizer_larger_than_the_embeddings(bert: Path, edit_config: Edit) -> None:
+def test_tokenizer_larger_than_the_embeddings_is_refused(bert: Path, edit_config: Edit) -> None:
     write_tokenizer(bert, [*WORDS, "x1", "x2", "x3", "x4"])
     with pytest.raises(ModelError, match=f"has {len(WORDS) + 4} tokens.* embeddings for {len(WORDS) + 3}") as caught:
         load_tokenizer(bert)
     assert caught.value.what.count(str(bert)) == 2
 
 
-def test_ids_beyond_the_embeddings_even_if_there_are_few(bert: Path) -> None:
+def test_a_few_ids_beyond_the_embeddings_are_refused(bert: Path) -> None:
     file = bert / "tokenizer.json"
     content = json.loads(file.read_text())
     content["model"]["vocab"]["ray"] = 99
@@ -66,19 +66,19 @@ def test_ids_beyond_the_embeddings_even_if_there_are_few(bert: Path) -> None:
         load_tokenizer(bert)
 
 
-def test_tokenizer_much_smaller_than_the_embeddings(bert: Path) -> None:
+def test_tokenizer_much_smaller_than_the_embeddings_is_refused(bert: Path) -> None:
     write_tokenizer(bert, WORDS[:12])
     with pytest.raises(ModelError, match=r"has 12 tokens, .* more than padding explains"):
         load_tokenizer(bert)
 
 
-def test_other_padding_token(bert: Path, edit_config: Edit) -> None:
+def test_different_padding_tokens_are_refused(bert: Path, edit_config: Edit) -> None:
     edit_config(bert, pad_token_id=4)
     with pytest.raises(ModelError, match=r"padding token is id 0 .* and 4 in"):
         load_tokenizer(bert)
 
 
-def test_tokenizer_without_mask_token(bert: Path) -> None:
+def test_tokenizer_without_mask_token_is_refused(bert: Path) -> None:
     file = bert / "tokenizer_config.json"
     settings = {**json.loads(file.read_text()), "tokenizer_class": "TokenizersBackend"}
     settings.pop("mask_token")
@@ -87,7 +87,7 @@ def test_tokenizer_without_mask_token(bert: Path) -> None:
         load_tokenizer(bert)
 
 
-def test_other_tokenizer_than_the_models_own(bert: Path, tmp_path: Path) -> None:
+def test_another_models_tokenizer_is_refused(bert: Path, tmp_path: Path) -> None:
     other = write_tokenizer(tmp_path / "other", [*WORDS[:-2], "##t", "ray"])
     with pytest.raises(ModelError, match="2 tokens differ, for example '##s' is absent there and id 33") as caught:
         load_tokenizer(bert, other)
@@ -95,23 +95,23 @@ def test_other_tokenizer_than_the_models_own(bert: Path, tmp_path: Path) -> None
     assert str(bert) in caught.value.what
 
 
-def test_tokenizer_apart_that_is_the_models_own(bert: Path, tmp_path: Path) -> None:
+def test_separate_tokenizer_with_the_models_vocabulary_is_accepted(bert: Path, tmp_path: Path) -> None:
     apart = write_tokenizer(tmp_path / "apart")
     assert load_tokenizer(bert, apart).get_vocab() == load_tokenizer(bert).get_vocab()
     for file in bert.glob("tokenizer*"):
         file.unlink()
     assert len(load_tokenizer(bert, apart)) == len(WORDS)
-    with pytest.raises(ModelError, match="holds no tokenizer"):  # transformers would make one up, of five tokens
+    with pytest.raises(ModelError, match="holds no tokenizer"):  # transformers would invent one with five tokens
         load_tokenizer(bert)
 
 
-def test_broken_tokenizer_file(bert: Path) -> None:
+def test_damaged_tokenizer_file_is_refused(bert: Path) -> None:
     (bert / "tokenizer.json").write_text('{"model": ')
     with pytest.raises(ModelError, match=r"the tokenizer of .* cannot be loaded"):
         load_tokenizer(bert)
 
 
-def test_model_loads_whole_in_fp32_and_in_silence(bert: Path, said: Said) -> None:
+def test_model_loads_completely_in_fp32_and_silently(bert: Path, said: Said) -> None:
     model = load_model(bert)
     assert isinstance(model, BertForMaskedLM)
     assert not model.training
@@ -133,25 +133,26 @@ def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, said: Said) 
     said()
     with pytest.raises(ModelError, match=r"cls.predictions.bias") as caught:
         load_model(bert)
-    assert "decoder.weight" not in caught.value.what  # tied to the embeddings, which are there
+    assert "decoder.weight" not in caught.value.what  # tied to the embeddings, which are in the file
+    assert "for an embedding model, adapt the encoder that it was made from" in caught.value.fix
     assert said() == ""
 
 
-def test_weights_of_another_shape_are_named(bert: Path, edit_config: Edit) -> None:
+def test_the_error_names_weights_of_another_shape(bert: Path, edit_config: Edit) -> None:
     edit_config(bert, intermediate_size=20)
     with pytest.raises(ModelError, match=r"bert.encoder.layer.0.intermediate.dense.bias \(16,\) instead of \(20,\)"):
         load_model(bert)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 200, -100])
-def test_truncated_weights_are_named(bert: Path, keep: int) -> None:
+def test_the_error_names_truncated_weights(bert: Path, keep: int) -> None:
     file = bert / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(ModelError, match=r"model.safetensors cannot be read"):
         load_model(bert)
 
 
-def test_truncated_shard_is_named(bert: Path) -> None:
+def test_the_error_names_a_truncated_shard(bert: Path) -> None:
     BertForMaskedLM(bert_config()).save_pretrained(bert, max_shard_size="4KB")
     (bert / "model.safetensors").unlink()
     load_model(bert)
@@ -161,27 +162,27 @@ def test_truncated_shard_is_named(bert: Path) -> None:
         load_model(bert)
 
 
-def test_decoder_is_refused_for_masked_words(tmp_path: Path) -> None:
+def test_decoder_is_refused_for_masked_language_modelling(tmp_path: Path) -> None:
     GPT2LMHeadModel(gpt2_config()).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="GPT2LMHeadModel, but masked language modelling needs an encoder") as caught:
         load_model(tmp_path)
     assert "objective.kind to causal" in caught.value.fix
 
 
-def test_encoder_is_refused_for_next_words(bert: Path) -> None:
+def test_encoder_is_refused_for_causal_language_modelling(bert: Path) -> None:
     with pytest.raises(ModelError, match="BertForMaskedLM, but causal language modelling needs a decoder") as caught:
         load_model(bert, causal=True)
     assert "objective.kind to mlm" in caught.value.fix
 
 
-def test_model_that_encodes_and_decodes_is_refused_for_both(tmp_path: Path) -> None:
+def test_encoder_decoder_is_refused_for_both_objectives(tmp_path: Path) -> None:
     T5Config(architectures=["T5ForConditionalGeneration"]).save_pretrained(tmp_path)
     for causal in (False, True):
         with pytest.raises(ModelError, match="holds a T5ForConditionalGeneration"):
             load_model(tmp_path, causal)
 
 
-def test_encoder_set_up_as_decoder_counts_as_one(bert: Path, edit_config: Edit) -> None:
+def test_encoder_configured_as_decoder_counts_as_decoder(bert: Path, edit_config: Edit) -> None:
     edit_config(bert, is_decoder=True)
     with pytest.raises(ModelError, match="needs an encoder"):
         load_model(bert)
@@ -214,7 +215,7 @@ def test_impossible_config_is_refused_in_one_line(bert: Path, edit_config: Edit,
     assert "\n" not in caught.value.what
 
 
-def test_code_in_the_checkpoint_is_not_run_unasked(bert: Path, edit_config: Edit) -> None:
+def test_code_in_the_checkpoint_only_runs_if_allowed(bert: Path, edit_config: Edit) -> None:
     (bert / "mine.py").write_text("raise SystemExit('ran')")
     edit_config(bert, model_type="mine", auto_map={"AutoConfig": "mine.C", "AutoModelForMaskedLM": "mine.M"})
     with pytest.raises(ModelError, match="needs Python code") as caught:
@@ -231,7 +232,7 @@ def test_code_in_the_checkpoint_is_not_run_unasked(bert: Path, edit_config: Edit
         {"text_config": {"experts_implementation": "someone/kernel"}},
     ],
 )
-def test_a_kernel_of_the_hub_is_not_run_unasked(bert: Path, edit_config: Edit, changes: dict[str, object]) -> None:
+def test_a_kernel_of_the_hub_only_runs_if_allowed(bert: Path, edit_config: Edit, changes: dict[str, object]) -> None:
     edit_config(bert, **changes)
     with pytest.raises(ModelError, match=r"config\.json sets \w+_implementation to .*someone/kernel"):
         load_model(bert)
@@ -239,7 +240,7 @@ def test_a_kernel_of_the_hub_is_not_run_unasked(bert: Path, edit_config: Edit, c
         load_tokenizer(bert)
 
 
-def test_tied_weights_that_differ_in_the_file_stay_apart(bert: Path) -> None:
+def test_tied_weights_that_differ_in_the_file_are_untied(bert: Path) -> None:
     weights = load_file(bert / "model.safetensors")
     weights["cls.predictions.decoder.weight"] = torch.zeros_like(weights["bert.embeddings.word_embeddings.weight"])
     save_file(weights, bert / "model.safetensors", metadata={"format": "pt"})
@@ -257,7 +258,7 @@ def test_attention_dropout_can_be_set(bert: Path, tmp_path: Path) -> None:
     assert load_model(tmp_path / "gpt2", causal=True, attention_dropout=0.3).transformer.h[0].attn.attn_dropout.p == 0.3
 
 
-def test_a_model_that_never_had_a_head_for_words_gives_its_states(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_language_model_head_has_hidden_states(tiny_bert: Path, tmp_path: Path) -> None:
     original = BertModel.from_pretrained(tiny_bert, add_pooling_layer=False).eval()
     original.save_pretrained(tmp_path)
     texts = [torch.arange(20, 27), torch.arange(40, 43)]
@@ -268,7 +269,7 @@ def test_a_model_that_never_had_a_head_for_words_gives_its_states(tiny_bert: Pat
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-def test_a_model_that_is_not_all_there_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+def test_an_incomplete_model_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_bert, tmp_path / "deep")
     config = json.loads((tmp_path / "deep" / "config.json").read_text())
     (tmp_path / "deep" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
@@ -276,13 +277,13 @@ def test_a_model_that_is_not_all_there_is_refused(tiny_bert: Path, tmp_path: Pat
         load_base(tmp_path / "deep")
 
 
-def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
+def test_load_base_refuses_an_encoder_decoder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
     with pytest.raises(ModelError, match="has an encoder and a decoder"):
         load_base(tmp_path)
 
 
-def test_a_model_whose_attention_is_its_own_is_refused(tmp_path: Path) -> None:
+def test_a_model_with_unsupported_attention_is_refused(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     ConvBertModel(ConvBertConfig(vocab_size=50, embedding_size=16, **sizes)).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="ConvBertModel cannot keep documents apart"):

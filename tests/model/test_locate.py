@@ -1,4 +1,4 @@
-"""Finding a checkpoint: folders, Hugging Face ids, and what is said when it is not there."""
+"""Tests finding a checkpoint in folders and on the Hub, and the errors for everything that is no model."""
 
 import json
 import subprocess
@@ -21,42 +21,42 @@ def write(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_used_and_takes_precedence_over_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "a" / "model", "config.json", "model.safetensors")
     assert locate(str(folder)) == folder
     monkeypatch.chdir(tmp_path)
-    assert locate("a/model") == folder  # before the Hugging Face id of that name
+    assert locate("a/model") == folder  # and not the Hugging Face id of that name
     monkeypatch.setenv("HOME", str(tmp_path))
     assert locate("~/a/model") == folder
 
 
 @pytest.mark.parametrize("path", ["./gone", "../gone", "/gone", "~/gone", "models/mine/gone", ""])
-def test_missing_folder_is_not_looked_for_on_the_network(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_is_not_searched_on_the_network(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: pytest.fail("asked the network"))
     with pytest.raises(ModelError, match=f"there is no model folder {path}|is a file|has no config"):
         locate(path)
 
 
-def test_file_in_place_of_a_folder(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, "model.safetensors") / "model.safetensors"
     with pytest.raises(ModelError, match="is a file"):
         locate(str(file))
 
 
-def test_files_of_a_model_are_those_that_determine_it(tmp_path: Path) -> None:
+def test_files_of_a_model_are_those_that_determine_its_outputs(tmp_path: Path) -> None:
     own = ["config.json", "merges.txt", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
     write(tmp_path, *own, "README.md", "pytorch_model.bin", "model.onnx", "code.py", "model.fp16.safetensors")
     assert [file.name for file in model_files(tmp_path)] == own
     assert [file.name for file in tokenizer_files(tmp_path)] == [own[1], *own[3:]]
 
 
-def test_code_of_its_own_belongs_to_a_model(tmp_path: Path) -> None:
+def test_files_of_a_model_include_its_code(tmp_path: Path) -> None:
     write(tmp_path, "config.json", "model.safetensors", "modeling.py")
     (tmp_path / "config.json").write_text(json.dumps({"auto_map": {"AutoModel": "modeling.Model"}}))
     assert tmp_path / "modeling.py" in model_files(tmp_path)
 
 
-def test_code_of_its_own_belongs_to_a_tokenizer(tmp_path: Path) -> None:
+def test_files_of_a_tokenizer_include_its_code(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenization.py"):
         (tmp_path / name).write_text("")
     (tmp_path / "tokenizer_config.json").write_text("{}")
@@ -65,7 +65,7 @@ def test_code_of_its_own_belongs_to_a_tokenizer(tmp_path: Path) -> None:
     assert "tokenization.py" in [file.name for file in tokenizer_files(tmp_path)]
 
 
-def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
+def test_shards_are_those_in_the_index(tmp_path: Path) -> None:
     write(tmp_path, "config.json", "model-1.safetensors", "model-2.safetensors", "old.safetensors")
     index = {"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -76,21 +76,21 @@ def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
         locate(str(tmp_path))
 
 
-def test_pickled_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_pickled_weights_are_refused_with_advice(tmp_path: Path) -> None:
     write(tmp_path, "config.json", "pytorch_model.bin", "training_args.bin")
     with pytest.raises(ModelError, match=r"only pytorch_model.bin, a pickle, which is not read") as caught:
         locate(str(tmp_path))
     assert f"from_pretrained('{tmp_path}').save_pretrained" in caught.value.fix
 
 
-def test_folder_without_config(tmp_path: Path) -> None:
+def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "model.safetensors")
     with pytest.raises(ModelError, match=r"has no config.json"):
         locate(str(tmp_path))
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_broken_config_is_named(tmp_path: Path, content: str) -> None:
+def test_the_error_names_an_invalid_config(tmp_path: Path, content: str) -> None:
     write(tmp_path, "model.safetensors")
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ModelError, match=r"config.json (cannot be read|does not hold)"):
@@ -106,7 +106,7 @@ def test_tokenizer_needs_no_weights(tmp_path: Path) -> None:
 
 
 class Hub:
-    """Stands for huggingface_hub.snapshot_download: a cache folder, which a download fills."""
+    """Replaces huggingface_hub.snapshot_download: a cache folder, to which a download adds files."""
 
     def __init__(self, cache: Path, cached: list[str], online: list[str] | None) -> None:
         self.cache, self.online, self.calls = write(cache, *cached), online, []
@@ -127,20 +127,22 @@ def test_id_in_the_cache_does_not_touch_the_network(tmp_path: Path, monkeypatch:
     assert hub.calls == [("cache", "owner/model", "v1")]
 
 
-def test_half_cached_id_is_completed_from_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incompletely_cached_id_is_completed_from_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub = Hub(tmp_path, ["config.json"], online=["model.safetensors"])
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     assert locate("owner/model", "v1") == tmp_path
     assert [call[0] for call in hub.calls] == ["cache", "network"]
 
 
-def test_id_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_without_safetensors_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", Hub(tmp_path, [], online=["config.json"]))
     with pytest.raises(ModelError, match="owner/model has no weights in safetensors"):
         locate("owner/model")
 
 
-def test_only_what_is_needed_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_needed_files_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, list[str]] = {}
     folder = write(tmp_path, "config.json", "model.safetensors", "tokenizer.json")
 
@@ -168,13 +170,13 @@ def test_only_what_is_needed_is_downloaded(tmp_path: Path, monkeypatch: pytest.M
     assert chosen() == ["config.json", "vocab.txt"]
 
 
-def test_unreachable_or_unknown_ids_are_named_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_or_unknown_ids_are_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ModelError, match=r"'owner/no-such-model' .* HF_HUB_OFFLINE is set"
-    ) as caught:  # as in all tests
+    ) as caught:  # all tests set HF_HUB_OFFLINE
         locate("owner/no-such-model", "v1")
     assert "hf download owner/no-such-model" in caught.value.fix
-    monkeypatch.delenv("HF_HUB_OFFLINE")  # which the library has read
+    monkeypatch.delenv("HF_HUB_OFFLINE")  # the library has read it at import
     with pytest.raises(ModelError, match=r"'owner/no-such-model' .* could not be fetched") as caught:
         locate("owner/no-such-model", "v1")
     assert "model.path" in caught.value.fix
@@ -207,7 +209,7 @@ def refused(path: Path | str) -> ModelError:
 
 
 @pytest.mark.parametrize("with_config", [False, True])
-def test_an_adapter_of_peft(tmp_path: Path, with_config: bool) -> None:
+def test_a_peft_adapter_is_refused_with_advice(tmp_path: Path, with_config: bool) -> None:
     write(tmp_path, "adapter_model.safetensors", "tokenizer.json", *(["config.json"] if with_config else []))
     (tmp_path / "adapter_config.json").write_text(json.dumps(ADAPTER))
     error = refused(tmp_path)
@@ -221,12 +223,12 @@ def test_an_adapter_of_peft(tmp_path: Path, with_config: bool) -> None:
     assert "is a PEFT adapter" in refused(tmp_path).what
 
 
-def test_a_whole_model_beside_an_adapter(tmp_path: Path) -> None:
+def test_a_folder_with_a_complete_model_and_an_adapter_is_accepted(tmp_path: Path) -> None:
     write(tmp_path, "adapter_config.json", "config.json", "model.safetensors")
     assert locate(str(tmp_path)) == tmp_path
 
 
-def test_a_model_of_sentence_transformers(tmp_path: Path) -> None:
+def test_a_sentence_transformers_model_is_refused_with_advice(tmp_path: Path) -> None:
     inner = write(tmp_path / "0_Transformer", "config.json", "model.safetensors")
     write(tmp_path / "1_Pooling", "config.json")
     (tmp_path / "modules.json").write_text(json.dumps(MODULES))
@@ -236,7 +238,7 @@ def test_a_model_of_sentence_transformers(tmp_path: Path) -> None:
     assert locate(str(inner)) == inner
 
 
-def test_folders_that_hold_models(tmp_path: Path) -> None:
+def test_a_folder_that_contains_model_folders_is_refused(tmp_path: Path) -> None:
     for step in ("checkpoint-1", "checkpoint-2"):
         write(tmp_path / "run" / step, "config.json", "model.safetensors")
     error = refused(tmp_path / "run")
@@ -265,11 +267,11 @@ def test_folders_that_hold_models(tmp_path: Path) -> None:
         (["README.md"], "has no config.json"),
     ],
 )
-def test_weights_in_another_form(tmp_path: Path, names: list[str], said: str) -> None:
+def test_weights_in_another_format_are_refused(tmp_path: Path, names: list[str], said: str) -> None:
     assert said in refused(write(tmp_path / "model", *names)).what
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_archives_and_other_files_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "model", "config.json", "model.safetensors")
     write(tmp_path, "alone.safetensors", "model.gguf", "model.tar.gz")
     assert refused(tmp_path / "model" / "model.safetensors").fix.endswith(
@@ -289,11 +291,11 @@ def test_a_file(tmp_path: Path) -> None:
         ("s3://bucket/model", "download the model into a folder"),
     ],
 )
-def test_an_address(address: str, fix: str) -> None:
+def test_the_address_of_a_web_page_is_refused(address: str, fix: str) -> None:
     assert refused(address).fix.startswith(fix)
 
 
-def test_a_pointer_of_git_lfs(tmp_path: Path) -> None:
+def test_a_pointer_of_git_lfs_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "config.json")
     (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(ModelError, match=r"model\.safetensors is a pointer of Git LFS") as caught:

@@ -1,4 +1,4 @@
-"""Values that are no numbers, or infinite, are found and named: in what is loaded, and in what is saved."""
+"""Tests that nan and infinite weights are refused by name when a model is loaded or saved, and that threads wait."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +18,7 @@ NAME = "bert.encoder.layer.0.output.dense.weight"
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize(("value", "word"), [(torch.nan, "nan"), (torch.inf, "infinite"), (-torch.inf, "infinite")])
-def test_a_single_value_is_found(kind: torch.dtype, value: float, word: str) -> None:
+def test_a_single_value_that_is_not_finite_is_refused(kind: torch.dtype, value: float, word: str) -> None:
     tensor = torch.zeros(100, 70, dtype=kind)
     check_finite(tensor, "a", "m")
     tensor[99, 69] = value
@@ -31,7 +31,7 @@ def test_both_kinds_are_counted() -> None:
         check_finite(torch.tensor([torch.nan, torch.inf, torch.nan, 1]), "a", "m")
 
 
-def test_what_is_finite_passes() -> None:
+def test_finite_values_pass() -> None:
     largest = torch.finfo(torch.float32).max
     for tensor in (torch.full((9,), largest), torch.full((9,), -largest), torch.zeros(0, 3), torch.tensor(2)):
         check_finite(tensor, "a", "m")
@@ -39,7 +39,7 @@ def test_what_is_finite_passes() -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_model_that_is_loaded(bert: Path, value: float) -> None:
+def test_a_model_to_load_must_be_finite(bert: Path, value: float) -> None:
     weights = load_file(bert / "model.safetensors")
     weights[NAME][1, 2] = value
     save_file(weights, bert / "model.safetensors", metadata={"format": "pt"})
@@ -49,7 +49,7 @@ def test_a_model_that_is_loaded(bert: Path, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_model_that_is_saved(bert: Path, tmp_path: Path, value: float) -> None:
+def test_a_model_to_save_must_be_finite(bert: Path, tmp_path: Path, value: float) -> None:
     weights = load_model(bert).state_dict()
     weights[NAME][1, 2] = value
     with pytest.raises(ModelError, match=f"the model to save: the tensor {NAME} has values that are not finite"):
@@ -58,7 +58,7 @@ def test_a_model_that_is_saved(bert: Path, tmp_path: Path, value: float) -> None
 
 
 def test_threads_do_not_disturb_each_other(tiny_bert: Path) -> None:
-    """Without waiting, next to every second one lacks the weights that are tied."""
+    """If threads did not wait, almost half of the models would lack their tied weights."""
     alone = load_model(tiny_bert).state_dict()
     with ThreadPoolExecutor(2) as threads:
         for model in threads.map(load_model, [tiny_bert] * 8):

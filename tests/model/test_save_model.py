@@ -1,4 +1,4 @@
-"""An exported folder loads with transformers alone and computes what was saved."""
+"""Tests that transformers alone loads a saved folder, and computes the same as the saved model."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ IDS = torch.tensor([[2, 31, 32, 4, 3]])
 
 
 def trained(bert: Path) -> BertForMaskedLM:
-    """The model of the folder, with every weight moved."""
+    """Returns the model of the folder with all weights changed."""
     model = load_model(bert)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -47,7 +47,7 @@ def test_loads_with_transformers_and_computes_the_same(bert: Path, tmp_path: Pat
     assert config["dtype"] == "float32"
     names = {file.name for file in out.iterdir()}
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert len({file.stat().st_mode for file in out.iterdir()}) == 1  # who may read one may read all
+    assert len({file.stat().st_mode for file in out.iterdir()}) == 1  # all files have the same permissions
     assert "local" not in (out / "tokenizer_config.json").read_text()
     assert str(tmp_path) not in "".join((out / name).read_text() for name in names - {"model.safetensors"})
 
@@ -66,14 +66,14 @@ def test_weights_become_fp32_and_tied_ones_are_written_once(bert: Path, tmp_path
 
 
 @pytest.mark.parametrize("left_out", ["bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"])
-def test_one_name_of_a_tied_pair_is_enough(bert: Path, tmp_path: Path, left_out: str) -> None:
+def test_tied_weights_may_have_only_one_name(bert: Path, tmp_path: Path, left_out: str) -> None:
     model = trained(bert)
     weights = {name: tensor for name, tensor in model.state_dict().items() if name != left_out}
     save_model(bert, weights, load_tokenizer(bert), tmp_path / "out")
     assert torch.equal(load_model(tmp_path / "out")(IDS).logits, model(IDS).logits)
 
 
-def test_pair_with_different_values_is_kept_apart(bert: Path, tmp_path: Path) -> None:
+def test_tied_weights_with_different_values_are_both_saved(bert: Path, tmp_path: Path) -> None:
     weights = dict(trained(bert).state_dict())
     weights["cls.predictions.decoder.weight"] = weights["cls.predictions.decoder.weight"] + 1
     save_model(bert, weights, load_tokenizer(bert), tmp_path / "out")
@@ -81,7 +81,7 @@ def test_pair_with_different_values_is_kept_apart(bert: Path, tmp_path: Path) ->
     assert torch.equal(loaded["cls.predictions.decoder.weight"], weights["cls.predictions.decoder.weight"])
 
 
-def test_large_models_are_split(bert: Path, tmp_path: Path) -> None:
+def test_large_models_are_saved_in_shards(bert: Path, tmp_path: Path) -> None:
     model = trained(bert)
     save_model(bert, model.state_dict(), load_tokenizer(bert), tmp_path / "out", max_shard_size="4KB")
     files = [file.name for file in model_files(tmp_path / "out") if file.suffix == ".safetensors"]
@@ -90,7 +90,7 @@ def test_large_models_are_split(bert: Path, tmp_path: Path) -> None:
     assert torch.equal(AutoModelForMaskedLM.from_pretrained(tmp_path / "out")(IDS).logits, model(IDS).logits)
 
 
-def test_other_architecture(bert: Path, tmp_path: Path) -> None:
+def test_another_architecture_can_be_saved(bert: Path, tmp_path: Path) -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
     model = ModernBertForMaskedLM(ModernBertConfig(vocab_size=40, **sizes, **ids)).eval()
@@ -115,7 +115,7 @@ def test_incomplete_or_foreign_weights_are_refused_before_anything_is_written(be
     assert not (tmp_path / "out").exists()
 
 
-def test_the_callers_weights_are_left_alone(bert: Path, tmp_path: Path) -> None:
+def test_saving_does_not_change_the_callers_weights(bert: Path, tmp_path: Path) -> None:
     weights = trained(bert).state_dict()
     before = {name: tensor.clone() for name, tensor in weights.items()}
     save_model(bert, weights, load_tokenizer(bert), tmp_path / "out")

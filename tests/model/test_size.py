@@ -1,4 +1,4 @@
-"""Dimensions read from config.json and the weights' headers, against the models themselves."""
+"""Tests the size read from config.json and headers against the loaded models."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.model.architectures import ARCHITECTURES, HIDDEN, INNER, LAYERS, VOCA
 
 
 def measured(model: PreTrainedModel) -> tuple[int, int]:
-    """Elements of the matrices that run in the layers and in the head, by looking at what linear layers do."""
+    """Counts the elements of the matrices in the layers and in the head, from the model's linear layers."""
     layers = head = 0
     decoder = model.get_output_embeddings()
     for name, module in model.named_modules():
@@ -57,7 +57,7 @@ def test_a_tied_matrix_that_is_stored_twice_counts_once(tmp_path: Path) -> None:
     model = random_model("bert")
     model.save_pretrained(tmp_path)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    state["bert.pooler.dense.weight"] = torch.zeros(HIDDEN, HIDDEN)  # which pre-training does not run
+    state["bert.pooler.dense.weight"] = torch.zeros(HIDDEN, HIDDEN)  # pre-training does not use it
     save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
     size = model_size(tmp_path)
     assert size is not None
@@ -66,7 +66,7 @@ def test_a_tied_matrix_that_is_stored_twice_counts_once(tmp_path: Path) -> None:
     assert size.parameters == model.num_parameters() + extra
 
 
-def test_shards_add_up(tmp_path: Path) -> None:
+def test_a_sharded_model_has_the_same_size(tmp_path: Path) -> None:
     model = random_model("gpt2")
     model.save_pretrained(tmp_path / "whole")
     model.save_pretrained(tmp_path / "parts", max_shard_size="100KB")
@@ -75,7 +75,7 @@ def test_shards_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
-def test_a_config_in_another_language_gives_nothing(tmp_path: Path, missing: str) -> None:
+def test_a_config_without_known_names_has_no_size(tmp_path: Path, missing: str) -> None:
     random_model("bert").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     del config[missing]
@@ -83,7 +83,7 @@ def test_a_config_in_another_language_gives_nothing(tmp_path: Path, missing: str
     assert model_size(tmp_path) is None
 
 
-def test_dropout_of_attention_where_the_config_leaves_it_out(tmp_path: Path) -> None:
+def test_attention_dropout_has_a_default_per_model_type(tmp_path: Path) -> None:
     random_model("bert").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for given, expected in ((0.0, 0.0), (0.2, 0.2), (None, 0.1)):
@@ -94,7 +94,7 @@ def test_dropout_of_attention_where_the_config_leaves_it_out(tmp_path: Path) -> 
         assert size.attention_dropout == expected
 
 
-def test_what_is_no_safetensors_file(tmp_path: Path) -> None:
+def test_invalid_safetensors_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"\2" + b"\0" * 7 + b"{}")
     with pytest.raises(ModelError, match="no safetensors file"):

@@ -1,4 +1,4 @@
-"""Predicting at chosen positions gives what the full computation gives, and computes the head nowhere else."""
+"""Tests that predictions at chosen positions are those of the full computation, and that the head runs only there."""
 
 import copy
 
@@ -23,7 +23,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 def case() -> tuple[list[torch.Tensor], Packed, torch.Tensor, torch.Tensor]:
-    """Documents, the same packed, positions (none in the second document) and targets."""
+    """Returns documents, the same ones packed, positions (none in the second document) and targets."""
     texts = documents(*LENGTHS)
     generator = torch.Generator().manual_seed(3)
     positions = torch.rand(TOKENS, generator=generator) < 0.4
@@ -57,7 +57,7 @@ def test_losses_and_gradients_are_those_of_the_full_computation(family: str):
         torch.testing.assert_close(gradient, wanted[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_head_sees_target_positions_only(family: str):
+def test_the_head_runs_at_target_positions_only(family: str):
     _, together, positions, targets = case()
     model = ready(family)
     seen = []
@@ -71,11 +71,11 @@ def test_no_target_gives_no_logits_and_zero_gradients(family: str):
     _, together, positions, targets = case()
     model = ready(family)
     assert predict_at(model, together, positions[:0]).shape == (0, VOCABULARY)
-    loss_at(model, together, positions[:0], targets[:0]).backward()  # a rank without targets takes part
+    loss_at(model, together, positions[:0], targets[:0]).backward()  # a rank without targets must run backward too
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
-def test_hidden_states_of_the_same_pass(family: str):
+def test_loss_and_states_come_from_the_same_pass(family: str):
     _, together, positions, targets = case()
     model = ready(family)
     loss, states = loss_and_states(model, together, positions, targets)
@@ -88,7 +88,7 @@ def test_hidden_states_of_the_same_pass(family: str):
     assert gather_of(model).kept is None
 
 
-def test_hidden_states_alone_ask_the_head_for_nothing(family: str):
+def test_states_of_runs_the_head_at_no_position(family: str):
     _, together, *_ = case()
     model = ready(family)
     seen = []
@@ -110,7 +110,7 @@ def test_gradient_checkpointing_changes_nothing(family: str):
     torch.testing.assert_close(gradients(model, loss), wanted)
 
 
-def test_autocast_is_near(family: str):
+def test_losses_under_autocast_are_close(family: str):
     _, together, positions, targets = case()
     model = ready(family)
     expected = losses_at(model, together, positions, targets)
@@ -121,7 +121,7 @@ def test_autocast_is_near(family: str):
     assert not torch.equal(found, expected)
 
 
-def test_ordinary_calls_stay_ordinary_also_after_an_error_and_in_a_copy():
+def test_ordinary_calls_do_not_change_even_after_an_error_or_in_a_copy():
     _, together, positions, targets = case()
     model = ready("bert")
     loss_at(model, together, positions, targets)
@@ -132,7 +132,7 @@ def test_ordinary_calls_stay_ordinary_also_after_an_error_and_in_a_copy():
     assert len(model.base_model._forward_hooks) == 1
 
 
-def test_wrapped_model():
+def test_a_wrapped_model_has_the_same_loss():
     _, together, positions, _ = case()
     model = ready("roberta")
     wrapper = torch.nn.Module()

@@ -1,4 +1,4 @@
-"""What tokenizes does without transformers' models."""
+"""Tests loading tokenizers, treating special tokens as text, and comparing tokenizers."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ from tests.tokenizers import FAMILIES, ODD, SPECIAL
 
 
 @pytest.mark.heavy
-def test_a_tokenizer_is_loaded_without_the_library_s_models(tiny_bert: Path) -> None:
+def test_loading_a_tokenizer_does_not_import_model_classes(tiny_bert: Path) -> None:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -57,12 +57,12 @@ def pretrained(request: pytest.FixtureRequest, tmp_path: Path) -> Pretrained:
 
 
 def found(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
-    """Special tokens in the text itself; an unknown character gives the unknown token rightly."""
+    """Returns the special tokens in the text itself, except for the unknown token of unknown characters."""
     tokens = [tokenizer.convert_ids_to_tokens(number) for number in tokenizer(text, add_special_tokens=False).input_ids]
     return [token for token in tokens if token in SPECIAL and token != "<unk>"]
 
 
-def test_a_special_token_in_a_text_is_text(pretrained: Pretrained) -> None:
+def test_a_special_token_in_a_text_is_tokenized_as_text(pretrained: Pretrained) -> None:
     tokenizer = load_text_tokenizer(pretrained)
     for text in TEXTS:
         assert found(tokenizer, text) == []
@@ -72,13 +72,13 @@ def test_a_special_token_in_a_text_is_text(pretrained: Pretrained) -> None:
     assert tokenizer("<unk>", add_special_tokens=False).input_ids != [tokenizer.unk_token_id]
 
 
-def test_the_letters_of_a_special_token_have_their_places(pretrained: Pretrained) -> None:
+def test_the_letters_of_a_special_token_have_their_offsets(pretrained: Pretrained) -> None:
     encoding = load_text_tokenizer(pretrained).backend_tokenizer.encode("x<mask>y", add_special_tokens=False)
     assert {place for begin, end in encoding.offsets for place in range(begin, end)} == set(range(8))
     assert len(encoding.ids) > 4
 
 
-def test_all_other_text_and_the_tokens_around_it_are_as_before(pretrained: Pretrained) -> None:
+def test_all_other_text_has_the_same_tokens_as_before(pretrained: Pretrained) -> None:
     plain, literal = load_tokenizer(pretrained.model), load_text_tokenizer(pretrained)
     for text in [*ODD, "a < b > c", "<b>bold</b>", "[s] masks", "<s", "s>", ""]:
         assert literal(text).input_ids == plain(text).input_ids
@@ -86,7 +86,7 @@ def test_all_other_text_and_the_tokens_around_it_are_as_before(pretrained: Pretr
     assert literal("a").input_ids[0] == plain.bos_token_id
 
 
-def test_a_model_that_is_handed_on_still_knows_its_mask(pretrained: Pretrained, tmp_path: Path) -> None:
+def test_the_tokenizer_of_a_saved_model_recognizes_its_mask_token(pretrained: Pretrained, tmp_path: Path) -> None:
     before = (pretrained.tokenizer / "tokenizer.json").read_bytes()
     load_text_tokenizer(pretrained)
     load_tokenizer(pretrained.model).save_pretrained(tmp_path / "out")
@@ -99,7 +99,7 @@ ROLES = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<
 
 @pytest.fixture
 def other(tmp_path: Path, tiny_bert: Path) -> Path:
-    """A copy of the model."""
+    """Returns a copy of the model's folder."""
     return shutil.copytree(tiny_bert, tmp_path / "other")
 
 
@@ -107,7 +107,7 @@ def alike(one: Path, other: Path) -> bool:
     return are_alike(Pretrained(one, one), Pretrained(other, other))
 
 
-def test_one_that_transformers_wrote_again_is_the_same(tiny_bert: Path, other: Path) -> None:
+def test_a_tokenizer_saved_again_by_transformers_is_equal(tiny_bert: Path, other: Path) -> None:
     AutoTokenizer.from_pretrained(tiny_bert, model_max_length=64).save_pretrained(other)
     assert (other / "tokenizer_config.json").read_bytes() != (tiny_bert / "tokenizer_config.json").read_bytes()
     assert alike(tiny_bert, other)
@@ -123,8 +123,10 @@ def test_one_that_transformers_wrote_again_is_the_same(tiny_bert: Path, other: P
         (tokenizers.wordless(), LlamaConfig),
     ],
 )
-def test_published_ones_are_those_that_transformers_writes(tokenizer: Tokenizer, config: type, tmp_path: Path) -> None:
-    """Model hubs have few settings, and files of older versions."""
+def test_published_tokenizers_equal_those_saved_by_transformers(
+    tokenizer: Tokenizer, config: type, tmp_path: Path
+) -> None:
+    """Published tokenizers have few settings, and files of older versions."""
     published, written = tmp_path / "published", tmp_path / "written"
     sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": tokenizer.token_to_id("<pad>")}
     for folder in (published, written):
@@ -138,18 +140,18 @@ def test_published_ones_are_those_that_transformers_writes(tokenizer: Tokenizer,
     assert alike(published, written)
 
 
-def test_one_that_cuts_texts_is_the_same_since_we_do_not_let_it(tiny_bert: Path, other: Path) -> None:
+def test_a_tokenizer_that_truncates_is_equal(tiny_bert: Path, other: Path) -> None:
     file = other / "tokenizer.json"
     cut = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
     file.write_text(json.dumps({**json.loads(file.read_text()), "truncation": cut}))
     assert alike(tiny_bert, other)
 
 
-def test_two_ids_exchanged_make_another(tiny_bert: Path, other: Path) -> None:
+def test_a_tokenizer_with_two_ids_swapped_is_different(tiny_bert: Path, other: Path) -> None:
     exchange_tokens(other)
     assert not alike(tiny_bert, other)
 
 
-def test_another_special_token_makes_another(tiny_bert: Path, other: Path) -> None:
+def test_a_tokenizer_with_another_special_token_is_different(tiny_bert: Path, other: Path) -> None:
     AutoTokenizer.from_pretrained(tiny_bert, mask_token="[UNK]").save_pretrained(other)
     assert not alike(tiny_bert, other)

@@ -1,4 +1,4 @@
-"""Which parameters are trained and at which share of the learning rate, by their names."""
+"""Tests which parameters are trained and with which learning rate, by their names."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ NAMES = [
         (["embeddings", "layers:2"], [*NAMES[:2], *NAMES[3:7]]),
     ],
 )
-def test_entries_name_parameters(freeze: list[str], expected: list[str]) -> None:
+def test_entries_select_parameters(freeze: list[str], expected: list[str]) -> None:
     assert frozen_names(NAMES, "bert", freeze) == set(expected)
 
 
@@ -45,7 +45,7 @@ def test_entries_name_parameters(freeze: list[str], expected: list[str]) -> None
         ("*", "leaves no parameter to train", "freeze fewer"),
     ],
 )
-def test_what_fits_nothing_is_refused(entry: str, what: str, fix: str) -> None:
+def test_an_entry_that_fits_no_parameter_is_refused(entry: str, what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
         frozen_names(NAMES, "bert", [entry])
     assert what in caught.value.what
@@ -58,14 +58,14 @@ def test_layers_of_an_unknown_architecture_are_refused_and_patterns_are_not() ->
     assert frozen_names(NAMES, "mystery", ["cls.*"]) == {NAMES[-1]}
 
 
-def test_rates_fall_layer_by_layer() -> None:
+def test_learning_rates_decrease_with_each_lower_layer() -> None:
     factors = rate_factors(NAMES, "bert", TrainingConfig(embedding_rate=2.0, layer_decay=0.5))
     assert [factors[NAMES[3 + 2 * layer]] for layer in range(3)] == [0.25, 0.5, 1.0]
     assert factors[NAMES[0]] == factors[NAMES[1]] == 2 * 0.5**3
     assert factors["bert.embeddings.LayerNorm.weight"] == factors["cls.predictions.bias"] == 1
 
 
-def test_headers_say_what_a_loaded_model_says(tiny_bert: Path) -> None:
+def test_names_in_headers_give_the_same_result_as_a_loaded_model(tiny_bert: Path) -> None:
     training = TrainingConfig(freeze=["embeddings", "layers:1"])
     check_trained(training, tiny_bert)
     named = dict(load_model(tiny_bert).named_parameters())
@@ -78,7 +78,7 @@ def test_headers_say_what_a_loaded_model_says(tiny_bert: Path) -> None:
     assert "embeddings, layers:1" in frozen_summary(training, tiny_bert)
 
 
-def test_checkpoints_that_leave_out_the_base_models_name_take_the_same_patterns(tmp_path: Path) -> None:
+def test_checkpoints_without_the_base_models_prefix_fit_the_same_patterns(tmp_path: Path) -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=2, n_head=2, n_positions=16))
     model.transformer.save_pretrained(tmp_path)  # "h.0...", as OpenAI's GPT-2 on the Hub
     check_trained(TrainingConfig(freeze=["transformer.h.0.*"]), tmp_path)

@@ -1,4 +1,4 @@
-"""Test predictions of made-up recipes, each example of its own difficulty."""
+"""Helpers: simulated test predictions of recipes, and a sign-flip test."""
 
 import numpy as np
 from scipy import stats
@@ -11,7 +11,7 @@ CLASSES = 3
 def drawn(
     accuracy: float, seeds: int, examples: int, rng: np.random.Generator, truth: np.ndarray, apart: float = 0.0
 ) -> list[list[int]]:
-    """Predictions [seeds][examples], right with a probability that differs by seed with deviation `apart`."""
+    """Draws predictions [seeds][examples]. A seed's accuracy has mean `accuracy` and standard deviation `apart`."""
     found = []
     for _ in range(seeds):
         right = rng.random(examples) < np.clip(accuracy + apart * rng.normal(), 0, 1)
@@ -27,7 +27,7 @@ def outcomes(
 
 
 def sign_flips(differences) -> float:
-    """The p of scipy's exact sign-flip test."""
+    """Returns the two-sided p of an exact sign-flip test, from scipy's null distribution."""
     test = stats.permutation_test(
         (differences,), lambda x, axis: np.mean(x, axis=axis), permutation_type="samples", n_resamples=np.inf
     )

@@ -1,4 +1,4 @@
-"""Differences, intervals and p against scipy, closed forms and plain loops."""
+"""Tests differences, intervals and p against scipy, closed forms and plain loops."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_scores_alone_give_welchs_interval_and_the_exact_p():
     assert found.p == pytest.approx(test.pvalue)
 
 
-def test_one_seed_a_side_with_predictions_is_scipys_paired_bootstrap():
+def test_one_seed_per_side_with_predictions_gives_scipys_paired_bootstrap():
     recipe, baseline = sides(np.random.default_rng(0), examples=300, seeds=1, metric="accuracy")
     found = compare(recipe, baseline, samples=8000)
     right = [np.asarray(side.counts[0].toarray()[:, [0, 4, 8]].sum(1)) for side in (recipe, baseline)]
@@ -44,8 +44,8 @@ def test_one_seed_a_side_with_predictions_is_scipys_paired_bootstrap():
     assert found.over == ("examples",)
 
 
-def test_the_error_is_neither_too_small_nor_counts_luck_twice():
-    """Seeds apart, and seeds whose scores differ by their luck with the examples only."""
+def test_the_standard_error_is_right_with_and_without_variance_of_seeds():
+    """With seeds of different accuracy, and with seeds that differ only by luck with the test examples."""
     for apart in (0.0, 0.05):
         rng = np.random.default_rng(0)
         found = [compare(*sides(rng, 0.7, 0.7, 139, apart=apart, metric="accuracy"), samples=200) for _ in range(120)]
@@ -53,15 +53,15 @@ def test_the_error_is_neither_too_small_nor_counts_luck_twice():
         assert error == pytest.approx(np.std([each.difference for each in found]), rel=0.2)
 
 
-def test_equal_recipes_are_rarely_told_apart_where_both_sources_of_chance_are_alike():
-    """Each permutation test sees half of the variance; together they would reject 10%."""
+def test_equal_recipes_are_rarely_significant_if_examples_and_seeds_vary_equally():
+    """Each permutation test sees half of the variance, so the two alone would reject 10%."""
     rng, rejected = np.random.default_rng(5), []
     for _ in range(200):
         truth = rng.integers(0, 3, 139)
         hard = rng.normal(0.7, 1, 139)
         both = []
         for _ in range(2):
-            own = hard + rng.normal(0, 0.7, 139)  # of the recipe, the same for all its seeds
+            own = hard + rng.normal(0, 0.7, 139)  # the recipe's own difficulty of examples, shared by its seeds
             right = [own + rng.normal(0, 0.15) > 0 for _ in range(5)]
             both.append(
                 single_label([truth] * 5, [np.where(each, truth, (truth + 1) % 3) for each in right], 3, "accuracy")
@@ -70,15 +70,15 @@ def test_equal_recipes_are_rarely_told_apart_where_both_sources_of_chance_are_al
     assert np.mean(rejected) <= 0.075
 
 
-def test_without_noise_of_examples_the_error_is_the_seeds():
-    """All examples alike: what is left is the standard error of a difference of means, with n - 1."""
+def test_with_many_examples_the_error_is_that_of_the_seeds():
+    """The remaining error is the standard error of a difference of means over seeds, with n - 1."""
     rng = np.random.default_rng(0)
     recipe, baseline = sides(rng, examples=20_000, apart=0.05, metric="accuracy", seeds=4)
     error = np.sqrt(sum(side.scores.var(ddof=1) / 4 for side in (recipe, baseline)))
     assert compare(recipe, baseline, samples=400).error == pytest.approx(error, rel=0.1)
 
 
-def test_p_is_no_smaller_than_that_of_either_test():
+def test_p_is_no_smaller_than_the_p_of_either_test():
     recipe, baseline = sides(np.random.default_rng(0))
     found = compare(recipe, baseline)
     ps = {name: null.p(observed) for name, (null, observed) in found.nulls.items()}
@@ -95,15 +95,15 @@ def test_the_same_seed_gives_the_same_figures():
     assert first.low != other.low
 
 
-def test_one_seed_a_side_without_predictions_says_nothing_of_chance():
+def test_one_seed_per_side_without_predictions_has_no_p():
     found = compare(Tested(B[:1]), Tested(A[:1]))
     assert found.difference == pytest.approx(B[0] - A[0])
     assert (found.low, found.p, found.error, found.detectable) == (None, None, None, None)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0.5, 0.5), (0.1 + 0.2, 0.3), (0.7, 0.5)])
-def test_scores_that_do_not_vary_say_nothing_of_chance(ours, theirs):
-    """However many they are, they are copies of one number."""
+def test_scores_that_do_not_vary_have_no_p(ours, theirs):
+    """They count as copies of one number, however many seeds there are."""
     found = compare(
         Tested(np.array([ours, 0.3, 0.3]) if ours == 0.1 + 0.2 else np.full(3, ours)), Tested(np.full(3, theirs))
     )
@@ -114,8 +114,8 @@ def test_scores_that_do_not_vary_say_nothing_of_chance(ours, theirs):
     assert "seeds whose scores do not vary and no predictions" in verdict(many)
 
 
-def test_predictions_that_seeds_do_not_change_are_tested_by_examples_alone():
-    """One example of 139 differs, the same with each of five seeds."""
+def test_equal_predictions_of_all_seeds_are_tested_by_examples_only():
+    """One of 139 examples differs between the recipes, with all five seeds."""
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 6, 139)
     before = np.where(rng.random(139) < 0.35, truth, 0)
@@ -127,8 +127,8 @@ def test_predictions_that_seeds_do_not_change_are_tested_by_examples_alone():
     assert "(the scores do not vary between seeds)" in verdict(found)
 
 
-def test_a_side_whose_seeds_do_not_vary_is_one_number():
-    """Five scores above five copies of another are as sure as five signs are, and not as an exchange of ten seeds."""
+def test_a_side_whose_seeds_do_not_vary_counts_as_one_number():
+    """Then p is that of five signs (2 / 32), and not that of permuting ten seeds (2 / 252)."""
     found = compare(Tested(np.array([0.71, 0.72, 0.69, 0.74, 0.7])), Tested(np.full(5, 0.5)))
     other = compare(Tested(np.full(5, 0.5)), Tested(np.array([0.71, 0.72, 0.69, 0.74, 0.7])))
     assert found.p == found.least_p == other.p == 2 / 32
@@ -137,15 +137,15 @@ def test_a_side_whose_seeds_do_not_vary_is_one_number():
     assert found.detectable is None  # no difference has a p below .05
 
 
-def test_a_side_that_does_not_vary_is_told_apart_as_often_as_said():
+def test_a_side_that_does_not_vary_has_the_nominal_false_positive_rate():
     rng = np.random.default_rng(4)
     constant = Tested(np.full(8, 0.5))
     ps = np.array([compare(Tested(rng.normal(0.5, 0.02, 8)), constant, samples=20).p for _ in range(600)])
     assert 0.03 <= (ps < 0.05).mean() <= 0.07
 
 
-def test_the_average_of_tasks_tests_the_seeds_of_those_whose_seeds_vary():
-    """A task whose seeds do not vary takes the exchange of seeds away; their chance stays in p."""
+def test_an_average_over_tasks_includes_the_variance_of_seeds_of_some_tasks():
+    """One task's seeds do not vary, so seeds cannot be permuted. The variance of the other's seeds is still in p."""
     rng = np.random.default_rng(0)
     truth = (np.arange(300) % 3).tolist()
     wrong = [(each + 1) % 3 for each in truth]
@@ -177,7 +177,7 @@ def test_unequal_numbers_of_seeds_are_compared():
 
 
 def test_the_interval_covers_the_truth():
-    """Accuracy with seeds apart, so the true difference is known."""
+    """The score is accuracy, so the true difference is known. Seeds have different accuracies."""
     rng, covered = np.random.default_rng(0), []
     for _ in range(120):
         found = compare(*sides(rng, 0.7, 0.6, 150, metric="accuracy", apart=0.03), samples=300)
@@ -192,16 +192,16 @@ def test_the_average_over_tasks_has_the_error_of_independent_tasks():
     assert pooled.difference == pytest.approx(np.mean([each.difference for each in found]))
     assert pooled.error == pytest.approx(sum((each.error or 0) ** 2 for each in found) ** 0.5 / 3, rel=0.06)
     assert pooled.p is not None
-    assert pooled.p < min(each.p or 0 for each in found)  # three tasks that agree say more than each
+    assert pooled.p < min(each.p or 0 for each in found)  # three tasks that agree are stronger evidence than one
 
 
-def test_the_average_of_one_is_itself():
+def test_the_average_over_one_task_is_that_task():
     found = compare(*sides(np.random.default_rng(0)))
     pooled = average_over_tasks([found])
     assert (pooled.difference, pooled.low, pooled.p) == (found.difference, found.low, found.p)
 
 
-def test_the_averages_p_is_that_of_all_arrangements():
+def test_the_p_of_an_average_is_that_of_all_arrangements():
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(0.02, 0.03, 3), rng.normal(0, 0.03, 3)) for _ in range(2)]
     found = average_over_tasks([compare(Tested(b), Tested(a)) for b, a in pairs])

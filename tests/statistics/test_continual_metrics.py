@@ -1,4 +1,4 @@
-"""Figures of sequences, by hand and by loops over random matrices."""
+"""Tests the figures of sequences against values computed by hand and by loops over random matrices."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ LOSSES = {
 NONE = {"columns": {}, "rows": [{}, {}, {}, {}]}
 
 
-def test_figures_by_hand():
+def test_figures_are_those_computed_by_hand():
     found = sequence_figures(SCORES, LOSSES)
     assert found == pytest.approx(
         {
@@ -52,7 +52,7 @@ def test_figures_by_hand():
     assert general_changes(losses_of(LOSSES)) == [0.25, 0.5, 0.375]
 
 
-def test_forgetting_is_a_loop_over_tasks_for_any_number_of_domains():
+def test_figures_equal_a_loop_over_tasks_for_any_number_of_domains():
     rng = np.random.default_rng(0)
     for domains in range(2, 7):
         owners = [*range(domains), *rng.integers(0, domains, 3)]  # some domains have several tasks
@@ -76,7 +76,7 @@ def test_forgetting_is_a_loop_over_tasks_for_any_number_of_domains():
         assert figures["average"] == pytest.approx(matrix[-1].mean())
 
 
-def test_losses_and_scores_forget_with_the_same_sign():
+def test_forgetting_has_the_same_sign_for_losses_and_scores():
     falling = {"columns": {"a": 0, "b": 1}, "rows": [{}, {"a": [0.9]}, {"a": [0.4], "b": [0.9]}]}
     rising = {"columns": {"a": 0, "b": 1}, "rows": [{}, {"a": 0.4}, {"a": 0.9, "b": 0.4}]}
     assert forgetting(scores_of(falling)) == forgetting(losses_of(rising)) == pytest.approx(0.5)
@@ -93,7 +93,7 @@ def test_losses_and_scores_forget_with_the_same_sign():
         (2, "a", set()),
     ],
 )
-def test_a_missing_cell_makes_none_of_what_needs_it(row, gone, undefined):
+def test_figures_that_need_a_missing_cell_are_none(row, gone, undefined):
     rows = [
         {task: cell for task, cell in each.items() if (place, task) != (row, gone)}
         for place, each in enumerate(SCORES["rows"])
@@ -102,7 +102,7 @@ def test_a_missing_cell_makes_none_of_what_needs_it(row, gone, undefined):
     assert {name for name, value in found.items() if value is None} == undefined
 
 
-def test_one_domain_forgets_nothing_that_could_be_measured():
+def test_one_domain_has_no_forgetting_and_no_transfer():
     scores = {"columns": {"a": 0}, "rows": [{}, {"a": [0.7]}]}
     losses = {"columns": {"x": 0}, "rows": [{"x": 3.0}, {"x": 2.0}]}
     found = sequence_figures(scores, losses)
@@ -113,7 +113,7 @@ def test_one_domain_forgets_nothing_that_could_be_measured():
     ]
 
 
-def test_separate_models_have_an_average_and_forget_nothing():
+def test_separate_models_have_averages_but_no_forgetting():
     rows = [SCORES["rows"][0], {"a": [0.8]}, {"b": [0.7]}, {"c": [0.6]}]
     losses = [LOSSES["rows"][0], {"x": 2.0, "general": 1.1}, {"y": 2.2, "general": 1.3}, {"z": 2.4, "general": 1.2}]
     found = sequence_figures(SCORES | {"rows": rows}, LOSSES | {"rows": losses}, "separate")
@@ -124,7 +124,7 @@ def test_separate_models_have_an_average_and_forget_nothing():
     assert final(scores_of(SCORES | {"rows": rows}), "separate") == {"a": 0.8, "b": 0.7, "c": 0.6}
 
 
-def test_a_joint_model_has_only_an_end():
+def test_a_joint_model_only_has_averages():
     scores, losses = ([each["rows"][0], {}, {}, each["rows"][-1]] for each in (SCORES, LOSSES))
     found = sequence_figures(SCORES | {"rows": scores}, LOSSES | {"rows": losses}, "joint")
     known = {name: value for name, value in found.items() if value is not None}
@@ -138,7 +138,7 @@ def test_a_domain_without_held_out_text_is_left_out():
     assert learning(found) == pytest.approx(2.2)
 
 
-def test_without_tasks_and_general_text_there_is_nothing():
+def test_without_tasks_and_general_text_their_figures_are_none():
     losses = {"columns": {"x": 0, "y": 1}, "rows": [{"x": 3.0, "y": 3.0}, {"x": 2.0}, {"x": 2.5, "y": 2.0}]}
     found = sequence_figures(NONE | {"rows": [{}, {}, {}]}, losses)
     assert {name for name, value in found.items() if value is not None} == {

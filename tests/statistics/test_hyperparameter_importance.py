@@ -1,4 +1,4 @@
-"""Importance of fields: shares of the variance that are known from the function itself."""
+"""Tests the importance of fields on functions with known shares of the variance."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_noise_explains_nothing() -> None:
     assert found.fields[0].low < 0 < found.fields[0].high
 
 
-def test_words_matter_as_numbers_do() -> None:
+def test_text_values_are_treated_like_numbers() -> None:
     words = ["one", "two", "three", "two"] * 8
     outcome = [{"one": 0.0, "two": 1.0, "three": 0.3}[word] for word in words]
     assert shares({"a.word": words, "a.same": [1] * 32}, outcome) == {"a.word": pytest.approx(1.0, abs=0.35)}
@@ -51,5 +51,5 @@ def test_words_matter_as_numbers_do() -> None:
         ({"a": [1] * 20}, [*range(20)]),  # nothing is varied
     ],
 )
-def test_where_nothing_can_be_said_nothing_is(columns: dict[str, list[float]], outcome: list[float]) -> None:
+def test_too_few_or_constant_trials_have_no_importances(columns: dict[str, list[float]], outcome: list[float]) -> None:
     assert importances(columns, outcome) is None

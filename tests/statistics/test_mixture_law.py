@@ -1,4 +1,4 @@
-"""The law of mixtures, on losses that it made itself."""
+"""Tests that fitting the law of mixtures recovers it from losses that it predicts."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ GRID = [(tokens, share) for tokens in LENGTHS for share in SHARES]
 
 
 def loss(tokens: float, share: float) -> float:
-    """Written out, with E 1.8, B 0.2, eta 0.5, b 0.3, C 0.1, eps 0.05, g 0.8, D in units of 10 M."""
+    """Computes the law with E 1.8, B 0.2, eta 0.5, b 0.3, C 0.1, eps 0.05, g 0.8, D in units of 10 M."""
     return 1.8 + 0.2 * share**0.5 / (tokens / 1e7) ** 0.3 + 0.1 / (share + 0.05) ** 0.8
 
 
@@ -22,7 +22,7 @@ def fitted(noise: float = 0.0):
     return law
 
 
-def test_losses_between_and_beyond_the_points_are_those_of_the_law_that_made_them() -> None:
+def test_a_fit_predicts_losses_between_and_beyond_its_points() -> None:
     law = fitted()
     for tokens, share in ((2e6, 0.15), (2e7, 0.02), (5e7, 0.3)):
         assert law.loss(tokens, share) == pytest.approx(loss(tokens, share), abs=2e-3)
@@ -30,20 +30,20 @@ def test_losses_between_and_beyond_the_points_are_those_of_the_law_that_made_the
     assert law.explained > 0.999
 
 
-def test_the_error_is_that_of_points_that_were_left_out() -> None:
+def test_the_error_is_that_of_predicting_points_left_out() -> None:
     law = fitted(noise=0.03)
     assert 0.02 < law.error < 0.08
     assert 0.9 < law.explained < 1
 
 
-def test_nothing_is_explained_where_there_is_noise_alone() -> None:
+def test_a_fit_to_noise_explains_little() -> None:
     rng = np.random.default_rng(1)
     law = fit_law(*zip(*GRID, strict=True), list(2 + 0.1 * rng.normal(size=len(GRID))))
     assert law
     assert law.explained < 0.3
 
 
-def test_the_share_that_is_named_is_the_smallest_that_keeps_the_loss() -> None:
+def test_the_returned_share_is_the_smallest_that_keeps_the_loss() -> None:
     law = fitted()
     before = loss(1e7, 0.12)
     shares = np.arange(0, 0.505, 0.01)

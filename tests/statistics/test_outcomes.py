@@ -1,4 +1,4 @@
-"""Scores from counts against scikit-learn, on whole and on resampled test sets."""
+"""Tests scores from counts against scikit-learn, on whole and on resampled test sets."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def expected(metric: str, truth, predicted) -> float:
 
 
 def check(found: Tested, metric: str, truth: np.ndarray, predicted: np.ndarray) -> None:
-    """Truth [examples, ...] and predicted [seeds, examples, ...]."""
+    """Compares scores with scikit-learn's, for truth [examples, ...] and predicted [seeds, examples, ...]."""
     assert found.scores == pytest.approx([expected(metric, truth, each) for each in predicted])
     rng = np.random.default_rng(1)
     chosen = rng.integers(0, N, (5, N))
@@ -39,7 +39,7 @@ def test_single_label_scores_are_scikit_learns(metric):
 def test_multi_label_scores_are_scikit_learns(metric):
     rng = np.random.default_rng(0)
     truth, predicted = rng.random((N, CLASSES)) < 0.3, rng.random((2, N, CLASSES)) < 0.3
-    truth[:, -1] = predicted[:, :, -1] = False  # a class that never comes
+    truth[:, -1] = predicted[:, :, -1] = False  # a class that never occurs
 
     def listed(rows):
         return [np.flatnonzero(row).tolist() for row in rows]
@@ -50,7 +50,7 @@ def test_multi_label_scores_are_scikit_learns(metric):
 
 def test_entity_f1_counts_exact_spans():
     truth = [[0, 2, 4], [1, 4, 0]]  # A(0,2); B(0,1), A(2,3)
-    predicted = [[0, 4, 4], [1, 4, 0]]  # the first too short, two right
+    predicted = [[0, 4, 4], [1, 4, 0]]  # the first is too short, the other two are right
     assert entities([truth], [predicted], LABELS).scores == pytest.approx([2 * 2 / (3 + 3)])
     assert entities([truth], [truth], LABELS).scores == pytest.approx([1.0])
 
@@ -59,7 +59,7 @@ def test_entity_f1_counts_exact_spans():
     ("kind", "metric"), [("single_label", "macro_f1"), ("multi_label", "macro_f1"), ("tokens", "entity_f1")]
 )
 def test_scores_are_those_of_fine_tuning(kind, metric):
-    """Else predictions would not be used: the report compares the two."""
+    """The report compares the two, and ignores predictions if they differ."""
     from adapt.finetune.metrics import metric_of
     from adapt.task.dataset import Facts
 
@@ -85,7 +85,7 @@ REFERENCE = {
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_scores_of_many_samples_are_those_of_each(metric: str) -> None:
+def test_scores_of_a_stack_of_matrices_are_those_of_each_matrix(metric: str) -> None:
     rng = np.random.default_rng(0)
     drawn = []
     for number in range(60):
@@ -99,17 +99,17 @@ def test_scores_of_many_samples_are_those_of_each(metric: str) -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_one_matrix_and_none_at_all(metric: str) -> None:
+def test_a_single_matrix_and_an_empty_stack_have_scores(metric: str) -> None:
     assert metric_from_counts(np.array([[2.0, 0.0], [0.0, 2.0]]), metric) == 1
     assert metric_from_counts(np.zeros((2, 2)), metric) == 0
     assert metric_from_counts(np.zeros((0, 2, 2)), metric).shape == (0,)
 
 
-def test_weights_count_as_often() -> None:
+def test_scaling_all_counts_changes_no_score() -> None:
     once = np.array([[3, 1], [2, 4]])
     assert metric_from_counts(once * 0.5, "macro_f1") == pytest.approx(metric_from_counts(once, "macro_f1"))
 
 
-def test_entities_are_no_confusion() -> None:
+def test_entity_f1_from_a_confusion_matrix_is_refused() -> None:
     with pytest.raises(ConfigError, match="entity_f1"):
         metric_from_counts(np.eye(2), "entity_f1")

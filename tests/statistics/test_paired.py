@@ -1,4 +1,4 @@
-"""Paired differences against scipy."""
+"""Tests paired differences against scipy, Holm's correction, and the sentences about comparisons."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_p_is_the_larger_of_scipys_t_and_sign_flip_tests(mine):
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_of_few_pairs_the_interval_is_that_of_scipys_t(seeds):
+def test_few_pairs_have_the_interval_of_scipys_t_test(seeds):
     differences = np.random.default_rng(seeds).normal(0.02, 0.01, seeds)
     found, test = paired(differences), stats.ttest_1samp(differences, 0)
     assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
@@ -27,8 +27,8 @@ def test_of_few_pairs_the_interval_is_that_of_scipys_t(seeds):
 
 
 @pytest.mark.parametrize("pairs", [6, 7, 9, 12, 16])
-def test_the_interval_holds_what_p_does_not_reject(pairs):
-    """Moved to either end of its interval, and a little beyond, a sample is accepted, and rejected."""
+def test_the_interval_has_exactly_the_means_that_p_does_not_reject(pairs):
+    """A sample shifted to just inside an end of its interval is not rejected, and just outside it is."""
     for seed in range(5):
         differences = np.random.default_rng(seed).exponential(1, pairs)
         found = paired(differences)
@@ -37,35 +37,35 @@ def test_the_interval_holds_what_p_does_not_reject(pairs):
             assert paired(differences - end - out).p < 0.05
 
 
-def test_pairs_of_seeds_that_do_not_vary_say_nothing_of_chance():
+def test_pairs_of_seeds_that_do_not_vary_have_no_p():
     found = paired([0.02] * 8, is_varied=False)
     assert (found.difference, found.p, found.low, found.is_constant) == (pytest.approx(0.02), None, None, True)
 
 
 @pytest.mark.parametrize(("pairs", "t_alone", "most"), [(5, 0.10, 0.0), (6, 0.09, 0.08), (10, 0.08, 0.12)])
 def test_how_often_skewed_differences_without_a_mean_are_called_significant(pairs, t_alone, most):
-    """Exponential less its mean, of which Student's t alone rejects 10 to 12%. Five pairs are safe, more not quite."""
+    """Student's t alone rejects 10 to 12% of these samples. With five pairs none is rejected, with more some are."""
     samples = np.random.default_rng(pairs).exponential(1, (1500, pairs)) - 1
     assert (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean() > t_alone
     assert np.mean([paired(each).p < 0.05 for each in samples]) <= most
 
 
 @pytest.mark.parametrize("draw", ["normal", "skewed"])
-def test_methods_that_are_alike_are_told_apart_at_most_as_often_as_said(draw):
-    """Each method's scores are drawn alike, so that their differences are symmetric, however skewed scores are."""
+def test_equal_methods_are_significant_at_most_as_often_as_the_level_says(draw):
+    """Both methods' scores have the same distribution, so differences are symmetric even if scores are skewed."""
     rng = np.random.default_rng(1)
     shape = (1500, 2, 7)
     scores = rng.normal(size=shape) if draw == "normal" else rng.lognormal(0, 1, shape)
     assert np.mean([paired(mine - theirs).p < 0.05 for mine, theirs in scores]) <= 0.055
 
 
-def test_one_pair_says_nothing_of_chance():
+def test_one_pair_has_no_interval_and_no_p():
     found = paired([0.02])
     assert (found.difference, found.low, found.high, found.error, found.p) == (0.02, None, None, None, None)
 
 
 @pytest.mark.parametrize("differences", [[0.25] * 3, [0.3, 0.1 + 0.2, 0.3], [-0.1, -0.1]])
-def test_pairs_that_all_differ_alike_prove_no_more_than_their_signs(differences):
+def test_equal_differences_have_the_p_of_their_signs(differences):
     found = paired(differences)
     assert found.p == found.least_p == 2.0 ** (1 - len(differences))
     assert (found.low, found.high, found.error) == (None, None, None)
@@ -76,8 +76,8 @@ def test_pairs_that_do_not_differ_have_a_p_of_1(differences):
     assert paired(differences).p == 1.0
 
 
-def test_p_is_never_below_that_of_a_sign_flip_test():
-    """All of one sign and hardly apart: t alone would say p < .001."""
+def test_p_is_never_below_the_p_of_a_sign_flip_test():
+    """All differences have one sign and hardly vary, so t alone would give p < .001."""
     differences = [0.050, 0.051, 0.049, 0.050, 0.052]
     test = stats.permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=np.inf)
     found = paired(differences)
@@ -95,16 +95,16 @@ def test_p_is_never_below_that_of_a_sign_flip_test():
         ([], []),
     ],
 )
-def test_by_hand(p, adjusted):
+def test_holms_correction_by_hand(p, adjusted):
     assert holm(p) == pytest.approx(adjusted)
 
 
-def test_rejects_what_stepping_down_rejects():
+def test_holms_correction_rejects_what_stepping_down_rejects():
     rng = np.random.default_rng(0)
     for _ in range(200):
         p = rng.beta(0.3, 3, rng.integers(1, 8))
         rejected = np.zeros(len(p), bool)
-        for step, place in enumerate(np.argsort(p)):  # the definition: stop at the first that is not below
+        for step, place in enumerate(np.argsort(p)):  # the definition: stop at the first p that is not below
             if p[place] > 0.05 / (len(p) - step):
                 break
             rejected[place] = True
@@ -117,11 +117,11 @@ def found(difference=0.041, low=0.012, high=0.07, p=0.008, error=0.015, least=0.
     return Comparison(difference, low, high, error, p, least, ("seeds",), np.empty(0), {}, (chance,))
 
 
-def test_a_finding_has_its_figures():
+def test_a_significant_difference_is_given_with_its_figures():
     assert verdict(found(), 0.032, "macro-F1") == "+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)"
 
 
-def test_no_finding_is_said_in_words_with_what_could_have_been_seen():
+def test_no_significant_difference_is_given_with_the_detectable_one():
     one = found(0.01, -0.02, 0.04, 0.41)
     text = verdict(one)
     assert text.startswith("no significant difference: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
@@ -136,11 +136,11 @@ def test_the_corrected_p_decides():
     assert verdict(found(p=0.03), 0.12).startswith("no significant difference")
 
 
-def test_too_few_seeds_are_named():
+def test_the_verdict_says_that_there_are_too_few_seeds():
     assert "p cannot fall below .10," in verdict(found(p=0.1, least=0.1))
 
 
-def test_without_p_nothing_is_claimed():
+def test_without_p_the_verdict_claims_nothing():
     text = verdict(found(low=None, high=None, p=None, error=None, least=None))
     assert text == "+4.1 points; significance cannot be tested with one seed per side and no predictions"
     assert not significant(found(p=None))
@@ -150,24 +150,24 @@ def test_without_p_nothing_is_claimed():
     ("p", "text"),
     [(0.0079, "p = .008"), (0.0004, "p < .001"), (0.05, "p = .050"), (0.41, "p = .41"), (1.0, "p = 1.00")],
 )
-def test_p_in_words(p, text):
+def test_p_is_formatted(p, text):
     assert p_value(p) == text
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(0.0412, "+4.1"), (-0.021, "\N{MINUS SIGN}2.1"), (-0.0001, "0.0"), (0, "0.0")]
 )
-def test_points(share, text):
+def test_points_are_formatted(share, text):
     assert points(share) == text
 
 
-def test_too_many_recipes_for_the_seeds_are_named():
-    """5 seeds a side give at least .008; of 7 recipes none can fall below .05."""
+def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
+    """5 seeds per side give a p of at least .008, so with 7 recipes none can fall below .05."""
     text = verdict(found(p=0.008, least=0.008), 0.056, recipes=7)
     assert "with so few seeds and 7 recipes p cannot fall below .056," in text
     assert "before correction" in verdict(found(p=0.2), 0.4, recipes=2)
 
 
-def test_one_seed_is_said_to_be_one():
+def test_the_verdict_mentions_that_there_is_one_seed():
     one = Comparison(0.04, 0.01, 0.07, 0.015, 0.01, 0.001, ("examples",), np.empty(0), {})
     assert verdict(one).endswith("p = .010 (one seed, so variation between seeds is not included)")

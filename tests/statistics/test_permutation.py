@@ -1,4 +1,4 @@
-"""Permutation tests against scipy's and against brute force."""
+"""Tests permutation tests against scipy's and against brute force."""
 
 from itertools import product
 
@@ -43,11 +43,11 @@ def test_many_seeds_are_sampled_and_near_the_exact_p():
     assert null.p(b.mean() - a.mean()) == pytest.approx(exact, abs=0.01)
 
 
-def test_one_seed_leaves_nothing_to_exchange():
+def test_one_seed_cannot_be_permuted():
     assert seeds_null(A[:1], B, np.random.default_rng(0)) is None
 
 
-def test_exchange_of_examples_agrees_with_all_exchanges():
+def test_random_swaps_of_examples_agree_with_all_swaps():
     rng = np.random.default_rng(3)
     truth = rng.integers(0, 2, 10).tolist()
     first, second = rng.integers(0, 2, (2, 10)).tolist(), rng.integers(0, 2, (2, 10)).tolist()
@@ -62,7 +62,7 @@ def test_exchange_of_examples_agrees_with_all_exchanges():
     assert null.p(observed) == pytest.approx(np.mean(np.abs(gaps) >= abs(observed) - 1e-12), abs=0.01)
 
 
-def test_equal_predictions_differ_in_nothing():
+def test_equal_predictions_have_a_p_of_1():
     rng = np.random.default_rng(0)
     a = outcomes(0.7, rng, rng.integers(0, 3, 40))
     null, observed = examples_null(a, a, 100, rng)

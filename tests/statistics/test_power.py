@@ -1,4 +1,4 @@
-"""The smallest difference that would have been found, against studies with just that difference."""
+"""Tests the smallest detectable difference against simulated studies with exactly this difference."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from adapt.statistics.power import Chance, Side, detectable
 
 pytestmark = pytest.mark.heavy
 NOISE = 0.02
-"""Deviation over seeds."""
+"""Standard deviation of scores over seeds."""
 
 
 def of_seeds(seeds: int, tasks: int = 1) -> list[Chance]:
@@ -24,7 +24,7 @@ def standard_error(seeds: int) -> float:
 
 
 def found_by_scipy(seeds: int, difference: float, studies: int) -> float:
-    """How often a permutation test of all arrangements, or a t test where they are too many, has p < .05."""
+    """Returns how often p < .05 in a permutation test of all arrangements, or in a t test if there are too many."""
     rng = np.random.default_rng(7)
     baseline, recipe = rng.normal(0, NOISE, (2, studies, seeds))
     if seeds > 5:
@@ -40,32 +40,32 @@ def found_by_scipy(seeds: int, difference: float, studies: int) -> float:
 
 
 @pytest.mark.parametrize(("seeds", "errors"), [(4, 3.9), (5, 3.3), (10, 3.0)])
-def test_the_power_is_as_said_for_scores_of_seeds(seeds, errors):
+def test_scores_of_seeds_are_detected_with_the_stated_power(seeds, errors):
     difference = detectable(of_seeds(seeds))
     assert difference == pytest.approx(errors * standard_error(seeds), rel=0.04)
     assert found_by_scipy(seeds, difference, 600) == pytest.approx(0.8, abs=0.05)
 
 
-def test_many_seeds_are_those_of_the_noncentral_t():
+def test_many_seeds_have_the_power_of_the_noncentral_t():
     difference, freedom = detectable(of_seeds(12)), 22
     bound = stats.t.ppf(0.975, freedom)
     power = stats.nct.sf(bound, freedom, difference / standard_error(12))
     assert power == pytest.approx(0.8, abs=0.03)
 
 
-def test_one_seed_a_side_is_judged_by_examples_alone():
+def test_one_seed_per_side_is_tested_by_examples_only():
     alone = [Chance(Side(1, 0.0), Side(1, 0.0), examples=0.01**2)]
     normal = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
     assert detectable(alone) == pytest.approx(0.01 * normal, rel=0.03)
 
 
 @pytest.mark.parametrize("tasks", [[Chance(Side(3, 1.0), Side(3, 1.0))], [Chance(Side(4, 0.0), Side(4, 0.0))]])
-def test_where_no_difference_could_have_been_found_none_is_named(tasks):
-    """Three seeds a side give a p of .1 at best; where nothing varies there is nothing to go by."""
+def test_studies_that_can_detect_nothing_have_no_detectable_difference(tasks):
+    """Three seeds per side give a p of at least .1. Scores that do not vary have no p."""
     assert detectable(tasks) is None
 
 
-def test_more_tasks_show_smaller_differences_and_the_power_is_as_said():
+def test_more_tasks_detect_smaller_differences_with_the_stated_power():
     difference = detectable(of_seeds(5, tasks=3))
     assert difference < detectable(of_seeds(5)) / 3**0.5
     rng = np.random.default_rng(1)
@@ -80,15 +80,15 @@ def test_more_tasks_show_smaller_differences_and_the_power_is_as_said():
 
 
 @pytest.mark.parametrize(("examples", "apart", "alike"), [(500, 0.02, False), (140, 0.0, True)])
-def test_the_power_is_as_said_for_predictions(examples, apart, alike):
-    """Five seeds; by their own deviation, or by what all seeds of a recipe get right together."""
+def test_predictions_are_detected_with_the_stated_power(examples, apart, alike):
+    """Five seeds differ in accuracy, or a recipe's seeds are mostly right on the same examples."""
     rng = np.random.default_rng(2)
 
     def study(difference: float) -> Comparison:
         return compare(*(side(0.5 + more) for more in (difference / 2, -difference / 2)), samples=200)
 
     def side(accuracy: float) -> Tested:
-        """Of all that seeds draw of an example, a tenth is their own where seeds are alike, else all."""
+        """Simulates a recipe. If seeds are alike, they share 90% of their random draws per example."""
         drawn = rng.random((5, examples))
         drawn = np.where(rng.random((5, examples)) < 0.1, drawn, drawn[:1]) if alike else drawn
         right = drawn < accuracy + apart * rng.normal(size=(5, 1))

@@ -1,4 +1,4 @@
-"""Means over seeds against scipy."""
+"""Tests means and intervals over seeds against scipy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A folder whose config.json names additions loads with them, whole, or is refused."""
+"""Tests that a folder with additions in its config.json is loaded completely, or refused."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Shifted(nn.Module):
 
 
 def attach(model: Any, times: int) -> None:
-    """As a kind of the table would."""
+    """Attaches the addition, like a function in the table of additions."""
     layer = model.base_model.encoder.layer[-1]
     layer.shifted = Shifted(model.config.hidden_size, times)
     layer.register_forward_hook(layer.shifted)
@@ -44,7 +44,7 @@ def attach(model: Any, times: int) -> None:
 
 @pytest.fixture
 def shifted(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of a model with such an addition, whose vector is of ones."""
+    """A folder of a model with this addition, whose vector is all ones."""
     monkeypatch.setitem(ADDITIONS, "shifted", f"{__name__}:attach")
     model = load_model(bert)
     attach(model, 1)
@@ -64,10 +64,10 @@ def test_it_loads_with_and_without_its_head_and_computes_the_same(bert: Path, sh
     assert torch.equal(model.base_model(IDS)[0], states + 1)
     assert torch.equal(model.cls(states + 1), model(IDS).logits)
     assert not torch.equal(model(IDS).logits, plain(IDS).logits)
-    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight  # tied, as in the plain one
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight  # tied, as without
 
 
-def test_it_is_saved_again_as_it_was(shifted: Path, tmp_path: Path) -> None:
+def test_saving_a_loaded_model_again_gives_the_same_files(shifted: Path, tmp_path: Path) -> None:
     model = load_model(shifted)
     save_model(shifted, model.state_dict(), load_tokenizer(shifted), tmp_path / "again")
     names = ("config.json", "model.safetensors")
@@ -77,7 +77,7 @@ def test_it_is_saved_again_as_it_was(shifted: Path, tmp_path: Path) -> None:
 
 
 def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
-    """Edits the tensors of a folder."""
+    """Edits the tensors in the weights file of a folder."""
     tensors = load_file(folder / "model.safetensors")
     edit(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -114,7 +114,7 @@ def test_entries_that_cannot_be_attached_are_refused(shifted: Path, entry: dict[
         load_model(shifted)
 
 
-def test_an_entry_takes_the_place_of_that_of_its_kind(bert: Path) -> None:
+def test_an_entry_replaces_the_one_of_its_kind(bert: Path) -> None:
     config = AutoConfig.from_pretrained(bert)
     assert additions_of(config) == []
     for kind, count in (("a", 1), ("b", 2), ("a", 3)):
@@ -122,7 +122,7 @@ def test_an_entry_takes_the_place_of_that_of_its_kind(bert: Path) -> None:
     assert additions_of(config) == [{"kind": "a", "count": 3}, {"kind": "b", "count": 2}]
 
 
-def test_what_takes_ordinary_models_alone_refuses_it_by_name(bert: Path, shifted: Path) -> None:
+def test_merging_refuses_a_model_with_additions(bert: Path, shifted: Path) -> None:
     refuse_additions(bert, "merged")
     assert stored_additions(shifted) == [{"kind": "shifted", "times": 1}]
     with pytest.raises(ModelError, match="shifted cannot be merged: it carries shifted in addition to"):

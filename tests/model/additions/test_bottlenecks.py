@@ -1,4 +1,4 @@
-"""Adapters: the model as it was at first, the function of the papers after, and each domain's own."""
+"""Tests that new adapters change nothing, trained ones compute the papers' formula, and domains have separate sets."""
 
 import copy
 import pickle
@@ -29,7 +29,7 @@ def adapted(family: str, sets: int = 1, form: str = "sequential", placement: str
 
 
 def shaken(model: Any, seed: int = 1) -> Any:
-    """As if the set in use had been trained."""
+    """Fills the set in use with random weights, as if it had been trained."""
     draw = torch.Generator().manual_seed(seed)
     for sets in sets_of(model):
         assert sets.used is not None
@@ -40,7 +40,7 @@ def shaken(model: Any, seed: int = 1) -> Any:
 
 @pytest.mark.parametrize("form", ["sequential", "parallel"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_begins_as_the_model_and_then_differs(family: str, form: str) -> None:
+def test_new_adapters_change_nothing_and_trained_ones_do(family: str, form: str) -> None:
     model, plain = adapted(family, form=form), losses(ready(family))
     assert torch.equal(losses(model), plain)
     assert not torch.allclose(losses(shaken(model)), plain, atol=1e-2)
@@ -49,7 +49,7 @@ def test_it_begins_as_the_model_and_then_differs(family: str, form: str) -> None
 
 
 class Written(nn.Module):
-    """A block's last layer, and the adapter's formula written out."""
+    """Computes a block's last layer, and the formula of the adapter explicitly."""
 
     def __init__(self, last: Any, adapter: Any) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class Written(nn.Module):
 
 @pytest.mark.parametrize("form", ["sequential", "parallel"])
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
-def test_it_computes_the_formula(family: str, form: str) -> None:
-    """Behind or beside the feed-forward block, against a layer of the plain model that is replaced."""
+def test_an_adapter_computes_the_formula_of_its_paper(family: str, form: str) -> None:
+    """The expected losses are those of a plain model in which a layer is replaced by `Written`."""
     model = shaken(adapted(family, form=form, placement="feed_forward"))
     plain = ready(family)
     for layer, other in zip(layers_of(plain), layers_of(model), strict=True):
@@ -104,7 +104,7 @@ def test_a_copy_has_adapters_of_its_own(form: str) -> None:
 
 
 @pytest.mark.parametrize("placement", ["both", "attention", "feed_forward"])
-def test_the_placement_says_which_blocks_have_one(placement: str) -> None:
+def test_adapters_are_in_the_blocks_of_their_placement(placement: str) -> None:
     model = adapted("bert", placement=placement)
     places = {"both": 2}.get(placement, 1)
     assert len(sets_of(model)) == places * 2

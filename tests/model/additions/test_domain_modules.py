@@ -1,4 +1,4 @@
-"""Which domain's parts are in use, and which a text is nearest to."""
+"""Tests the choice of a domain's sets, and finding the domain that a text is nearest to."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ TEXTS = [np.arange(5, 12), np.array([20, 21, 20]), np.arange(5, 9), np.array([21
 
 
 def two_domains() -> Any:
-    """A model with adapters for two domains, which differ."""
+    """Returns a model with different adapters for two domains."""
     model = ready("bert")
     attach_adapters(model, 2, 3, "sequential", "both", 1.0)
     attach_domains(model, ["cs", "bio"])
@@ -41,13 +41,13 @@ def two_domains() -> Any:
     return model
 
 
-def test_a_vector_is_the_mean_state_of_a_text_whatever_set_is_in_use() -> None:
+def test_the_vector_of_a_text_does_not_depend_on_the_set_in_use() -> None:
     model, plain = two_domains(), ready("bert")
     found = domain_vectors(model, TEXTS)
     for text, vector in zip(TEXTS, found, strict=True):
         states = plain.base_model(torch.from_numpy(text)[None]).last_hidden_state[0]
         np.testing.assert_allclose(vector, states.mean(0).detach(), rtol=1e-4, atol=1e-5)
-    assert [sets.chosen for sets in sets_of(model)] == [1, 1, 1, 1]  # as it was before
+    assert [sets.chosen for sets in sets_of(model)] == [1, 1, 1, 1]  # the set in use is unchanged
 
 
 def test_a_text_goes_to_the_nearest_prototype() -> None:
@@ -77,7 +77,7 @@ def test_a_domain_is_chosen_by_its_name() -> None:
         choose_domain(ready("bert"), "cs")
 
 
-def test_a_folder_gives_the_parts_that_are_asked_for(bert: Path, tmp_path: Path) -> None:
+def test_a_loaded_model_uses_the_sets_of_the_requested_domain(bert: Path, tmp_path: Path) -> None:
     model = load_model(bert)
     attach_adapters(model, 2, 3, "sequential", "both", 1.0)
     attach_domains(model, ["cs", "bio"])

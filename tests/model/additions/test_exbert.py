@@ -1,4 +1,4 @@
-"""exBERT's module: what it computes, beside which layers, and that it is kept inside documents."""
+"""Tests the outputs of exBERT's module, and that it keeps packed documents isolated from each other."""
 
 import pickle
 from pathlib import Path
@@ -26,14 +26,14 @@ ENCODERS = "bert", "roberta", "distilbert", "electra", "modernbert"
 
 
 class Open(nn.Module):
-    """A gate that is wholly open."""
+    """A gate that is completely open, so that only the original layer counts."""
 
     def forward(self, states: Tensor) -> Tensor:
         return torch.full_like(states[..., :1], torch.inf)
 
 
 def gated(family: str) -> Any:
-    """With a module of one head and 12 inner neurons, whose gates are neither open nor closed."""
+    """Returns a model with a module of one head and 12 inner neurons, whose gates are partly open."""
     model = plain(family)
     attach_exbert(model, 1, 12, VOCABULARY)
     draw_exbert(model, 3)
@@ -48,7 +48,7 @@ def logits(model: Any, ids: Tensor | None = None) -> Tensor:
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_with_open_gates_it_is_the_base_bit_for_bit(family: str) -> None:
+def test_with_open_gates_outputs_are_the_base_models_bit_for_bit(family: str) -> None:
     model, base = gated(family), ready(family)
     assert not torch.allclose(logits(model), logits(base), atol=1e-2)
     for layer in layers_of(model):
@@ -57,7 +57,7 @@ def test_with_open_gates_it_is_the_base_bit_for_bit(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_documents_of_a_pack_stay_apart(family: str) -> None:
+def test_packed_documents_are_isolated(family: str) -> None:
     model, texts = gated(family), documents(4, 7, 5)
     with torch.no_grad():
         together = last_hidden_state(model, Packed.joined(*map(Packed.single, texts)))
@@ -66,8 +66,8 @@ def test_documents_of_a_pack_stay_apart(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_a_layer_counts_once(family: str) -> None:
-    """Where the states of all layers are asked for."""
+def test_a_layer_with_its_module_counts_once(family: str) -> None:
+    """The states of all layers have one entry per layer of the model."""
     model, (text,) = gated(family), documents(6)
     states = hidden_states(model, Packed.single(text))
     assert len(states) == 1 + model.config.num_hidden_layers
@@ -75,7 +75,7 @@ def test_a_layer_counts_once(family: str) -> None:
 
 
 def test_a_layer_computes_the_equation() -> None:
-    """Written anew for BERT, from the weights alone."""
+    """The expected states are computed from the weights, by an own implementation of BERT's layer."""
     model = gated("bert")
     states = torch.randn(1, 7, 16, generator=torch.Generator().manual_seed(5))
     first = layers_of(model)[0].module
@@ -90,7 +90,7 @@ def test_a_layer_computes_the_equation() -> None:
 
 
 def bert_layer(weights: dict[str, Tensor], prefix: str, heads: int, states: Tensor) -> Tensor:
-    """A layer of BERT (arXiv 1810.04805) on one text."""
+    """Computes a layer of BERT (arXiv 1810.04805) for one text."""
 
     def linear(name: str, given: Tensor) -> Tensor:
         return given @ weights[f"{prefix}{name}.weight"].T + weights[f"{prefix}{name}.bias"]
@@ -111,7 +111,7 @@ def bert_layer(weights: dict[str, Tensor], prefix: str, heads: int, states: Tens
     return norm("output.LayerNorm", middle + linear("output.dense", inner))
 
 
-def test_weights_are_those_of_the_seed_and_begin_as_the_architectures_do() -> None:
+def test_weights_depend_on_the_seed_and_have_the_architectures_scale() -> None:
     first, again = gated("bert"), gated("bert")
     assert all(torch.equal(*pair) for pair in zip(trained_parts(first), trained_parts(again), strict=True))
     draw_exbert(again, 4)
@@ -123,7 +123,7 @@ def test_weights_are_those_of_the_seed_and_begin_as_the_architectures_do() -> No
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_weights_are_drawn_as_transformers_draws_them(family: str) -> None:
+def test_weights_are_initialized_as_by_transformers(family: str) -> None:
     model, other = plain(family), plain(family)
     for each in (model, other):
         attach_exbert(each, 1, 12, VOCABULARY)
@@ -137,7 +137,7 @@ def test_weights_are_drawn_as_transformers_draws_them(family: str) -> None:
     assert all(torch.equal(*pair) for pair in zip(trained_parts(model), trained_parts(other), strict=True))
 
 
-def test_it_goes_with_its_folder(tiny_bert: Path, tmp_path: Path) -> None:
+def test_the_module_is_saved_and_loaded_with_its_model(tiny_bert: Path, tmp_path: Path) -> None:
     model = load_model(tiny_bert)
     options = {"heads": 1, "inner": 5, "first_new": 20}
     attach_exbert(model, **options)
@@ -157,7 +157,7 @@ def test_it_goes_with_its_folder(tiny_bert: Path, tmp_path: Path) -> None:
     assert isinstance(loaded, BertForMaskedLM)
 
 
-def test_gradients_are_those_without_checkpointing() -> None:
+def test_checkpointing_does_not_change_gradients() -> None:
     def gradients(model: Any) -> list[Tensor]:
         model.train()
         model(input_ids=documents(9)[0][None]).logits.square().mean().backward()

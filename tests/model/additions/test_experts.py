@@ -1,4 +1,4 @@
-"""Experts: one equals the base, each domain computes with its own blocks, and copies are their own."""
+"""Tests that a new expert changes nothing, that each domain has its own blocks, and that copies are independent."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ def parted(family: str, sets: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_expert_equals_the_base(family: str) -> None:
+def test_a_new_expert_changes_nothing(family: str) -> None:
     model, plain = parted(family), losses(ready(family))
     assert torch.equal(losses(model), plain)
     assert not torch.allclose(losses(shaken(model)), plain, atol=1e-2)
@@ -31,8 +31,8 @@ def test_one_expert_equals_the_base(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
-def test_an_expert_takes_the_place_of_its_block(family: str) -> None:
-    """Against the plain model with the expert's weights put into its own layers."""
+def test_an_expert_replaces_its_block(family: str) -> None:
+    """The expected losses are those of a plain model with the expert's weights in its layers."""
     model, plain = shaken(parted(family)), ready(family)
     for layer, other in zip(layers_of(model), layers_of(plain), strict=True):
         for name in (*layer.pattern.inner, layer.pattern.outer):
@@ -40,7 +40,7 @@ def test_an_expert_takes_the_place_of_its_block(family: str) -> None:
     torch.testing.assert_close(losses(model), losses(plain), rtol=0, atol=0)
 
 
-def test_an_expert_begins_as_another_or_as_the_base() -> None:
+def test_an_expert_starts_as_a_copy_of_another_or_of_the_base() -> None:
     model = shaken(parted("bert"))
     first, plain = losses(model), losses(ready("bert"))
     for number, source in ((1, None), (2, 0)):
@@ -62,7 +62,7 @@ def test_a_copy_has_experts_of_its_own() -> None:
         assert not torch.allclose(losses(copied), before)
 
 
-def test_only_models_with_experts_have_them() -> None:
+def test_experts_are_detected_and_not_attached_twice() -> None:
     assert has_experts(parted("bert"))
     assert not has_experts(ready("bert"))
     assert len(sets_of(parted("llama"))) == 2 * 3

@@ -1,4 +1,4 @@
-"""Prefixes, against attention that is written out with them."""
+"""Tests prefixes against an explicit implementation of attention with them."""
 
 import copy
 import pickle
@@ -33,7 +33,7 @@ def prefixed(family: str, sets: int = 1) -> Any:
 
 
 def written(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
-    """One document, softmax over the prefix and what its words may see; the prefix stands where `FOUND` says."""
+    """Computes attention for one document: softmax over the prefix, which is in `FOUND`, and the visible tokens."""
     prefix, length = FOUND[id(module)], query.shape[2]
     before = [each.detach().transpose(0, 1)[None] for each in (prefix.keys, prefix.values)]
     keys, values = (torch.cat((first, rest), 2) for first, rest in zip(before, (key, value), strict=True))
@@ -48,13 +48,13 @@ def written(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: 
 
 
 FOUND: dict[int, Any] = {}
-"""The prefix of each attention module of the plain model, by its id."""
+"""The prefix of each attention module of the plain model, by id of the module."""
 AttentionInterface.register("written", written)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3"])
 def test_every_token_attends_to_the_prefix(family: str) -> None:
-    """Packed and in rows, against documents one by one through attention that is written out."""
+    """Packed documents and rows have the results of separate documents with explicit attention."""
     model, other = shaken(prefixed(family)), plain(family)
     other.set_attn_implementation("written")
     modules = dict(other.named_modules())
@@ -76,7 +76,7 @@ def test_every_token_attends_to_the_prefix(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "modernbert", "llama"])
-def test_rows_with_filling_are_those_without(family: str) -> None:
+def test_padding_does_not_change_the_logits_of_rows(family: str) -> None:
     model, short = shaken(prefixed(family)), TEXTS[1]
     rows = torch.stack([TEXTS[0], torch.cat((short, torch.ones(3, dtype=torch.int64)))])
     mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
@@ -86,7 +86,7 @@ def test_rows_with_filling_are_those_without(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_text_is_generated_with_and_without_what_was_remembered(family: str) -> None:
+def test_generated_text_is_the_same_with_and_without_a_cache(family: str) -> None:
     model = shaken(prefixed(family))
     with_cache, without = (
         model.generate(TEXTS[0][None], max_new_tokens=4, do_sample=False, use_cache=use) for use in (True, False)
@@ -99,8 +99,8 @@ def test_text_is_generated_with_and_without_what_was_remembered(family: str) -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_new_prefix_is_what_words_have(family: str) -> None:
-    """Before the text, or from the middle of the table of positions."""
+def test_a_new_prefix_has_the_keys_and_values_of_its_words(family: str) -> None:
+    """The words are before the text, or in the middle of the position table."""
     model: Any = prefixed(family)
     words = torch.tensor([7, 30, 9])
     begin_prefixes(model, 0, words)
@@ -126,8 +126,8 @@ def test_a_new_prefix_is_what_words_have(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_text_behind_a_new_prefix_is_text_behind_these_words(family: str) -> None:
-    """Where keys are turned by positions and nothing sees what comes after it. The words fill a piece."""
+def test_a_new_prefix_has_the_effect_of_its_words_before_the_text(family: str) -> None:
+    """This holds for causal models with rotary positions, if there are as many words as a piece has."""
     model: Any = ready(family)
     attach_prefixes(model, 1, 64)
     (words,) = documents(64)
@@ -136,7 +136,7 @@ def test_text_behind_a_new_prefix_is_text_behind_these_words(family: str) -> Non
     torch.testing.assert_close(model(TEXTS[0][None]).logits[0], whole, rtol=1e-3, atol=1e-4)
 
 
-def test_each_domain_has_its_own_and_copies_too() -> None:
+def test_each_domain_and_each_copy_has_its_own_prefix() -> None:
     model = shaken(prefixed("bert"))
     first = losses(model)
     assert len(own_parameters(model, 1)) == 2 * 2
@@ -151,7 +151,7 @@ def test_each_domain_has_its_own_and_copies_too() -> None:
         assert not torch.allclose(losses(copied), first)
 
 
-def test_gradients_are_those_of_documents_alone() -> None:
+def test_gradients_are_the_sum_of_those_of_separate_documents() -> None:
     model = shaken(prefixed("llama"))
     prefix = own_parameters(model, 0)
 
@@ -167,7 +167,7 @@ def test_gradients_are_those_of_documents_alone() -> None:
         torch.testing.assert_close(found, sum(each), rtol=1e-4, atol=1e-4)
 
 
-def test_a_folder_loads_with_them(bert: Path, tmp_path: Path) -> None:
+def test_prefixes_are_saved_and_loaded_with_their_model(bert: Path, tmp_path: Path) -> None:
     model: Any = load_model(bert)
     attach_prefixes(model, 1, LENGTH)
     shaken(model)

@@ -1,4 +1,4 @@
-"""Prompts, against the plain model that is handed vectors and embeddings of words."""
+"""Tests soft prompts against a plain model whose inputs are the vectors and the embeddings of words."""
 
 import copy
 import pickle
@@ -32,7 +32,7 @@ def prompted(family: str, sets: int = 1) -> Any:
 
 
 def written(family: str, vectors: torch.Tensor, texts: list[torch.Tensor]) -> list[Any]:
-    """What the plain model makes of each text by itself, behind the vectors."""
+    """Returns the outputs of the plain model for each text separately, with the vectors before it."""
     model: Any = plain(family)
     table = model.get_input_embeddings()
     rows = [torch.cat((vectors, table(text)))[None] for text in texts]
@@ -48,7 +48,7 @@ def vectors_of(model: Any, number: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_document_begins_with_the_prompt(family: str) -> None:
-    """Packed and alone, scores and states of every layer; documents of other lengths do not matter."""
+    """Losses and states of all layers are right for packed documents of different lengths and for separate ones."""
     model = shaken(prompted(family))
     expected = written(family, vectors_of(model), TEXTS)
     by_token = [
@@ -67,7 +67,7 @@ def test_each_document_begins_with_the_prompt(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "modernbert"])
-def test_rows_with_filling_are_those_without(family: str) -> None:
+def test_padding_does_not_change_the_outputs_of_rows(family: str) -> None:
     model, short = shaken(prompted(family)), TEXTS[1]
     rows = torch.stack([TEXTS[0], torch.cat((short, torch.ones(3, dtype=torch.int64)))])
     mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
@@ -76,7 +76,7 @@ def test_rows_with_filling_are_those_without(family: str) -> None:
         torch.testing.assert_close(row[: len(text)], model(text[None]).logits[0], rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_reach_the_prompt_alone() -> None:
+def test_only_the_prompt_gets_gradients() -> None:
     model = shaken(prompted("bert"))
     (prompt,) = own_parameters(model, 0)
     model.requires_grad_(False)
@@ -92,8 +92,8 @@ def test_gradients_reach_the_prompt_alone() -> None:
     torch.testing.assert_close(found, alone.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_new_prompt_is_words_and_each_domain_has_its_own() -> None:
-    model = prompted("electra")  # whose embeddings are narrower than its states
+def test_a_new_prompt_has_embeddings_of_words_and_each_domain_its_own() -> None:
+    model = prompted("electra")  # its embeddings are narrower than its hidden states
     words = torch.tensor([7, 9, 7])
     begin_prompt(model, 0, words)
     assert torch.equal(vectors_of(model), model.get_input_embeddings().weight[words])
@@ -110,7 +110,7 @@ def test_a_new_prompt_is_words_and_each_domain_has_its_own() -> None:
         assert not torch.allclose(losses(copied), first)
 
 
-def test_what_was_remembered_of_earlier_tokens_is_refused() -> None:
+def test_a_cache_of_earlier_tokens_is_refused() -> None:
     model = shaken(prompted("gpt2"))
     with pytest.raises(ModelError, match="cannot go on from states of an earlier call"):
         model.generate(TEXTS[0][None], max_new_tokens=2, do_sample=False)
@@ -120,7 +120,7 @@ def test_what_was_remembered_of_earlier_tokens_is_refused() -> None:
         assert found[length] == behind.logits[0, -1].argmax()
 
 
-def test_a_folder_takes_fewer_tokens(bert: Path, tmp_path: Path) -> None:
+def test_a_model_with_prompts_accepts_fewer_tokens(bert: Path, tmp_path: Path) -> None:
     model: Any = load_model(bert)
     attach_prompts(model, 1, LENGTH)
     shaken(model)

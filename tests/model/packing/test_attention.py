@@ -1,4 +1,4 @@
-"""Packed documents give what each gives alone: in the attention function itself, and in seven architectures."""
+"""Tests that packed documents have the results of separate documents, in the function and in seven architectures."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ class Layer(torch.nn.Module):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_logits_are_the_unpacked_ones(family: str):
+def test_logits_of_packed_documents_are_those_of_separate_ones(family: str):
     texts = documents(*LENGTHS)
     model = plain(family)
     alone = torch.cat([model(input_ids=text[None]).logits[0] for text in texts])
@@ -29,7 +29,7 @@ def test_packed_logits_are_the_unpacked_ones(family: str):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_document_is_blind_to_its_neighbours(family: str):
+def test_a_document_does_not_see_its_neighbours(family: str):
     texts = documents(*LENGTHS)
     model = ready(family)
     everywhere = torch.arange(sum(LENGTHS))
@@ -46,7 +46,7 @@ def test_a_document_is_blind_to_its_neighbours(family: str):
 def reference(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, window: int | None
 ) -> torch.Tensor:
-    """One document, [heads, length, D], with all scores written out."""
+    """Computes attention for one document, [heads, length, D], with explicit scores."""
     groups = len(query) // len(key)
     key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
     places = torch.arange(query.shape[1])
@@ -64,7 +64,7 @@ def reference(
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("key_heads", [4, 2])
-def test_outputs_and_gradients_are_those_of_each_document_alone(
+def test_outputs_and_gradients_are_those_of_separate_documents(
     monkeypatch: pytest.MonkeyPatch, causal: bool, window: int | None, key_heads: int, long: int
 ):
     monkeypatch.setattr(attention, "LONG", long)
@@ -85,8 +85,8 @@ def test_outputs_and_gradients_are_those_of_each_document_alone(
 
 
 def test_dropout_leaves_the_mean_and_drops_the_share():
-    """With values of one, each output is the sum of the kept weights: mean 1, and 0 where all were dropped."""
-    where = packed(documents(*[1] * 4000), 4000).documents  # a token alone: its weight is 1, so kept or not
+    """If all values are 1, each output is the sum of the remaining weights: their mean is 1, and some are 0."""
+    where = packed(documents(*[1] * 4000), 4000).documents  # of one token: weight 1 before dropout
     ones = torch.ones(1, 1, 4000, 4)
     torch.manual_seed(0)
     found, _ = attention.attention(Layer(False), ones, ones, ones, None, dropout=0.25, documents=where)
@@ -95,7 +95,7 @@ def test_dropout_leaves_the_mean_and_drops_the_share():
     assert (kept == 0).float().mean().item() == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / 4000) ** 0.5)
 
 
-def test_calls_without_documents_are_transformers_own():
+def test_calls_without_documents_use_transformers_attention():
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 2, 6, 4, generator=generator) for _ in range(3))
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]], dtype=torch.bool)[:, None, None]
@@ -104,7 +104,7 @@ def test_calls_without_documents_are_transformers_own():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ordinary_padded_batches_give_what_they_gave(family: str):
+def test_results_of_ordinary_padded_batches_do_not_change(family: str):
     texts = documents(9, 4)
     ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=1)
     mask = ids != 1

@@ -1,4 +1,4 @@
-"""Quick dropout is dropout."""
+"""Tests that quick dropout has the statistics and gradients of dropout."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ COUNT = 100_003
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.003])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_share_and_scale(p: float, dtype: torch.dtype):
+def test_dropped_values_have_the_right_share_and_others_the_right_scale(p: float, dtype: torch.dtype):
     torch.manual_seed(0)
     found = dropout(torch.ones(COUNT, dtype=dtype), p)
     kept = found != 0
@@ -20,8 +20,8 @@ def test_share_and_scale(p: float, dtype: torch.dtype):
     assert 1 - kept.double().mean().item() == pytest.approx(p, abs=5 * (p / COUNT) ** 0.5)
 
 
-def test_decisions_do_not_depend_on_each_other():
-    """Four of them come from one random number: lags 1 to 8 are uncorrelated."""
+def test_decisions_are_uncorrelated():
+    """Four decisions come from one random number, so lags 1 to 8 are tested."""
     torch.manual_seed(1)
     kept = (dropout(torch.ones(COUNT), 0.5) != 0).double() - 0.5
     for lag in range(1, 9):
@@ -29,7 +29,7 @@ def test_decisions_do_not_depend_on_each_other():
         assert abs(correlation) < 5 / COUNT**0.5
 
 
-def test_gradients_pass_where_values_do():
+def test_gradients_pass_where_values_are_not_dropped():
     torch.manual_seed(2)
     values = torch.randn(7, 5, requires_grad=True)
     found = dropout(values, 0.4)
@@ -37,7 +37,7 @@ def test_gradients_pass_where_values_do():
     torch.testing.assert_close(values.grad, torch.where(found != 0, 1 / 0.6, 0.0))
 
 
-def test_the_generator_alone_decides():
+def test_dropout_only_depends_on_the_generator():
     values = torch.ones(50)
     torch.manual_seed(3)
     first, second = dropout(values, 0.5), dropout(values, 0.5)
@@ -46,7 +46,7 @@ def test_the_generator_alone_decides():
     assert not torch.equal(first, second)
 
 
-def test_extremes_and_evaluation():
+def test_dropout_of_0_and_1_and_in_evaluation_mode():
     values = torch.randn(100)
     assert dropout(values, 0.0) is values
     assert not dropout(values, 1.0).any()

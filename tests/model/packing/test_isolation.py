@@ -1,4 +1,4 @@
-"""Models that cannot keep packed documents apart are refused by name."""
+"""Tests that models which cannot keep packed documents isolated are refused by name."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str):
+def test_unsupported_architectures_are_refused(name: str):
     config, settings = REFUSED[name]
     torch.manual_seed(0)
     model = getattr(transformers, name)(getattr(transformers, config)(**SIZES, **settings)).eval()
@@ -40,13 +40,13 @@ def test_logits_changed_after_the_head_are_refused():
         keep_documents_apart(model)
 
 
-def test_positions_that_are_not_the_models_own_are_noticed(monkeypatch: pytest.MonkeyPatch):
+def test_wrong_positions_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("adapt.model.sparse_prediction.first_position", lambda config: 0)  # RoBERTa's start at 2 here
     with pytest.raises(ModelError, match="RobertaForMaskedLM cannot"):
         keep_documents_apart(plain("roberta"))
 
 
-def test_weights_that_are_not_finite():
+def test_weights_that_are_not_finite_are_refused():
     model = plain("bert")
     with torch.no_grad():
         model.bert.encoder.layer[0].output.dense.weight[3, 3] = torch.nan

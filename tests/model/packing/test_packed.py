@@ -1,4 +1,4 @@
-"""A packed sequence knows where its documents are."""
+"""Tests the layout of packed sequences and their buckets."""
 
 import torch
 from hypothesis import given, settings
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from adapt.model.packing.packed import Documents, Packed
 
 
-def test_rows_are_joined_without_their_filling_and_positions_start_anew():
+def test_rows_are_joined_without_padding_and_positions_restart():
     tokens = torch.tensor([[11, 12, 13, 14], [15, 16, 0, 0]])
     real = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]], dtype=torch.bool)
     starts = torch.tensor([[1, 0, 0, 1], [1, 0, 0, 0]], dtype=torch.bool)
@@ -18,20 +18,20 @@ def test_rows_are_joined_without_their_filling_and_positions_start_anew():
     assert packed.documents.longest == 4
 
 
-def test_a_single_document():
+def test_a_single_document_can_be_packed():
     packed = Packed.single(torch.tensor([7, 8, 9]))
     assert packed.position_ids.tolist() == [[0, 1, 2]]
     assert packed.documents.cumulative.tolist() == [0, 3]
 
 
 def of_lengths(*lengths: int) -> Packed:
-    """Documents of such lengths in one row, the tokens counted from 10."""
+    """Packs documents of these lengths in one row, with token ids that count from 10."""
     starts = torch.zeros(1, sum(lengths), dtype=torch.bool)
     starts[0, torch.tensor([0, *lengths[:-1]]).cumsum(0)] = True
     return Packed.of(10 + torch.arange(sum(lengths))[None], torch.ones_like(starts), starts)
 
 
-def test_documents_joined_and_taken_out_again():
+def test_joined_documents_can_be_selected_again():
     one, other = of_lengths(2, 1), of_lengths(3)
     both = Packed.joined(one, other, one)
     assert both.input_ids.tolist() == [[10, 11, 12, 10, 11, 12, 10, 11, 12]]
@@ -52,11 +52,11 @@ def test_documents_joined_and_taken_out_again():
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
-def test_buckets_hold_each_token_once_and_each_document_in_one_line(lengths: list[int]):
+def test_buckets_have_each_token_once_and_each_document_in_one_row(lengths: list[int]):
     ends = torch.tensor([0, *lengths]).cumsum(0)
     documents = Documents(ends.int(), max(lengths))
     there, back = documents.there, documents.back
-    assert there[back].tolist() == list(range(sum(lengths)))  # out and back
+    assert there[back].tolist() == list(range(sum(lengths)))  # to the buckets and back
     found, begin = [], 0
     for bucket in documents.buckets:
         end = begin + bucket.documents * bucket.length

@@ -1,4 +1,4 @@
-"""What a GPU's kernel is asked for comes to what CPUs compute. The kernel is written out behind its own signature."""
+"""Tests on CPUs that the call of the GPU's attention kernel gives the CPU's results, with a stand-in for the kernel."""
 
 import inspect
 from typing import Any
@@ -28,7 +28,7 @@ def kernel(
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention of documents of [N, heads, D], with all scores written out.
+    """Computes attention within documents, for [N, heads, D], with explicit scores.
 
     `window_size` is how many tokens to the left and to the right are seen, -1 for all.
     """
@@ -52,7 +52,7 @@ def kernel(
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention takes the way of a GPU, where the kernel stands in for torch's."""
+    """Makes attention take the code path of GPUs, with the stand-in for torch's kernel."""
 
     def chosen(query: Tensor, key: Tensor, value: Tensor, documents: Any, scaling: Any, _: float, *rest: Any) -> Tensor:
         return attention._variable_length(query, key, value, documents, scaling, *rest)
@@ -61,7 +61,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_by_bucket", chosen)
 
 
-def test_the_kernel_has_the_signature_that_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stand_in_has_the_signature_of_torchs_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     ours, theirs = (inspect.signature(each).parameters for each in (kernel, varlen.varlen_attn))
     positional = [name for name, each in theirs.items() if each.kind != inspect.Parameter.KEYWORD_ONLY]
@@ -94,7 +94,7 @@ def test_outputs_and_gradients_are_those_of_buckets(
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3"])
-def test_every_family_asks_it_for_the_same(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+def test_every_family_has_the_same_logits_on_both_paths(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
     model, together = ready(family), packed(documents(*LENGTHS), sum(LENGTHS))
     places = torch.arange(together.tokens)
     by_kernel = predict_at(model, together, places)

@@ -1,4 +1,4 @@
-"""Random texts of what tokenizers treat apart, drawn from all of Unicode, and not from the probes of the package."""
+"""Random texts that are hard to cut, from all of Unicode. They are independent of the package's adversarial texts."""
 
 import random
 import sys
@@ -25,15 +25,15 @@ WRITTEN = [
 @cache
 def by_category() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # beyond, nearly all are of three categories
+    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # beyond, nearly all have three categories
         category = unicodedata.category(chr(number))
-        if category != "Cs":  # the library takes no half of a surrogate pair
+        if category != "Cs":  # the library refuses half a surrogate pair
             found.setdefault(category, []).append(chr(number))
     return found
 
 
 def adversaries(count: int, seed: int) -> list[str]:
-    """Texts of words, blanks and any characters."""
+    """Returns random texts of words, blanks and any characters."""
     draw, kinds = random.Random(seed), list(by_category().values())
 
     def part() -> str:

@@ -1,4 +1,4 @@
-"""Where texts are cut."""
+"""Tests where rules cut texts."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""Tokens by pieces with a small table, and many batches."""
+"""Tests tokenizing by pieces with a small table and many batches."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.samples import sentences
 from tests.tokenizers import roberta
 
 
-def test_a_table_that_forgets_gives_the_same_tokens() -> None:
+def test_a_small_table_gives_the_same_tokens() -> None:
     tokenizer, draw = roberta(), random.Random(0)
     texts = [*sentences(60, seed=3), *adversaries(100, seed=3)]
     by_pieces = PieceTokenizer(tokenizer, ["blank"], most=40)
@@ -22,11 +22,11 @@ def test_a_table_that_forgets_gives_the_same_tokens() -> None:
         batch = draw.choices(texts, k=8)
         assert by_pieces(batch).same(by_library(tokenizer, batch, None))
         most = max(most, len(by_pieces.table))
-    assert 40 < most < 40 + 8 * 60  # what one batch brings comes on top
+    assert 40 < most < 40 + 8 * 60  # plus the pieces of one batch
 
 
 @pytest.mark.parametrize("size", [1, 7, 10**6])
-def test_batches_hold_all_texts_in_order(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_batches_have_all_texts_in_order(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(piece_tokenizer, "BATCH_CHARACTERS", size)
     for texts in ([], [""], ["abc", "", "defg", "h"], ["", ""]):
         batches = list(text_batches(texts))
@@ -44,12 +44,12 @@ def letters(pieces: list[str]) -> Ragged:
 
 
 def tokens(table: PieceTable, *pieces: str) -> list[str]:
-    """Pieces, as the table's tokens say them."""
+    """Returns the pieces that the table's tokens spell."""
     numbers = table.numbers([piece.encode() for piece in pieces])
     return ["".join(map(chr, ids)) for ids in table.tokens(numbers).lists(IDS)]
 
 
-def test_each_piece_is_asked_for_once_while_it_is_kept() -> None:
+def test_each_piece_is_tokenized_once_while_it_is_in_the_table() -> None:
     table = PieceTable(letters, of_ids([[], []]))
     asked.clear()
     assert tokens(table, "a", "bc", "") == ["a", "bc", ""]
@@ -57,7 +57,7 @@ def test_each_piece_is_asked_for_once_while_it_is_kept() -> None:
     assert asked == ["a", "bc", "", "d"]
 
 
-def test_memory_is_bounded_and_what_comes_often_stays() -> None:
+def test_the_table_is_bounded_and_keeps_frequent_pieces() -> None:
     table = PieceTable(letters, of_ids([[1], [2]]), most=100)
     for number in range(200):
         pieces = ["often", *(f"{number}.{place}" for place in range(10))]
@@ -68,7 +68,7 @@ def test_memory_is_bounded_and_what_comes_often_stays() -> None:
     assert asked.count("often") == 1
 
 
-def test_a_long_piece_is_not_kept() -> None:
+def test_a_long_piece_is_dropped() -> None:
     table = PieceTable(letters, of_ids([[1]]), most=1)
     long = "x" * (LONGEST + 1)
     assert tokens(table, long, "a") == [long, "a"]
@@ -77,7 +77,7 @@ def test_a_long_piece_is_not_kept() -> None:
     assert long.encode() not in table._numbers
 
 
-def test_lists_that_are_fixed_keep_their_numbers() -> None:
+def test_fixed_lists_keep_their_numbers() -> None:
     table = PieceTable(letters, of_ids([[7, 8], []]), most=1)
     for piece in "abc":
         assert tokens(table, piece, piece * 2) == [piece, piece * 2]

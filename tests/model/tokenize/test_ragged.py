@@ -1,4 +1,4 @@
-"""Lists in flat arrays against lists of Python."""
+"""Tests lists in flat arrays against lists of Python."""
 
 from itertools import chain
 
@@ -12,7 +12,7 @@ LISTS = st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=4), st.booleans(
 
 
 @given(LISTS)
-def test_chosen_lists_are_those_and_in_order(given: list[tuple[list[int], bool]]) -> None:
+def test_take_and_where_select_lists_in_order(given: list[tuple[list[int], bool]]) -> None:
     lists, chosen = [ids for ids, _ in given], np.array([wanted for _, wanted in given], bool)
     flat = [*chain(*lists)]
     found = Ragged.of([*map(len, lists)], {IDS: flat, WORDS: [number > 4 for number in flat]}).where(chosen)

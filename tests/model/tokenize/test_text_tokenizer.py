@@ -1,4 +1,4 @@
-"""Tokenizing by pieces gives what the library gives, and where it cannot, the library does it and the log says so."""
+"""Tests that tokenizing by pieces equals the library, and that the library is used if it would not, with a log line."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def quick_ids(quick: QuickTokenizer, texts: list[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ids_are_the_librarys(family: str) -> None:
+def test_ids_equal_the_librarys(family: str) -> None:
     tokenizer = literal(family)
     quick = QuickTokenizer(tokenizer, worth=0)
     for texts in (TEXTS, TEXTS[::-1], adversaries(300, seed=2), TEXTS[:1], [""], []):
@@ -43,7 +43,7 @@ def test_ids_are_the_librarys(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", CUT)
-def test_words_and_places_are_the_librarys(family: str) -> None:
+def test_words_and_offsets_equal_the_librarys(family: str) -> None:
     tokenizer = literal(family)
     words = Marker(tokenizer).word_starts
     quick = QuickTokenizer(tokenizer, words, worth=0)
@@ -82,7 +82,7 @@ def spoilt(change: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("change", ["normalizer", "added", "greedy", "no split", "truncation", "padding"])
-def test_a_tokenizer_that_sees_beyond_blanks_is_left_to_the_library(
+def test_a_tokenizer_that_does_not_split_at_blanks_uses_the_library(
     change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokenizer, texts = spoilt(change), [*TEXTS, "the loss of data and the gradient of data"] * 2
@@ -93,7 +93,7 @@ def test_a_tokenizer_that_sees_beyond_blanks_is_left_to_the_library(
     assert capsys.readouterr().err.count("library's own call") == 1
 
 
-def test_what_no_probe_shows_the_texts_show() -> None:
+def test_differences_in_the_users_texts_are_detected() -> None:
     tokenizer = literal("wordpiece")
     strange = normalizers.Replace(Regex("(?<=laye)r (?=toke)"), "")
     tokenizer.normalizer = normalizers.Sequence([strange, tokenizer.normalizer])
@@ -103,14 +103,14 @@ def test_what_no_probe_shows_the_texts_show() -> None:
     assert "other tokens" in quick.refused
 
 
-def test_special_tokens_that_are_found_in_a_text_are_found_by_pieces() -> None:
+def test_special_tokens_in_a_text_are_recognized_by_pieces_too() -> None:
     tokenizer = Tokenizer.from_str(wordpiece().to_str())
     quick = QuickTokenizer(tokenizer, worth=0)
     texts = ["a <mask> here", "x<mask>y <s></s>", "<mask>"] * 20
     assert quick_ids(quick, texts) == ids(tokenizer, texts)
 
 
-def test_little_text_is_left_to_the_library() -> None:
+def test_short_texts_are_tokenized_by_the_library() -> None:
     tokenizer = literal("byte-level")
     quick = QuickTokenizer(tokenizer, worth=100)
     quick(["a few words"])
@@ -120,7 +120,7 @@ def test_little_text_is_left_to_the_library() -> None:
     assert not quick.refused
 
 
-def test_half_a_surrogate_pair_is_the_librarys_to_refuse() -> None:
+def test_half_a_surrogate_pair_raises_the_librarys_error() -> None:
     tokenizer = literal("wordpiece")
     quick = QuickTokenizer(tokenizer, worth=0)
     quick(TEXTS)
@@ -130,9 +130,9 @@ def test_half_a_surrogate_pair_is_the_librarys_to_refuse() -> None:
         quick(["a \ud800 b"])
 
 
-def test_a_tokenizer_without_special_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tokenizer_without_special_tokens_allows_pieces(capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = literal("byte-level")
-    tokenizer.post_processor = None  # as GPT-2 has none that adds tokens
+    tokenizer.post_processor = None  # like GPT-2, which adds no special tokens
     quick = QuickTokenizer(tokenizer, worth=0)
     assert quick_ids(quick, TEXTS) == ids(tokenizer, TEXTS)
     assert not capsys.readouterr().err

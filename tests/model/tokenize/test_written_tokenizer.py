@@ -1,4 +1,4 @@
-"""A tokenizer that was written down is the one that was loaded, for every family."""
+"""Tests that a serialized tokenizer equals the loaded one, for every family."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ TEXTS = [*ODD, *(f"as {name} here, x{name}y" for name in SPECIAL), "", " a  b\n"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ids_and_places_of_all_texts_are_equal(tmp_path: Path, family: str) -> None:
+def test_ids_and_offsets_of_all_texts_are_equal(tmp_path: Path, family: str) -> None:
     loaded = wrapped(Tokenizer.from_str(FAMILIES[family]().to_str()))
     loaded.save_pretrained(tmp_path)
     BertConfig(vocab_size=len(loaded), pad_token_id=loaded.pad_token_id).save_pretrained(tmp_path)
@@ -32,10 +32,10 @@ def test_ids_and_places_of_all_texts_are_equal(tmp_path: Path, family: str) -> N
             assert (one.ids, one.offsets, one.word_ids) == (other.ids, other.offsets, other.word_ids)
 
 
-def test_a_tokenizer_with_python_in_it_is_not_written_down() -> None:
+def test_a_tokenizer_with_python_code_is_not_serialized() -> None:
     class Own:
         def pre_tokenize(self, text: object) -> None:
-            """Leaves it whole."""
+            """Does not split the text."""
 
     backend = Tokenizer.from_str(FAMILIES["wordpiece"]().to_str())
     backend.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(Own())
