@@ -95,7 +95,7 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
     try:
         tagger = _loaded(kind)
     except Exception as error:  # it is the user's code
-        raise DataError(f"objective.tagger {name} cannot be made: {error!r}", "correct its __init__") from error
+        raise DataError(f"objective.tagger {name} cannot be created: {error!r}", "correct its __init__") from error
     spans = []
     for text in texts:
         try:

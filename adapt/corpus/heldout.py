@@ -123,7 +123,7 @@ class Measured:
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
         """Returns, for each document, the reason to drop it if it is measured; otherwise None."""
-        return [MEASURED if among else None for among in self._among(keys_of(texts))]
+        return [MEASURED if is_measured else None for is_measured in self._are_measured(keys_of(texts))]
 
     def count_in(self, trained: Sequence[Path]) -> int:
         """Counts the measured documents that are also in the training text of some prepared corpora.
@@ -131,10 +131,13 @@ class Measured:
         Reads the keys shard by shard.
         """
         by_shard = [np.zeros(0, np.uint64)]
-        by_shard += [np.unique(keys[self._among(keys)]) for folder in trained for keys in _keys(folder, SHARD_GLOB)]
+        by_shard += [
+            np.unique(keys[self._are_measured(keys)]) for folder in trained for keys in _keys(folder, SHARD_GLOB)
+        ]
         return len(np.unique(np.concatenate(by_shard)))
 
-    def _among(self, keys: np.ndarray) -> np.ndarray:
+    def _are_measured(self, keys: np.ndarray) -> np.ndarray:
+        """Returns which keys are those of measured documents: bool [keys]."""
         if not len(self.keys):
             return np.zeros(len(keys), bool)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)

@@ -108,7 +108,7 @@ class Legibility:
             spells.append(f"{self.bytes_per_piece:.1f} bytes per piece (limit {FEWEST_BYTES:g})")
         if spells:
             found.append(
-                f"the tokenizer spells the words of this text, with {' and '.join(spells)}: add words to its vocabulary"
+                f"the tokenizer splits words too finely, into {' and '.join(spells)}: add words to its vocabulary"
                 " (jobs/vocabulary.py extend), or begin with a model of this language (model.path)"
             )
         return found
@@ -116,8 +116,8 @@ class Legibility:
 
 def read_legibility(metrics: Mapping[str, Any]) -> Legibility | None:
     """Reads the figures from the metrics of a prepared corpus; None if an older version prepared it."""
-    found = metrics.get("legibility")
-    return Legibility(**found) if found else None
+    figures = metrics.get("legibility")
+    return Legibility(**figures) if figures else None
 
 
 def count_sample(texts: Sequence[str], tokenizer: "TextTokenizer") -> Counter[str]:

@@ -381,7 +381,7 @@ def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
         ValueError: `size` is 0 and `places` is not empty.
     """
     if places.size and size < 1:
-        raise ValueError(f"a place among {size} rows")
+        raise ValueError(f"cannot permute positions among {size} rows")
     half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
     base = mix(np.array([seed % 2**64], np.uint64) + mix(np.array([epoch + 1], np.uint64)))
     keys = mix(base + np.arange(1, _ROUNDS + 1, dtype=np.uint64) * GOLDEN)

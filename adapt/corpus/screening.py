@@ -116,7 +116,7 @@ def check_some_left(tally: Tally, files: Sequence[str]) -> None:
     raise DataError(
         f"no document of {named} is left: of {tally.seen} records all were left out ({tally.left_out})"
         if tally.seen
-        else f"{named}: there is no record at all",
+        else f"{named}: there are no records",
         "check the paths, the text field and corpus.cleaning; a pool must hold other text than dev and test",
     )
 

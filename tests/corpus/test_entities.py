@@ -135,7 +135,7 @@ def test_taggers() -> None:
         tagged(["the loss"], f"{__name__}:Failing")
     with pytest.raises(DataError, match=r"Beyond did not return pairs \[start, end\) for 'the loss'"):
         tagged(["the loss"], f"{__name__}:Beyond")
-    with pytest.raises(DataError, match="NeedsMore cannot be made: TypeError"):
+    with pytest.raises(DataError, match="NeedsMore cannot be created: TypeError"):
         tagged(["the loss"], f"{__name__}:NeedsMore")
 
 

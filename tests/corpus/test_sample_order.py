@@ -273,7 +273,7 @@ def test_single_positions_can_be_permuted(size: int, seed: int, epoch: int, data
 
 def test_a_position_among_no_rows_is_refused() -> None:
     """The search for a row inside the range would never end."""
-    with pytest.raises(ValueError, match="a place among 0 rows"):
+    with pytest.raises(ValueError, match="cannot permute positions among 0 rows"):
         permute(np.zeros(1, np.int64), 0, 0, 0)
     assert permute(np.zeros(0, np.int64), 0, 0, 0).tolist() == []
 

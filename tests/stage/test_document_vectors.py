@@ -224,7 +224,7 @@ def dev() -> str:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([], r"pool\.jsonl: there is no record at all"),
+        ([], r"pool\.jsonl: there are no records"),
         (["broken"] * 3, r"pool\.jsonl has no readable record; of 3, the first is unreadable: malformed JSON"),
         ([*["broken"] * 3, *documents(SENTENCES[0])], UNREADABLE),
         (documents("!", "?"), r"of 2 records all were left out \(2 too short\)"),

@@ -259,7 +259,7 @@ def test_a_pool_with_too_many_broken_records_is_refused(config: Config, tmp_path
 
 def test_an_empty_pool_is_refused(config: Config, tmp_path: Path) -> None:
     write(tmp_path / "pool.jsonl", [])
-    with pytest.raises(DataError, match=r"pool\.jsonl: there is no record at all"):
+    with pytest.raises(DataError, match=r"pool\.jsonl: there are no records"):
         select(config)
 
 

@@ -369,7 +369,7 @@ class _Survey:
         """Examines a row with quotes."""
         reason = row.fault or ("a cell without quotes around it has one inside" if row.is_bare else "")
         if not reason and row.cells != self._columns:
-            reason = f"{row.cells} columns in place of {self._columns}"
+            reason = f"{row.cells} columns instead of {self._columns}"
         if reason:
             line = row.line + row.height - 1 if row.fault and row.fault != UNCLOSED else row.line
             self.inconsistent = self.inconsistent or f"line {line}: {reason}"
