@@ -1,23 +1,23 @@
-"""Training, from Ray Train to the step of a rank.
+"""Training, from the call of Ray Train to the optimizer step of each rank.
 
-- `training_run`: what the driver tells the workers, and the files through which they answer.
-- `ray_train`: hands a function, or a training job, to Ray Train, and says which errors end it at once.
-- `local_group`: the process group of ranks on one machine.
-- `worker`: one rank, from its first line to the model that it hands over.
-- `loop`: the steps of a rank.
+- `training_run`: the settings that the driver sends to the workers, and the files through which workers answer.
+- `ray_train`: hands a function, or a training job, to Ray Train, and decides which errors end it at once.
+- `local_group`: the process group of ranks that all run on one machine.
+- `worker`: one rank, from its start to the exported model.
+- `loop`: the training loop of a rank.
 - `engine`: one optimizer step at any ZeRO stage.
-- `deepspeed_parts`: the undocumented names of DeepSpeed, each looked up before it is used.
-- `optimizer`: AdamW, and what decays.
-- `schedule`: how long a run is, and the learning rate at each step.
-- `precision`: which arithmetic a machine can do, and all ranks together.
-- `model_options`: what is done to a model before it trains.
-- `worker_process`: the threads of a process, and how it ends.
-- `capacity/`: what devices can hold and do, so how many sequences at once, and how long a run takes.
-- `checkpoints/`: what a run can be resumed from, also on other resources or for longer.
-- `meter`: loss, speed, and how long the devices waited.
-- `metric_trackers`: metrics to files and trackers.
-- `progress_display`: shows them at the driver.
+- `deepspeed_parts`: checked access to the undocumented parts of DeepSpeed.
+- `optimizer`: AdamW, and which parameters get weight decay.
+- `schedule`: number of steps of a run, and the learning rate at each step.
+- `precision`: the precision that a device, and all ranks together, can compute in.
+- `model_options`: dropout, gradient checkpointing, compilation and frozen parameters of a model.
+- `worker_process`: number of threads of a worker process, and how the process ends.
+- `capacity/`: memory and speed of devices, which give the micro-batch size and the forecast of a run's duration.
+- `checkpoints/`: checkpoints, from which a run resumes, also on other resources or with a longer schedule.
+- `meter`: measures loss, speed, and the time that devices wait for data.
+- `metric_trackers`: writes metrics to files, TensorBoard, Ray, MLflow and W&B.
+- `progress_display`: shows metrics in the driver's terminal.
 - `failure`: carries errors of a rank to the user.
-- `elastic/`: how many workers there are, where that may change, and checkpoints out of turn.
-- `over_rows`: a function over batches of rows, for what methods measure beside training.
+- `elastic/`: changes the number of workers while a training runs, and requests checkpoints in between.
+- `over_rows`: calls a function on batches of rows on the cluster, for methods that measure outside of training.
 """

@@ -1,8 +1,8 @@
 """The undocumented parts of DeepSpeed that dontstop uses. No other module uses such parts.
 
-Another version of DeepSpeed may lack one of these names. Assigning to a name that is gone would pass silently: losses
-would be scaled twice, or gradients of an earlier step added. So every name is looked up before it is used, and an
-`EngineParts` looks up all that a run needs before the first step. `adapt.support.versions` has the tested version.
+Another version of DeepSpeed may lack one of these names. Assigning to a missing name would raise no error: losses would
+be scaled twice, or gradients of an earlier step added. So every name is looked up before it is used, and `EngineParts`
+looks up all names that a run needs before the first step. `adapt.support.versions` has the tested version.
 """
 
 from argparse import Namespace
@@ -20,7 +20,7 @@ from adapt.support.versions import TRIED, named
 
 
 def missing(what: str) -> TrainingError:
-    """The error for a name that the installed DeepSpeed does not have."""
+    """Creates the error for a name that the installed DeepSpeed lacks."""
     return TrainingError(
         f"{named('deepspeed')} has no {what}, which dontstop needs (tried: DeepSpeed {TRIED['deepspeed']})",
         f"pip install deepspeed=={TRIED['deepspeed']}",
@@ -37,21 +37,21 @@ except ImportError as error:
 
 VERSION = deepspeed.__version__
 CLASSES_IN_FILES = [fragment_address, ZeroStageEnum, LossScaler, DynamicLossScaler]
-"""Classes in the files of DeepSpeed's checkpoints, beside tensors and plain values. None of them does anything."""
+"""Classes that DeepSpeed's checkpoint files contain besides tensors and plain values. Loading them runs no code."""
 _NEEDED: dict[int, tuple[str, ...]] = {
     0: (),
     1: ("torch_autocast_gradscaler", "loss_scale", "single_partition_of_fp32_groups"),
     2: ("torch_autocast_gradscaler", "loss_scale", "single_partition_of_fp32_groups"),
     3: ("torch_autocast_gradscaler", "loss_scale", "fp32_partitioned_groups_flat", "grad_partitions_flat_buffer"),
 }
-"""Attributes of DeepSpeed's optimizer by ZeRO stage."""
+"""Attributes of DeepSpeed's optimizer that a training uses, by ZeRO stage."""
 
 
 def attribute(holder: Any, name: str) -> Any:
-    """An attribute of an object of DeepSpeed.
+    """Returns an attribute of one of DeepSpeed's objects.
 
     Raises:
-        TrainingError: there is none of this name.
+        TrainingError: the object has no attribute of this name.
     """
     if not hasattr(holder, name):
         raise missing(f"{type(holder).__name__}.{name}")
@@ -59,10 +59,10 @@ def attribute(holder: Any, name: str) -> Any:
 
 
 def assign(holder: Any, name: str, value: Any) -> None:
-    """Sets an attribute of an object of DeepSpeed.
+    """Sets an existing attribute of one of DeepSpeed's objects.
 
     Raises:
-        TrainingError: there is none of this name.
+        TrainingError: the object has no attribute of this name.
     """
     attribute(holder, name)
     setattr(holder, name, value)
@@ -81,13 +81,13 @@ def compile_no_collective() -> None:
 
 
 class EngineParts:
-    """What a training reads and sets inside a DeepSpeed engine.
+    """Access to the undocumented attributes of a DeepSpeed engine that a training reads or sets.
 
     Args:
-        engine: new.
-        zero_stage: 0 to 3.
-        offloads: whether the optimizer is kept in the machine's memory.
-        trained: the parameters of the optimizer.
+        engine: engine that has not trained yet.
+        zero_stage: ZeRO stage, 0 to 3.
+        offloads: whether the optimizer's state is in the machine's memory instead of the device's.
+        trained: parameters of the optimizer.
 
     Raises:
         TrainingError: the installed DeepSpeed lacks a name that a run at this stage uses.
@@ -103,15 +103,15 @@ class EngineParts:
         for name in (*_NEEDED[zero_stage], *norms):
             attribute(self._zero, name)
         for parameter in trained if zero_stage in (1, 2) else ():
-            if held := attribute(parameter, "_hp_mapping"):  # none where other ranks have all of it
+            if held := attribute(parameter, "_hp_mapping"):  # None if other ranks hold the whole parameter
                 attribute(parameter, "_index_in_param_group")
                 for name in ("lp_fragment_address", "hp_fragment", "get_lp_grad_fragment"):
                     attribute(held, name)
 
     def set_loss_scale(self, scale: float) -> None:
-        """Puts a fixed loss scale in place of DeepSpeed's, which is torch's GradScaler.
+        """Replaces DeepSpeed's dynamic loss scale, which is torch's GradScaler, by a fixed one.
 
-        At stage 0 DeepSpeed then scales nothing, and whoever calls `backward` multiplies by it. At stages 1 to 3,
+        At stage 0 DeepSpeed then does not scale, so the caller of `backward` must multiply the loss. At stages 1 to 3,
         GradScaler would clip gradients before it divides them, and change the scale within a step.
         """
         if self._stage == 0:
@@ -121,26 +121,26 @@ class EngineParts:
             assign(self._zero, "loss_scale", scale)
 
     def weights(self, parameter: Any) -> tuple[int, Tensor] | None:
-        """At stages 1 and 2: the part of a parameter that this rank's optimizer changes, and where it begins."""
+        """Returns the part of a parameter that this rank's optimizer updates, and its offset, at stages 1 and 2."""
         held = attribute(parameter, "_hp_mapping")
         return None if held is None else (held.lp_fragment_address.start, held.hp_fragment.detach())
 
     def gradient(self, parameter: Any) -> Tensor:
-        """At stages 1 and 2: the gradient of that part; changing it changes the step."""
+        """Returns the gradient of that part at stages 1 and 2; changing it in place changes the optimizer's step."""
         held = attribute(parameter, "_hp_mapping")
         return cast(Tensor, held.get_lp_grad_fragment(attribute(parameter, "_index_in_param_group")))
 
     def note_norm(self, parameter: Any, gradient: Tensor) -> None:
-        """At stages 1 and 2: takes note of a gradient that has changed.
+        """Updates the stored norm of a changed gradient at stages 1 and 2.
 
-        With the optimizer offloaded, DeepSpeed takes norms on the way, in the backward pass.
+        If the optimizer is offloaded, DeepSpeed computes the norms earlier, in the backward pass.
         """
         if self._has_norms:
             identity = attribute(self._zero, "get_param_id")(parameter)
             attribute(self._zero, "norm_for_param_grads")[identity] = gradient.norm()
 
     def drop_gradients(self) -> None:
-        """At stages 1 to 3: sets gradients to 0 that DeepSpeed keeps after a step, of parameters that had none."""
+        """Clears gradients that DeepSpeed keeps after a step at stages 1 to 3, of parameters that had no gradient."""
         held = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         gradients = [group.grad for group in attribute(self._zero, held) if group.grad is not None]
         if self._stage == 3:
@@ -150,7 +150,7 @@ class EngineParts:
 
     @contextmanager
     def loading_by_parameter(self) -> Iterator[None]:
-        """In the block, `load_checkpoint` reads a checkpoint that was taken apart by parameter."""
+        """Makes `load_checkpoint` read a checkpoint with one folder per parameter inside the block."""
         settings = attribute(self._engine, "_config")
         assign(settings, "load_universal_checkpoint", True)
         try:
@@ -160,11 +160,11 @@ class EngineParts:
 
 
 def join_shards(source: Path, target: Path) -> None:
-    """Writes a checkpoint of stages 1 to 3 by parameter ("universal"), in silence.
+    """Converts a checkpoint of stages 1 to 3 to one folder per parameter ("universal"), without DeepSpeed's output.
 
     Args:
-        source: the folder with DeepSpeed's files.
-        target: the folder to write.
+        source: folder with DeepSpeed's files.
+        target: folder to write.
     """
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         attribute(ds_to_universal, "main")(

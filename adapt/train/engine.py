@@ -24,24 +24,25 @@ from adapt.train.optimizer import build_optimizer, set_learning_rate
 from adapt.train.precision import LossScale, Precision
 
 compile_no_collective()
-warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # several a step
+warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # several per step
 
 _REDUCED_ELEMENTS = 4_000_000
+"""Number of gradient elements that stage 0 sums over ranks at once."""
 Offload = Literal["none", "optimizer", "all"]
 
 
 @dataclass(frozen=True)
 class ParameterPart:
-    """What a rank holds of a parameter."""
+    """The part of a parameter that a rank holds."""
 
     name: str
     begin: int
-    """Its first element in the flattened parameter."""
+    """Index of the part's first element in the flattened parameter."""
     value: torch.Tensor
-    """fp32, flat; the weights that the optimizer changes."""
+    """Flat fp32 weights, which the optimizer updates."""
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
-        """The same part of another tensor of the parameter's shape."""
+        """Returns the same part of another tensor of the parameter's shape."""
         return whole.flatten()[self.begin : self.begin + len(self.value)]
 
 
@@ -49,13 +50,13 @@ class Engine:
     """A model and its optimizer, sharded by ZeRO over the ranks of the default process group.
 
     Args:
-        model: weights in fp32, on any device.
-        training: optimizer settings.
-        zero_stage: 0 to 3.
-        precision: arithmetic of forward and backward; weights and optimizer stay fp32.
-        micro_batch: sequences in one pass.
-        accumulation: passes in a step.
-        offload: what is kept in the machine's memory, not the device's: see `adapt.config.ResourcesConfig`.
+        model: model with fp32 weights, on any device.
+        training: settings of the optimizer.
+        zero_stage: ZeRO stage, 0 to 3.
+        precision: precision of forward and backward passes; weights and optimizer stay fp32.
+        micro_batch: number of sequences per pass.
+        accumulation: number of passes per step.
+        offload: state kept in the machine's memory instead of the device's (see `adapt.config.ResourcesConfig`).
     """
 
     def __init__(
@@ -84,23 +85,23 @@ class Engine:
         self._set_scale(LossScale() if precision == "fp16" else None)
 
     def _set_scale(self, scale: LossScale | None) -> None:
-        """Takes a loss scale in place of DeepSpeed's."""
+        """Replaces DeepSpeed's loss scale; None stands for no scaling."""
         self.scale = scale
         self._inside.set_loss_scale(scale.value if scale else 1.0)
 
     @property
     def model(self) -> torch.nn.Module:
-        """The module to call in forward passes."""
+        """Module to call in forward passes."""
         module: torch.nn.Module = self._engine
         return module
 
     @property
     def device(self) -> torch.device:
-        """The device that batches must be on."""
+        """Device that batches must be on."""
         return torch.device(self._engine.device)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Adds a micro-batch's gradients. The sum over micro-batches and ranks of what is passed here is minimized."""
+        """Adds the gradients of a micro-batch. Training minimizes the sum of the losses of all passes and ranks."""
         factor = float(dist.get_world_size())  # DeepSpeed averages over ranks
         if self.scale and self.zero_stage == 0:  # the other stages multiply and divide by themselves
             factor *= self.scale.value
@@ -110,22 +111,22 @@ class Engine:
             self._reduce()
 
     def _reduce(self) -> None:
-        """Averages gradients over ranks at stage 0, in pieces: DeepSpeed alone copies all at once, for one rank too."""
+        """Averages gradients over ranks at stage 0, in pieces. DeepSpeed would copy all at once, even with one rank."""
         for parameter in self._trained.values():
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)  # other stages do so too; weight decay still applies
+                parameter.grad = torch.zeros_like(parameter)  # as at other stages, so that weight decay applies
         if dist.get_world_size() > 1:
             self._engine.allreduce_gradients(bucket_size=_REDUCED_ELEMENTS)
 
     def step(self, learning_rate: float) -> float:
-        """One optimizer step at the end of each pass; a real one after the last micro-batch.
+        """Ends a pass; after the last pass of a step, updates the weights.
 
         Returns:
-            Global gradient norm before clipping: 0 between steps, and infinite where fp16 overflowed, which skips the
-            step and lowers the loss scale.
+            Global gradient norm before clipping: 0 after the other passes, and infinite if fp16 overflowed, which skips
+            the step and lowers the loss scale.
 
         Raises:
-            TrainingError: the norm is not finite, with fp16 at any scale. The weights are those before the step.
+            TrainingError: the norm is not finite (with fp16: at any loss scale). The weights are unchanged.
         """
         set_learning_rate(self._engine.optimizer.param_groups, learning_rate)
         at_boundary = self._engine.is_gradient_accumulation_boundary()
@@ -135,7 +136,7 @@ class Engine:
             self._inside.drop_gradients()
         self._has_changed = False
         if at_boundary and self.zero_stage > 0:
-            norm = float(self._engine.get_global_grad_norm())  # inf where DeepSpeed refused the step
+            norm = float(self._engine.get_global_grad_norm())  # infinite if DeepSpeed skipped the step
             self._judge(norm)
         return norm
 
@@ -148,11 +149,11 @@ class Engine:
         self._judge(norm)
         if not math.isfinite(norm):
             self._engine.zero_grad()  # without gradients the optimizer does nothing
-            return math.inf  # the other stages give inf too, also for nan
+            return math.inf  # as at the other stages, also for NaN
         return norm
 
     def _judge(self, norm: float) -> None:
-        """Takes note of the norm of a step; raises TrainingError where the run cannot go on."""
+        """Adjusts the loss scale to the norm of a step; raises TrainingError if the run cannot continue."""
         finite = math.isfinite(norm)
         if self.scale:
             self.scale.update(overflowed=not finite)
@@ -162,24 +163,25 @@ class Engine:
             raise TrainingError(f"the gradient norm is {norm}", fix)
 
     def parts(self) -> Iterator[ParameterPart]:
-        """What this rank holds of each trained parameter; of the whole model, at stage 0."""
+        """Yields the part of each trained parameter that this rank holds; at stage 0, the whole parameter."""
         for name, parameter in self._trained.items():
             if self.zero_stage == 0:
                 yield ParameterPart(name, 0, parameter.detach().view(-1))
             elif self.zero_stage < 3:
                 if held := self._inside.weights(parameter):
                     yield ParameterPart(name, *held)
-            else:  # the last rank's part is padded to the size of the others
+            else:  # the last rank's part is padded to the size of the other parts
                 held = safe_get_local_fp32_param(parameter)
                 begin = dist.get_rank() * len(held)
                 if (count := min(len(held), self._sizes[name] - begin)) > 0:
                     yield ParameterPart(name, begin, held[:count].detach())
 
     def change_gradients(self, change: Callable[[ParameterPart, torch.Tensor], torch.Tensor]) -> None:
-        """Puts other gradients in place of those that the passes of a step came to, before they are clipped.
+        """Replaces the gradients of a step before they are clipped.
 
         Args:
-            change: gets this rank's part of a parameter and its gradient, flat fp32; returns the gradient to take.
+            change: function of this rank's part of a parameter and its gradient (flat fp32) that returns the new
+                gradient.
         """
         scale = self.scale.value if self.scale else 1.0
         self._has_changed = True
@@ -196,7 +198,7 @@ class Engine:
                 self._inside.note_norm(parameter, held)
 
     def _gradient(self, parameter: Any) -> torch.Tensor:
-        """What this rank holds of a parameter's gradient; at stages 0 to 2, changing it changes the step."""
+        """Returns this rank's part of a parameter's gradient; at stages 0 to 2, in-place changes affect the step."""
         if self.zero_stage == 0:
             return cast(torch.Tensor, parameter.grad)
         if self.zero_stage < 3:
@@ -204,25 +206,25 @@ class Engine:
         return cast(torch.Tensor, safe_get_local_grad(parameter))
 
     def report(self) -> dict[str, float]:
-        """How fp16's loss scale fares; nothing in other precisions."""
+        """Returns fp16's loss scale and number of skipped steps; empty with other precisions."""
         return {"loss_scale": self.scale.value, "skipped_steps": self.scale.skipped_steps} if self.scale else {}
 
     def save(self, folder: Path, progress: dict[str, Any]) -> None:
-        """Writes this rank's share of the resumable state, and `progress`, into a folder. All ranks call it."""
+        """Writes this rank's share of the resumable state, and `progress`, to a folder. All ranks must call it."""
         self._engine.save_checkpoint(str(folder), tag=TAG)
         if dist.get_rank() == 0:
             scale = {"scale": asdict(self.scale)} if self.scale else {}
             (folder / STATE_FILE).write_text(json.dumps({**self._shape, **scale, "progress": progress}))
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """Restores what `save` wrote, and returns its `progress`. All ranks call it.
+        """Restores the state that `save` wrote, and returns its `progress`. All ranks must call it.
 
-        It may have been written by another number of ranks and at another ZeRO stage. Frozen parameters and buffers
-        are then not read: they stay as the model was built.
+        The state may have been written with another number of ranks or at another ZeRO stage. Frozen parameters and
+        buffers are then not read, and keep the values of the loaded model.
 
         Raises:
-            TrainingError: it was written by other ranks and cannot be converted, or DeepSpeed does not load it. The
-                model is as before.
+            TrainingError: the state is of other resources and cannot be converted, or DeepSpeed does not load it. The
+                model is unchanged.
         """
         written = json.loads((folder / STATE_FILE).read_text())
         shape = {key: written[key] for key in self._shape}
@@ -237,7 +239,7 @@ class Engine:
     def _read(self, folder: Path) -> None:
         with only_numbers():
             loaded, _ = self._engine.load_checkpoint(str(folder), tag=TAG)
-        if loaded is None:  # DeepSpeed says no more than that, and would train on with the weights it has
+        if loaded is None:  # DeepSpeed raises no error, and would continue with the present weights
             raise TrainingError(f"DeepSpeed can load nothing from {folder}", "delete that folder and run again")
 
     @property
@@ -264,11 +266,11 @@ class Engine:
             return
         with self._inside.loading_by_parameter():
             self._read(parts)
-        for state in self._adamw.state.values():  # stage 3 gives all parameters one counter, to be counted up by each
+        for state in self._adamw.state.values():  # stage 3 shares one counter, which each would increment
             state["step"] = state["step"].to(state["exp_avg"].device, copy=True)
 
     def full_state(self) -> dict[str, torch.Tensor]:
-        """The model's weights, whole and on the CPU; empty on ranks other than 0. All ranks call it."""
+        """Returns the complete weights of the model on the CPU; empty on ranks other than 0. All ranks must call it."""
         module, first = self._engine.module, dist.get_rank() == 0
         parameters = list(module.parameters())
         with deepspeed.zero.GatheredParameters(parameters, enabled=self.zero_stage == 3):
@@ -278,7 +280,7 @@ class Engine:
 def zero_config(
     max_norm: float, zero_stage: int, precision: Precision, micro_batch: int, accumulation: int, offload: Offload
 ) -> dict[str, Any]:
-    """DeepSpeed's configuration; arguments as of `Engine`."""
+    """Returns DeepSpeed's configuration. The arguments are those of `Engine`."""
     left = {"none": (), "optimizer": ("offload_optimizer",), "all": ("offload_optimizer", "offload_param")}[offload]
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
@@ -291,7 +293,7 @@ def zero_config(
             **{part: {"device": "cpu"} for part in left},
         },
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own AdamW for CPUs is compiled on first use
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own AdamW for CPUs would be compiled on first use
         "torch_autocast": {
             "enabled": precision != "fp32",
             "dtype": "float16" if precision == "fp16" else "bfloat16",

@@ -1,4 +1,4 @@
-"""Carries errors of a rank to the user, so that nothing is lost between processes."""
+"""Carries errors of a rank to the user, and keeps their causes when they pass between processes."""
 
 import os
 import re
@@ -16,9 +16,10 @@ from adapt.support.versions import untried
 
 @contextmanager
 def portable_errors() -> Iterator[None]:
-    """Lets errors out in a form that survives the way to another process, which loses what led to them.
+    """Raises errors of the block in a form that can be sent to another process, where the chain of causes is lost.
 
-    An error of ours comes out as itself, whatever stands in front of it; one that cannot be unpickled as its text.
+    If one of our own errors is among the causes, that error is raised. An error that cannot be unpickled becomes a
+    RuntimeError with its text.
     """
     try:
         yield
@@ -31,7 +32,7 @@ def portable_errors() -> Iterator[None]:
 
 
 def _travels(error: Exception) -> bool:
-    """Whether an error can be pickled and read again: one whose class wants other arguments than it keeps cannot."""
+    """Whether an error can be pickled and unpickled: some classes need arguments that the error does not store."""
     try:
         cloudpickle.loads(cloudpickle.dumps(error))
     except Exception:
@@ -40,10 +41,10 @@ def _travels(error: Exception) -> bool:
 
 
 def known(error: BaseException, folder: Path) -> AdaptError | None:
-    """An error of ours, or the operating system's refusal to write into a folder, among the causes of an error.
+    """Finds a cause of an error that would occur again if the training were retried.
 
-    Trying again would end the same way. None for anything else, which may be bad luck, as memory that runs out after
-    some steps.
+    Such causes are our own errors, and the operating system's refusal to write into `folder`. Returns None for all
+    others, which may not occur again, such as a device that ran out of memory after some steps.
     """
     if ours := find_ours(error):
         return None if isinstance(ours, DeviceMemoryError) and ours.steps else ours
@@ -52,21 +53,22 @@ def known(error: BaseException, folder: Path) -> AdaptError | None:
 
 
 def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
-    """Reads the operating system's refusal from an error of Python, or of safetensors, which is Rust's.
+    """Reads the operating system's refusal to write from an error.
 
-    shutil puts several errors of Python into one text.
+    It may be an OSError of Python, a text of safetensors (in Rust's format), or a text of shutil, which joins several
+    OSErrors.
     """
     if isinstance(cause, OSError) and cause.errno:
         return storage_error(cause, folder)
-    found = re.search(r"\(os error (\d+)\)|\[Errno (\d+)\](?:[^:'\"]*: '([^']+)')?", str(cause))
-    if not found:
+    match = re.search(r"\(os error (\d+)\)|\[Errno (\d+)\](?:[^:'\"]*: '([^']+)')?", str(cause))
+    if not match:
         return None
-    code = int(found[1] or found[2])
-    return storage_error(OSError(code, os.strerror(code), found[3]), folder)
+    code = int(match[1] or match[2])
+    return storage_error(OSError(code, os.strerror(code), match[3]), folder)
 
 
 def as_ours(error: BaseException, folder: Path) -> AdaptError:
-    """Turns what ended a training into an error of ours."""
+    """Converts the error that ended a training to one of our own error classes."""
     if ours := find_ours(error) or known(error, folder):
         return ours
     ranks: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
@@ -78,7 +80,7 @@ def as_ours(error: BaseException, folder: Path) -> AdaptError:
 
 
 def first_of(ranks: Mapping[int, BaseException]) -> str:
-    """The failure that led to the others, for people: a rank that died breaks the connections of those that live."""
+    """Describes the failure that caused the others: a rank that died comes first, since its peers then lose it."""
     dead = {rank: getattr(error, "health_check_failure", None) for rank, error in ranks.items()}
     for rank, error in [*dead.items(), *ranks.items()]:
         if error:

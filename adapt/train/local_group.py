@@ -1,8 +1,8 @@
-"""The process group of ranks that all run on this machine: a store in a private file, and sockets on loopback alone.
+"""A private process group for ranks that all run on this machine: they meet in a file, and listen on loopback only.
 
-Ray Train's own backend lets rank 0 open PyTorch's TCPStore, which listens on all interfaces and asks for no token. The
-ranks also write down what they reserved, so that the driver can free it where Ray Train's controller was killed. Ray
-Train does this by asking a dashboard, and a Ray of our own has none.
+Ray Train's own backend lets rank 0 open PyTorch's TCPStore, which listens on all interfaces and asks for no token. Rank
+0 also writes down the placement group, so that the driver can free its resources if Ray Train's controller was killed.
+Ray Train frees them through the dashboard, which a Ray that the job started itself does not have.
 """
 
 import os
@@ -28,14 +28,14 @@ class LocalTorchConfig(TorchConfig):
     """Settings of a process group whose ranks all run on this machine.
 
     Attributes:
-        folder: an existing folder of this training, which only this user may enter. The ranks' store is made there.
+        folder: an existing folder that only this user may enter. The ranks create their store in it.
     """
 
     folder: str = ""
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """The class that starts and ends the process group."""
+        """Class that starts and ends the process group."""
         return LocalBackend
 
 
@@ -47,15 +47,15 @@ class LocalBackend(Backend):
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         """Starts the process group, after all ranks have started and before they train.
 
-        A group that starts again after a crash gets a new file, because the old one holds the lost ranks' addresses.
+        After a crash, the new group gets a new file, because the old file holds the addresses of lost ranks.
         """
         store = Path(tempfile.mkdtemp(prefix="store-", dir=backend_config.folder)) / "store"
         ranks = range(len(worker_group))
-        told = len(ranks), backend_config.backend, str(store), backend_config.timeout_s
-        ray.get([worker_group.execute_single_async(rank, _begin, rank, *told) for rank in ranks])
+        shared = len(ranks), backend_config.backend, str(store), backend_config.timeout_s
+        ray.get([worker_group.execute_single_async(rank, _begin, rank, *shared) for rank in ranks])
 
     def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
-        """Ends the process group."""
+        """Ends the process group as Ray Train's own backend does."""
         TorchConfig().backend_cls().on_shutdown(worker_group, backend_config)
 
 
@@ -70,7 +70,7 @@ def free_reserved(folder: Path) -> None:
 
 
 def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> None:
-    """Joins the process group, on a rank."""
+    """Joins the process group; called on each rank."""
     import torch.distributed as dist
 
     if rank == 0 and (reserved := get_current_placement_group()):
@@ -82,11 +82,11 @@ def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> N
         LOCAL_RANK=str(context.get_local_rank()),
         LOCAL_WORLD_SIZE=str(context.get_local_world_size()),
         NODE_RANK="0",
-        MASTER_ADDR="127.0.0.1",  # DeepSpeed wants these two to be set, and uses the group that it finds
+        MASTER_ADDR="127.0.0.1",  # DeepSpeed requires these two variables, but then uses the existing group
         MASTER_PORT="0",
         GLOO_SOCKET_IFNAME=_LOOPBACK,
         NCCL_SOCKET_IFNAME=_LOOPBACK,
     )
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as Ray Train: a collective that hangs fails in time
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as in Ray Train: a collective that hangs times out
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, f"file://{store}", rank=rank, world_size=world, timeout=timeout)

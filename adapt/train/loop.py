@@ -1,4 +1,4 @@
-"""The training loop of one rank: wait for data, corrupt, forward, backward, step, report, save."""
+"""Training loop of one rank: wait for data, corrupt it, forward, backward, optimizer step, report, save."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Loop:
-    """One rank's training.
+    """Training loop of one rank.
 
     Args:
         engine: model and optimizer.
-        objective: gives the loss.
-        method: asks the objective, and adds to it.
+        objective: computes the loss.
+        method: calls the objective, and may add terms to the loss.
         training: settings.
-        micro_batch: sequences in one pass.
-        steps: length of the run.
-        seed: dropout of each pass is drawn from (seed, step, its number among those of all ranks): it needs no state,
-            and as long as passes have as many rows, any number of ranks draws the same.
-        wishes: of checkpoints out of turn.
+        micro_batch: number of sequences per pass.
+        steps: number of steps of the run.
+        seed: seed of the dropout. The dropout of a pass is a function of (seed, step, number of the pass among those of
+            all ranks). So it needs no state, and does not depend on the number of ranks if passes keep their rows.
+        wishes: requests for checkpoints between the regular ones.
         branch_step: number of steps after which the state is saved for longer runs, if any.
     """
 
@@ -62,17 +62,17 @@ class Loop:
         report: Callable[[dict[str, Any]], None],
         save: Callable[[Progress], None],
     ) -> None:
-        """Trains from `progress.step` to the end, or to that of the batches.
+        """Trains from `progress.step` to the last step, or until there are no more batches.
 
         Args:
             batches: this rank's share of each global batch, from step `progress.step` on.
-            progress: where to start; updated.
-            report: gets the metrics of every `log_interval_steps` steps.
-            save: is called by all ranks every `checkpoint_interval_steps` steps, at the start of a cooldown, where it
-                is wished for, and at the end.
+            progress: counts to start from; updated.
+            report: called with the metrics every `log_interval_steps` steps.
+            save: called on all ranks every `checkpoint_interval_steps` steps, at the start of a cooldown, on request,
+                and at the end.
 
         Raises:
-            TrainingError: loss or gradient is not finite (on all ranks alike, before the step).
+            TrainingError: loss or gradient is not finite; raised on all ranks, before the weights change.
         """
         meter = Meter(progress, self.steps)
         saved = progress.step
@@ -96,14 +96,15 @@ class Loop:
             save(progress)
 
     def step(self, columns: dict[str, np.ndarray], step: int, rate: float) -> tuple[torch.Tensor, int, float]:
-        """One optimizer step over this rank's share of a global batch.
+        """Takes one optimizer step on this rank's share of a global batch.
 
-        The loss is summed over the predictions of all ranks and divided once by their number, so it does not depend
-        on how the global batch is cut into ranks and micro-batches. Nor does what the method adds. Dropout depends on
-        how it is cut into micro-batches alone.
+        The loss is the sum over the predictions of all ranks, divided by their number. So neither the loss nor the
+        terms that the method adds depend on how the global batch is divided into ranks and micro-batches. Dropout
+        depends only on the division into micro-batches.
 
         Returns:
-            This rank's part of the global mean loss, tokens of the global batch, gradient norm before clipping.
+            This rank's part of the global mean loss, number of tokens in the global batch, and gradient norm before
+            clipping.
         """
         batch = Batch.of(columns)
         corrupted = replace(self.objective.corrupt(batch).bound_for(self.engine.device), rows=batch.rows)
@@ -112,7 +113,7 @@ class Loop:
         dist.all_reduce(counts, group=among_hosts())
         targets, tokens, said = counts.tolist()
         self.wishes.hear(said)
-        targets = max(targets, 1)  # one-token documents have no target if causal
+        targets = max(targets, 1)  # with causal models, one-token documents have no target
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         parts = corrupted.split(self.micro_batch)
@@ -132,7 +133,7 @@ class Loop:
         return total, tokens, norm
 
     def _with_dropout(self, passes: Iterator[T], step: int, first: int) -> Iterator[T]:
-        """Gives each pass dropout of its own, the first being that of a number among all ranks."""
+        """Seeds the dropout of each pass; `first` is the number of the first pass among those of all ranks."""
         for number in count(first):
             torch.manual_seed(_dropout_seed(self.seed, step, number))
             if (outcome := next(passes, None)) is None:
@@ -145,6 +146,6 @@ class Loop:
 
 def _dropout_seed(seed: int, step: int, number: int) -> int:
     state = np.zeros(1, np.uint64)
-    for value in (seed % 2**64, step, number):  # one after another, so that (1, 2) never stand for (2, 1)
+    for value in (seed % 2**64, step, number):  # mixed one after another, so that (1, 2) and (2, 1) differ
         state = mix(state + np.array([value], np.uint64) + np.uint64(1))
     return int(state[0] >> np.uint64(1))

@@ -1,4 +1,4 @@
-"""Measures a run while it trains: loss, speed, waits for data, and how much of its devices the run uses."""
+"""Measures a training while it runs: loss, speed, time spent waiting for data, and utilization of the devices."""
 
 import resource
 import time
@@ -17,11 +17,11 @@ from adapt.train.worker_process import CORE_WAIT, CoreWait
 
 
 class Meter:
-    """Times steps and averages what they report.
+    """Measures the time of steps, and averages loss and speed between reports.
 
     Args:
-        progress: counts to continue; updated with every step.
-        steps: length of the run.
+        progress: counts to continue; updated after every step.
+        steps: number of steps of the run.
     """
 
     def __init__(self, progress: Progress, steps: int) -> None:
@@ -37,15 +37,15 @@ class Meter:
         self._seconds = self._wait = 0.0
 
     def start(self) -> None:
-        """To be called before the step's batch is asked for."""
+        """Starts the clock of a step. Call it before fetching the step's batch."""
         self._started = time.perf_counter()
 
     def got_data(self) -> None:
-        """To be called once the batch is there."""
+        """Marks the end of the wait for data. Call it when the batch has arrived."""
         self._got = time.perf_counter()
 
     def stop(self, loss: torch.Tensor, tokens: int) -> None:
-        """To be called after the optimizer's step."""
+        """Adds a step's time, loss and tokens to the counts. Call it after the optimizer's step."""
         seconds, wait = time.perf_counter() - self._started, self._got - self._started
         self._losses.append(loss)
         self._tokens += tokens
@@ -59,9 +59,10 @@ class Meter:
         progress.device_seconds += seconds * self._world
 
     def report(self) -> dict[str, Any]:
-        """Averages over the steps since the last report. All ranks call it: the loss is summed over them.
+        """Averages the metrics of the steps since the last report. All ranks must call it.
 
-        Of the shares of time in which ranks wait for a core it holds the largest, which the others wait for.
+        The loss is summed over ranks. The share of time spent waiting for a CPU core is the largest of all ranks,
+        because the others wait for that rank.
         """
         loss = torch.stack(self._losses).mean()
         dist.all_reduce(loss)
@@ -86,7 +87,7 @@ class Meter:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most memory that any rank's device held since its process began [bytes]. All ranks call it."""
+    """Returns the peak memory of any rank's device since its process began [bytes]. All ranks must call it."""
     peak = torch.tensor(_peak_memory(), device=device)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
     return int(peak)
@@ -102,14 +103,14 @@ def _peak_memory() -> int:
 class Utilization:
     """Model FLOPs utilization (MFU; Chowdhery et al., arXiv 2204.02311).
 
-    The FLOP/s that the model's training needs, over those that its devices reach in multiplying large matrices,
-    measured on the spot.
+    The FLOP/s that training the model needs, divided by the FLOP/s that its devices reach when they multiply large
+    matrices, which is measured at the start.
     """
 
     needed: float
-    """FLOPs a token of forward and backward, without recomputation."""
+    """FLOPs per token of forward and backward pass, without recomputation."""
     done: float
-    """FLOPs a token of forward and backward, with recomputation."""
+    """FLOPs per token of forward and backward pass, with recomputation."""
     peak: float
     """Peak rate of all devices together [FLOP/s]."""
 
@@ -117,9 +118,9 @@ class Utilization:
     def measure(
         cls, size: ModelSize, work: Workload, recompute: bool, device: torch.device, precision: str
     ) -> "Utilization":
-        """Measures how fast all devices multiply, in under a second.
+        """Measures the matrix multiplication rate of all devices, in under a second.
 
-        All ranks call it, and measure at the same time, since they may share a machine.
+        All ranks must call it at the same time, because they may share a machine.
         """
         peak = torch.tensor(matmul_rate(device.type, precision), dtype=torch.float64, device=device)
         dist.all_reduce(peak)
@@ -130,5 +131,5 @@ class Utilization:
         return self.needed * tokens_per_s / self.peak
 
     def added(self, report: dict[str, Any]) -> dict[str, Any]:
-        """Adds `mfu` to a report."""
+        """Returns the report with `mfu` added."""
         return {**report, "mfu": self.mfu(report["tokens_per_s"])}

@@ -1,4 +1,4 @@
-"""Where a run's metrics go: a file that the driver follows, TensorBoard and Ray always, MLflow, W&B when asked for.
+"""Writes a run's metrics to a file that the driver reads, to TensorBoard and Ray, and if configured to MLflow and W&B.
 
 Ray's gauges are for the cluster's own monitoring: Prometheus scrapes them on every node.
 """
@@ -22,64 +22,64 @@ from adapt.support.redact import has_password, redacted
 from adapt.train.training_run import METRICS_FILE, TrainingRun
 
 ENVIRONMENT = {
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # without it MLflow refuses a folder, the one local store of mlflow-skinny
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # else MLflow refuses a folder, the only local store of mlflow-skinny
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "WANDB_SILENT": "true",
 }
 NAME_FILE = "tracked.txt"
-"""Under which name trackers outside the stage's folder know a training."""
+"""File with the name of a training in MLflow and W&B."""
 _FAILED_S = 5.0
-"""How long trackers may take to close when the run has failed [s]: its error waits for them."""
+"""Time that trackers have to close after the run has failed [s]; the error is shown only after that."""
 
 
 class Tracker(Protocol):
-    """Somewhere that keeps metrics."""
+    """A destination for metrics."""
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Keeps the metrics of a step."""
+        """Stores the metrics of a step."""
         ...
 
     def close(self, failed: bool) -> None:
-        """Flushes."""
+        """Writes buffered metrics and closes the tracker."""
         ...
 
 
 def check_trackers(tracking: TrackingConfig) -> None:
-    """Looks for the packages of the trackers asked for, and for passwords, before anything is started.
+    """Checks before any work starts that the configured trackers are installed, and that no address has a password.
 
     Raises:
-        ConfigError: one is not installed, or MLflow's address holds a password: its messages would show it.
+        ConfigError: a package is not installed, or MLflow's address contains a password, which messages would show.
     """
     if tracking.mlflow_uri and has_password(tracking.mlflow_uri):
         raise ConfigError(
             "tracking.mlflow_uri holds a password",
             "leave user and password out; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment",
         )
-    for field, wanted, package in (
+    for field, value, package in (
         ("mlflow_uri", tracking.mlflow_uri, "mlflow"),
         ("wandb_project", tracking.wandb_project, "wandb"),
     ):
-        if wanted and importlib.util.find_spec(package) is None:
+        if value and importlib.util.find_spec(package) is None:
             raise ConfigError(
                 f"tracking.{field} is set but {package} is not installed", f"pip install 'dontstop[{package}]'"
             )
 
 
 def mlflow_folder(tracking: TrackingConfig) -> Path | None:
-    """The folder that MLflow is to write to; None where it has a server, or is not asked for."""
+    """Returns the folder that MLflow writes to; None if MLflow has a server or is not configured."""
     uri = tracking.mlflow_uri
     local = uri and urlsplit(uri).scheme in ("", "file") and uri not in ("databricks", "databricks-uc", "uc")
     return Path(urlsplit(uri).path).expanduser() if uri and local else None
 
 
 def anchored(tracking: TrackingConfig) -> TrackingConfig:
-    """With MLflow's folder made absolute, since workers run in folders of their own."""
+    """Makes the path of MLflow's folder absolute, because workers have other working directories."""
     folder = mlflow_folder(tracking)
     return replace(tracking, mlflow_uri=str(folder.absolute())) if folder else tracking
 
 
 class Trackers:
-    """All trackers of a run, open while it trains. Only rank 0's is active."""
+    """Context manager of all trackers of a run. Only rank 0 has active trackers."""
 
     def __init__(self, job: TrainingRun, step: int, active: bool) -> None:
         self._trackers = _open(job, step) if active else []
@@ -99,13 +99,13 @@ class Trackers:
         closing.join(_FAILED_S)
 
     def _give_up(self) -> None:
-        """Closes what can be closed: why the run failed matters more than why a tracker does."""
+        """Closes all trackers after a failure, ignoring their errors: the error of the run matters more."""
         for tracker in self._trackers:
             with suppress(Exception):
                 tracker.close(failed=True)
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Hands the metrics of one report to every tracker."""
+        """Passes the metrics of one report to every tracker."""
         for tracker in self._trackers:
             tracker.log(metrics, int(metrics["step"]))
 
@@ -124,9 +124,9 @@ def _open(job: TrainingRun, step: int) -> list[Tracker]:
 
 
 def _name(job: TrainingRun, step: int) -> str:
-    """Names each training that begins anew, also under a key that was trained before: its steps are new ones.
+    """Returns the run's name in MLflow and W&B: a new one if training starts at step 0, else the stored one.
 
-    Trackers take steps once only, so they would pass over all of them in the run that they know.
+    Trackers accept each step only once, so a training that starts again under the same key needs a new name.
     """
     file = Path(job.folder) / NAME_FILE
     if step == 0 or not file.exists():
@@ -135,7 +135,7 @@ def _name(job: TrainingRun, step: int) -> str:
 
 
 def _settings(job: TrainingRun) -> dict[str, Any]:
-    """The configuration without the section of the trackers."""
+    """Returns the configuration as flat values, without the section `tracking` and without secrets."""
     settings = {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
     return dict(redacted({name: _shown(value) for name, value in settings.items()}))
 
@@ -145,7 +145,10 @@ def _shown(value: Any) -> Any:
 
 
 class File:
-    """JSON lines. Lines of steps that a crash took back are removed at the start, and so is half a line."""
+    """Writes metrics as JSON lines.
+
+    At the start, removes incomplete lines, and those of steps after the checkpoint that the run resumes from.
+    """
 
     def __init__(self, path: Path, step: int) -> None:
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
@@ -153,7 +156,7 @@ class File:
         self._file = path.open("a", buffering=1)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """One line, flushed."""
+        """Writes the metrics as one line, which is flushed at once."""
         self._file.write(json.dumps(metrics) + "\n")
 
     def close(self, failed: bool) -> None:
@@ -169,7 +172,7 @@ def _step(line: str) -> float:
 
 
 class TensorBoard:
-    """Event files in the stage's folder; `purge_step` hides what a crash took back."""
+    """Writes event files to the stage's folder; `purge_step` hides steps that a resumed run repeats."""
 
     def __init__(self, job: TrainingRun, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -177,17 +180,17 @@ class TensorBoard:
         self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step + 1)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """One scalar a metric, under `train/`."""
+        """Writes each metric as a scalar under `train/`."""
         for name, value in metrics.items():
             self._writer.add_scalar(f"train/{name}", value, step)
 
     def close(self, failed: bool) -> None:
-        """Writes what is buffered."""
+        """Writes buffered events and closes the file."""
         self._writer.close()
 
 
 class MLflow:
-    """One MLflow run a training; a resumed job continues it. Credentials come from the environment only."""
+    """Logs each training to one MLflow run, which a resumed job continues. Credentials come from the environment."""
 
     def __init__(self, job: TrainingRun, name: str, uri: str) -> None:
         import mlflow
@@ -206,17 +209,17 @@ class MLflow:
             mlflow.log_params(_settings(job), run_id=self._run)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Logs the numbers, but for steps that are there already: it cannot take back what a crash did."""
+        """Logs the metrics unless the run has this step already, since MLflow cannot replace logged values."""
         if step > self._known:
             self._mlflow.log_metrics(metrics, step=step, run_id=self._run)
 
     def close(self, failed: bool) -> None:
-        """Ends the run. From any thread, which MLflow's own current run does not allow."""
+        """Ends the run; works from any thread, unlike `mlflow.end_run`."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
 class WandB:
-    """One W&B run a training; a resumed job continues it. Credentials come from the environment only."""
+    """Logs each training to one W&B run, which a resumed job continues. Credentials come from the environment."""
 
     def __init__(self, job: TrainingRun, name: str, project: str) -> None:
         import wandb
@@ -232,23 +235,23 @@ class WandB:
         )
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Logs the numbers. W&B itself passes over steps that are there already."""
+        """Logs the metrics. W&B itself ignores steps that the run has already."""
         self._run.log(metrics, step=step)
 
     def close(self, failed: bool) -> None:
-        """Ends the run."""
+        """Ends the run, with exit code 1 after a failure."""
         self._run.finish(exit_code=int(failed))
 
 
 PREFIX = "dontstop_train_"
-"""Ray puts `ray_` before it."""
+"""Prefix of the gauges' names, before which Ray puts `ray_`."""
 TAGS = ("name", "key")
 
 
 class RayMetrics:
-    """A gauge for each number of a report, with the name of the run and the first digits of its key.
+    """Sets a Ray gauge for each number of a report, tagged with the run's name and the first digits of its key.
 
-    Nothing happens where this process works with no Ray. A Ray that a job starts for itself collects none of it.
+    Does nothing if this process is not connected to Ray. A Ray that a job starts itself does not collect gauges.
     """
 
     def __init__(self, name: str, key: str) -> None:
@@ -259,7 +262,7 @@ class RayMetrics:
         self._gauges: dict[str, Any] = {}
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Sets the gauges to what a report says."""
+        """Sets the gauges to the numbers of a report."""
         if self._works:
             for name, value in metrics.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
@@ -272,5 +275,5 @@ class RayMetrics:
 
 
 def gauge_name(metric: str) -> str:
-    """The name under which a metric of a report is kept, in the letters that Prometheus takes."""
+    """Returns the name of a metric's gauge, with only characters that Prometheus accepts."""
     return PREFIX + re.sub(r"\W", "_", metric)

@@ -1,6 +1,6 @@
-"""What is done to a model before it trains, besides its objective: dropout, gradient checkpointing, torch.compile.
+"""Options that are applied to a model before it trains: dropout, gradient checkpointing, torch.compile, frozen weights.
 
-On CPUs the C library keeps freed memory: otherwise they spend 7 to 20% of a training step on fresh pages.
+On CPUs, the C library is also set to reuse freed memory: otherwise 7 to 20% of a training step go to fresh pages.
 """
 
 import ctypes
@@ -17,16 +17,16 @@ from adapt.train.capacity.device import check_compiler
 
 
 def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torch.device) -> None:
-    """Makes a model fast on its device, and its layers checkpointed or compiled as the configuration asks. In place.
+    """Speeds up a model on CPUs, and checkpoints or compiles its layers as configured. Changes the model in place.
 
     Args:
-        model: before an engine wraps it.
+        model: model that no engine has wrapped yet.
         training: settings.
-        device: where it will train.
+        device: device that it will train on.
 
     Raises:
         ConfigError: there is no compiler.
-        ModelError: the model cannot do it.
+        ModelError: the model does not support a configured option.
     """
     if device.type == "cpu":
         keep_freed_memory()
@@ -40,14 +40,14 @@ def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torc
 
 
 def freeze(model: PreTrainedModel, training: TrainingConfig) -> None:
-    """Takes the parameters that `training.freeze` names out of training. In place.
+    """Freezes the parameters that `training.freeze` names. Changes the model in place.
 
     Args:
-        model: before an engine wraps it, with what its method added.
+        model: model that no engine has wrapped yet, with the parameters that the method adds.
         training: settings.
 
     Raises:
-        ConfigError: an entry fits no parameter, or nothing is left to train.
+        ConfigError: an entry matches no parameter, or no parameter would be trained.
     """
     if not training.freeze:
         return
@@ -57,22 +57,22 @@ def freeze(model: PreTrainedModel, training: TrainingConfig) -> None:
 
 
 def checkpoint(model: PreTrainedModel) -> None:
-    """Keeps each layer's input only and runs it again in the backward pass (Chen et al., arXiv 1604.06174).
+    """Stores only the input of each layer, and runs the layer again in the backward pass (Chen et al., 1604.06174).
 
     Raises:
         ModelError: the architecture does not support it.
     """
     if not model.supports_gradient_checkpointing:
         raise unsupported_option(model, "training.gradient_checkpointing")
-    # the reentrant form needs inputs with gradients, and breaks hooks
+    # the reentrant variant needs inputs with gradients, and breaks hooks
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
-    """A transformer's layers: the modules that transformers itself can run again.
+    """Returns a model's transformer layers: the modules that transformers can run again for gradient checkpointing.
 
     Raises:
-        ModelError: it has none that can be told.
+        ModelError: the model has no such modules.
     """
     modules: list[torch.nn.Module] = [
         module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
@@ -83,7 +83,7 @@ def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
 
 
 def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:
-    """The error for an architecture without layers as transformers knows them."""
+    """Creates the error for an architecture that does not mark its layers in the way of transformers."""
     return ModelError(f"{field} does not work with {type(model).__name__}", f"leave {field} off")
 
 
@@ -93,10 +93,10 @@ _NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> None:
-    """Has glibc reuse large blocks in place of returning them to the kernel and taking zeroed ones back.
+    """Makes glibc reuse large blocks instead of returning them to the kernel and requesting zeroed ones.
 
-    A training step frees and allocates the same sizes again and again, each above glibc's threshold for a mapping of
-    its own. The process's peak stays the same. Where there is another C library, nothing happens.
+    A training step repeatedly frees and allocates blocks of the same sizes, which are above the size from which glibc
+    maps each block separately. The process's peak memory does not change. With other C libraries, nothing happens.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""The optimizer: which parameters decay, AdamW, and AdamW with update clipping."""
+"""The optimizer: AdamW, AdamW with update clipping, and the choice of parameters that get weight decay."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from adapt.model.masked_updates import has_held_rows
 from adapt.model.trainable import rate_factors
 
 FACTOR = "rate_factor"
-"""What a group of parameters calls its factor of the learning rate."""
+"""Key in a parameter group for its factor of the learning rate."""
 
 
 def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = False) -> torch.optim.AdamW:
-    """AdamW (arXiv 1711.05101) over the trained parameters of a model.
+    """Builds AdamW (arXiv 1711.05101) for the trained parameters of a model.
 
-    Weight decay acts on matrices; on biases and norms never; on embeddings where `training.decay_embeddings` says so,
-    and not where rows of them are held.
+    Weight decay applies to matrices, never to biases and norms. It applies to embeddings if
+    `training.decay_embeddings` is true and none of their rows is frozen.
 
     Args:
-        model: on the device it trains on.
+        model: model, on the device that it trains on.
         training: settings.
         sharded: whether ZeRO will replace each parameter by this rank's share of it.
     """
@@ -43,18 +43,18 @@ def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = 
             for p, decay in zip(trained, decays, strict=True)
         ]
         return StableAdamW(groups, **settings, sharded=sharded)
-    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
+    by_setting: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter, decay in zip(trained, decays, strict=True):
-        alike.setdefault((decay, factors.get(parameter, 1.0)), []).append(parameter)
+        by_setting.setdefault((decay, factors.get(parameter, 1.0)), []).append(parameter)
     groups = [
-        {"params": alike[decay, factor], "weight_decay": decay, FACTOR: factor}
-        for decay, factor in sorted(alike, reverse=True)
+        {"params": by_setting[decay, factor], "weight_decay": decay, FACTOR: factor}
+        for decay, factor in sorted(by_setting, reverse=True)
     ]
     return torch.optim.AdamW(groups, **settings)
 
 
 def _rate_factors(model: Any, training: TrainingConfig) -> dict[nn.Parameter, float]:
-    """The factors of the learning rate that are not 1."""
+    """Returns the factor of the learning rate by parameter; empty if all factors are 1."""
     if training.embedding_rate == training.layer_decay == 1:
         return {}
     named = dict(model.named_parameters())
@@ -63,7 +63,7 @@ def _rate_factors(model: Any, training: TrainingConfig) -> dict[nn.Parameter, fl
 
 
 def set_learning_rate(groups: list[dict[str, Any]], rate: float) -> None:
-    """Gives each group of parameters the learning rate of a step, times the group's own factor."""
+    """Sets the learning rate of each parameter group to `rate` times the group's factor."""
     for group in groups:
         group["lr"] = rate * group.get(FACTOR, 1.0)
 
@@ -71,27 +71,27 @@ def set_learning_rate(groups: list[dict[str, Any]], rate: float) -> None:
 class StableAdamW(torch.optim.AdamW):
     """AdamW with update clipping (Wortsman et al., arXiv 2304.13013, algorithm 2).
 
-    The learning rate of a tensor is divided by max(1, RMS). RMS^2 is the mean of g^2 / max(v, eps^2) over the tensor, v
-    being the bias-corrected mean of its squared gradients. All else is torch's AdamW, also the state.
+    The learning rate of a tensor is divided by max(1, RMS). RMS^2 is the mean of g^2 / max(v, eps^2) over the tensor,
+    where v is the bias-corrected mean of its squared gradients. All else, including the state, is torch's AdamW.
 
     Args:
-        groups: one parameter each. ZeRO flattens and shards each group by itself, padded with zeros, so that what it
-            puts in the parameter's place is always a share of this parameter alone.
-        sharded: whether it does. The sums of the shares are then added up over the ranks of the default process group,
-            which makes the RMS that of the whole parameter.
-        **settings: AdamW's.
+        groups: groups of one parameter each. ZeRO flattens, pads and shards each group separately, so each share
+            belongs to a single parameter.
+        sharded: whether ZeRO shards the groups. The sums of the shares are then added over the ranks of the default
+            process group, so that the RMS is that of the whole parameter.
+        **settings: arguments of AdamW.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, sharded: bool, **settings: Any) -> None:
         super().__init__(groups, **settings)
         self._sharded = sharded
-        self._device = groups[0]["params"][0].device  # ranks add up here: ZeRO may move its shares to the CPU
+        self._device = groups[0]["params"][0].device  # for sums over ranks, since ZeRO may move its shares to the CPU
         for group in self.param_groups:
             group["numel"] = group["params"][0].numel()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step of all groups that have a parameter with a gradient (ZeRO steps one group at a time)."""
+        """Takes a step of all groups whose parameter has a gradient (ZeRO steps one group at a time)."""
         groups = self.param_groups
         self.param_groups = [group for group in groups if any(p.grad is not None for p in group["params"])]
         rates = [group["lr"] for group in self.param_groups]

@@ -1,4 +1,4 @@
-"""A function over batches of rows, on the devices of a cluster, for what methods measure beside training."""
+"""Calls a function on batches of rows on the cluster's devices, for methods that measure outside of training."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Share: TypeAlias = list[tuple[int, np.ndarray]]
-"""Batches: their numbers, and the rows of each."""
+"""Batches as pairs of a number and an array of rows."""
 OnRows: TypeAlias = "Callable[[torch.device, str, Share], R]"
-"""Is given a device, the precision to calculate in, and a share of the batches."""
+"""Function of a device, the precision to compute in, and some of the batches."""
 
 
 def batches_of(rows: np.ndarray, size: int) -> Share:
-    """Rows in batches of at most `size`, all about alike."""
+    """Splits rows into numbered batches of nearly equal size, at most `size` rows each."""
     return list(enumerate(np.array_split(rows, -(-len(rows) // size))))
 
 
 def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: int = 1) -> tuple[list[R], float]:
-    """Calls a function on batches of rows, shared out to as many Ray tasks as there are workers.
+    """Calls a function on batches of rows, divided among one Ray task per worker.
 
-    A batch is given whole to one task, so what comes of it does not depend on their number. Nor does it depend on which
-    device it meets: where `auto` comes to several precisions, all is done again in fp32.
+    Each batch is computed by a single task, so its result does not depend on the number of tasks. It does not depend
+    on the device either: if precision `auto` differs between devices, all batches are computed again in fp32.
 
     Args:
-        function: of a module, or a `partial` of one.
-        batches: numbered rows.
-        config: says which resources there are, and the precision.
-        sequences: that pass a device at once, where training.micro_batch says so.
+        function: a function of a module, or a `partial` of one.
+        batches: numbered batches of rows.
+        config: settings of the resources and the precision.
+        sequences: number of sequences per pass, if it follows `training.micro_batch`.
 
     Returns:
-        What each task gave, and the seconds that devices were held.
+        The results of all tasks, and the time that devices were reserved [s], summed over tasks.
 
     Raises:
         DeviceMemoryError: a device, or its machine, ran out of memory.
@@ -66,13 +66,13 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
 
 
 def on_device(function: OnRows[R], share: Share, precision: str, shared_by: int) -> tuple[R, float, str]:
-    """The Ray task: what came of a share of the batches, how long it held a device [s], and the precision it took.
+    """Runs as a Ray task. Returns the function's result, the time on the device [s], and the precision it ran in.
 
     Args:
-        function: as `over_rows`.
-        share: batches.
-        precision: asked for.
-        shared_by: tasks and trainings that share the cores of a machine.
+        function: as in `over_rows`.
+        share: the batches of this task.
+        precision: the configured precision, which may be `auto`.
+        shared_by: number of tasks, of all trainings, that share a machine's cores.
     """
     start = time.monotonic()
     hide_unreserved_gpus()

@@ -1,4 +1,4 @@
-"""Which arithmetic a machine can do, and all ranks together, and the scaling of the loss that fp16 needs."""
+"""Chooses the precision that a device, and all ranks together, compute in; scales the loss for fp16."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,10 +16,10 @@ _GROWTH_STEPS = 2000
 
 
 def resolve(wanted: str, device: torch.device) -> Precision:
-    """The precision to run with: `auto` is bf16 where the hardware multiplies in it sooner than in fp32, else fp32.
+    """Returns the precision to run with: `auto` is bf16 if the device multiplies faster in it than in fp32, else fp32.
 
     Raises:
-        ConfigError: the machine cannot do what is asked.
+        ConfigError: the device does not support the configured precision.
     """
     on_gpu = device.type == "cuda"
     if on_gpu:
@@ -38,17 +38,19 @@ def resolve(wanted: str, device: torch.device) -> Precision:
 
 
 def least_of_ranks(number: int, device: torch.device) -> int:
-    """The least of all ranks' numbers. All ranks call it."""
+    """Returns the smallest number of all ranks. All ranks must call it."""
     agreed = torch.tensor(number, device=device)
     dist.all_reduce(agreed, dist.ReduceOp.MIN)
     return int(agreed)
 
 
 def agreed_precision(wanted: str, device: torch.device) -> Precision:
-    """The precision of all ranks, which all call it: `auto` is bf16 where it is on every rank's device.
+    """Returns the common precision of all ranks: `auto` is bf16 only if it is bf16 on every rank's device.
+
+    All ranks must call it.
 
     Raises:
-        ConfigError: this rank's device cannot do what is asked.
+        ConfigError: this rank's device does not support the configured precision.
     """
     own = resolve(wanted, device)
     if wanted != "auto":
@@ -60,19 +62,19 @@ def agreed_precision(wanted: str, device: torch.device) -> Precision:
 class LossScale:
     """Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740).
 
-    In fp16 gradients vanish below 6e-8. So the loss is multiplied by about the largest scale at which they do not
-    overflow, and their sums, in fp32, are divided by it. A step that overflows is skipped and halves the scale; 2000
-    steps without one double it.
+    In fp16, gradients below 6e-8 become 0. So the loss is multiplied by about the largest scale at which gradients do
+    not overflow, and the summed gradients, in fp32, are divided by it. A step that overflows is skipped and halves the
+    scale; 2000 steps without overflow double it.
     """
 
     value: float = 2.0**16
     good_steps: int = 0
-    """Steps without overflow since the scale last changed."""
+    """Number of steps without overflow since the scale last changed."""
     skipped_steps: int = 0
-    """Steps that overflowed, in the whole run."""
+    """Number of steps that overflowed in the whole run."""
 
     def update(self, overflowed: bool) -> None:
-        """Adjusts the scale; to be called after each step.
+        """Adjusts the scale. Call it after each step.
 
         Raises:
             TrainingError: even the smallest scale overflows, so the scale is not the cause.

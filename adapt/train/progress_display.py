@@ -24,19 +24,19 @@ PARTS = {
     "MFU": ("mfu", "MFU {:.0%}"),
     "data wait": ("data_wait_share", "data wait {:.1%}"),
 }
-"""Parts of a report: the metric, and how it is shown. A report has some of them."""
+"""Parts of the progress line: name of the metric, and its format. A report contains some of the metrics."""
 LEAST = ("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "loss", "best", "NPMI", "ETA")
-"""Parts of a report, the least telling first."""
+"""Parts of the progress line, least important first: narrow terminals leave these out first."""
 
 
 @contextmanager
 def following(metrics: Path, notices: Path, waiting: str = "starting the workers") -> Iterator[None]:
-    """Shows what workers add to two files until the block is left: metrics, and lines for the user.
+    """Shows the metrics and messages that workers write, until the block ends.
 
     Args:
-        metrics: a file of JSON lines.
-        notices: another.
-        waiting: what a terminal shows until the first report.
+        metrics: file of metrics, as JSON lines.
+        notices: file of messages to the user, as JSON lines.
+        waiting: text that a terminal shows until the first report.
     """
     done = threading.Event()
     files = _Lines(metrics), _Lines(notices)
@@ -61,14 +61,14 @@ def _follow(metrics: "_Lines", notices: "_Lines", shown: Display, done: threadin
 
 
 class _Lines:
-    """What is added to a file of JSON lines, which may not be there yet, and may be written anew, shorter."""
+    """Reads lines that are appended to a JSON lines file. The file may not exist yet, and may be replaced."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._position = file.stat().st_size if file.exists() else 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yields the whole lines that were added since the last call."""
+        """Yields the complete lines that were added since the last call."""
         if not self._file.exists():
             return
         with self._file.open("rb") as lines:
@@ -79,12 +79,12 @@ class _Lines:
                 try:
                     values = json.loads(line)
                 except ValueError:
-                    continue  # the file was written anew, and grew past our position before we looked
+                    continue  # the file was replaced, and our position is in the middle of a line
                 yield values
 
 
 def describe(metrics: dict[str, Any]) -> dict[str, str]:
-    """A report for people, part by part. That workers wait for cores is worth saying where they starve."""
+    """Formats a report for people, part by part. The wait for CPU cores is shown only if it is long."""
     return {
         "step": f"step {metrics['step']}/{metrics['steps']}",
         **{name: shown.format(metrics[key]) for name, (key, shown) in PARTS.items() if key in metrics},

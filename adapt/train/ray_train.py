@@ -1,6 +1,6 @@
-"""Hands a function to Ray Train, which calls it on every rank; shows what ranks report, and says what went wrong.
+"""Runs a function on every rank with Ray Train, shows the ranks' metrics and messages, and raises our own errors.
 
-`launch` hands over a training job. `EndAtOnce` decides which failures end it.
+`launch` runs a training job. `EndAtOnce` decides which failures end it without a retry.
 """
 
 import json
@@ -56,29 +56,31 @@ _SHUTDOWN_S = "5"
 
 @dataclass(frozen=True)
 class RankedRun:
-    """What Ray Train is to run."""
+    """A function that Ray Train runs on every rank, with its settings."""
 
     function: Callable[[dict[str, Any]], None]
-    """Called on each rank with `told` and, as `sealing`, the `Sealing` of the run. What it imports at the top, the
-    driver imports too."""
+    """Function called on each rank with `told` and, as `sealing`, the `Sealing` of the run. Imports at the top of its
+    module are also executed in the driver."""
     told: dict[str, Any]
+    """Argument of the function."""
     folder: Path
-    """The stage's, on storage that all nodes see. Ranks write metrics and notices there."""
+    """Folder of the stage, on storage that all nodes share. Ranks write metrics and notices there."""
     name: str
-    """Name of the run, and of its folder below CHECKPOINTS, by which a later start finds what an earlier one left."""
+    """Name of the run and of its folder of checkpoints. A restarted run finds its checkpoints by this name."""
     resources: ResourcesConfig
     sizes: Sequence[int]
-    """The numbers of ranks that can be, ascending. It begins with as many as there is room for, and is changed by
-    `adapt.train.elastic` where there are several."""
+    """Possible numbers of ranks, ascending. If there are several, the run starts with as many ranks as there is room
+    for, and `adapt.train.elastic` changes the number."""
     keep_checkpoints: int
+    """Number of newest checkpoints to keep."""
 
     @property
     def run_folder(self) -> Path:
-        """Where its checkpoints are stored."""
+        """Folder of the run's checkpoints."""
         return self.folder / CHECKPOINTS / self.name
 
     def sealing(self) -> Sealing:
-        """What signs its checkpoints; the key is made where there is none.
+        """Returns the signer of the run's checkpoints; creates the user's key if there is none.
 
         Raises:
             ConfigError, StorageError: the key cannot be used.
@@ -87,14 +89,14 @@ class RankedRun:
 
 
 def on_all_ranks(run: RankedRun) -> None:
-    """Runs a function on the cluster this process is connected to, until it has ended well on every rank.
+    """Runs a function on the cluster that this process is connected to, until it has succeeded on every rank.
 
-    Ranks that crash start again; what they saved by `adapt.train.checkpoints` is theirs to load.
+    After a crash all ranks start again, and can load the checkpoints that they saved (`adapt.train.checkpoints`).
 
     Raises:
         ClusterError: the workers cannot be placed.
-        AdaptError: what the function itself raised, of ours.
-        StorageError: the disk is full, or may not be written, or no checkpoint is one that this user's job wrote.
+        AdaptError: the function raised one of our own errors.
+        StorageError: the disk is full or not writable, or this user's job wrote none of the checkpoints.
         TrainingError: workers crashed too often.
     """
     await_resources(run.resources)
@@ -116,7 +118,7 @@ def on_all_ranks(run: RankedRun) -> None:
             with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
                 _fit(trainer, run.folder, local)
             is_done = True
-        except CheckpointError as error:  # its checkpoint is gone, so this ends
+        except CheckpointError as error:  # the damaged checkpoint was removed, so the loop ends
             newest = newest_whole(run.run_folder)
             log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
     prune(run.run_folder, run.keep_checkpoints)
@@ -125,12 +127,12 @@ def on_all_ranks(run: RankedRun) -> None:
 
 
 def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
-    """Trains in a thread of its own: in the main thread, Ray Train would take over the signals and end the process.
+    """Trains in a separate thread: in the main thread, Ray Train would handle the signals and end the process.
 
     Args:
-        trainer: of Ray Train.
-        folder: the stage's, for messages.
-        local: the private folder of a training on a Ray of our own.
+        trainer: trainer of Ray Train.
+        folder: folder of the stage, for messages.
+        local: private folder of the training if the job started Ray itself, else None.
     """
     errors: list[BaseException] = []
 
@@ -146,7 +148,7 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
         while thread.is_alive():
             thread.join(0.2)  # short, so that ctrl-C is noticed
     except KeyboardInterrupt:
-        if library.is_active():  # else the process ends, and Ray with it
+        if library.is_active():  # without the library, the process ends and Ray with it
             disconnect()
         raise
     if errors:
@@ -156,16 +158,16 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
 
 
 def _scaling(run: RankedRun) -> ScalingConfig:
-    """How many ranks, and what each reserves."""
+    """Returns Ray Train's configuration of the number of ranks and of the resources that each reserves."""
     sizes, bundle = run.sizes, bundle_of(run.resources)
     workers: Any = sizes[0] if len(sizes) == 1 else (sizes[0], sizes[-1])
     return ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle)
 
 
 def _run_config(run: RankedRun, is_local: bool) -> RunConfig:
-    """Where a run is kept, how often it starts again, and what its ranks find in their environment."""
-    callbacks: list[Any] = [EndAtOnce(run.folder)]  # typed as anything, since Ray declares what its first version took
-    # all processes of a Ray of our own have the environment already
+    """Returns Ray Train's configuration of storage, retries, and environment variables of the ranks."""
+    callbacks: list[Any] = [EndAtOnce(run.folder)]  # Any, since Ray declares the type of an earlier version
+    # if the job started Ray itself, all of Ray's processes have the environment already
     environment: dict[str, Any] = {} if is_local else {"worker_runtime_env": {"env_vars": PROCESS_ENVIRONMENT}}
     return RunConfig(
         name=run.name,
@@ -178,49 +180,49 @@ def _run_config(run: RankedRun, is_local: bool) -> RunConfig:
 
 
 def _elastic(trainer: Any, run: RankedRun, scaling: ScalingConfig, is_local: bool) -> Any:
-    """The trainer with our policy for how many ranks there are."""
+    """Gives the trainer our policy for the number of ranks."""
     from adapt.ray.private import with_policy
     from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
 
-    told = ElasticRun(run.folder, run.run_folder, not is_local, run.resources.max_failures)
-    return with_policy(trainer, ElasticPolicy(scaling, Sizing(run.sizes, PATIENCE), told))
+    settings = ElasticRun(run.folder, run.run_folder, not is_local, run.resources.max_failures)
+    return with_policy(trainer, ElasticPolicy(scaling, Sizing(run.sizes, PATIENCE), settings))
 
 
 class EndAtOnce(UserCallback):
-    """Ends a training whose failure is known, since trying again would end the same way.
+    """Ends a training after a failure that a retry would repeat.
 
-    Any other failure is told to the user, and is Ray Train's, which starts the ranks again. It looks at all ranks
-    several times a second, so those that wait for the one that failed, in a collective, are not waited for.
+    After any other failure, the user gets a message, and Ray Train starts all ranks again. Ray Train checks all ranks
+    several times per second, so it does not wait for ranks that hang in a collective with the failed rank.
 
     Args:
-        folder: the stage's, for messages.
+        folder: folder of the stage, for messages.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raises the known error of any rank; Ray Train takes what a callback raises for the end."""
-        os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S  # Ray's half a minute is for healthy groups
+        """Raises an error of a rank that a retry would repeat; Ray Train ends the run if a callback raises."""
+        os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S  # Ray's 30 s are for healthy groups
         for error in worker_exceptions.values():
             if ours := known(error, self._folder):
                 raise ours
         cause = shorten(first_of(worker_exceptions), _WIDTH)
-        tell(self._folder, f"{cause}; all ranks begin again at the last checkpoint, if resources.max_failures allows")
+        tell(self._folder, f"{cause}; all ranks resume from the last checkpoint, if resources.max_failures allows")
 
 
 def launch(job: TrainingRun) -> dict[str, Any]:
-    """Runs a training job on the cluster this process is connected to, resuming what an earlier run left.
+    """Runs a training job on the cluster that this process is connected to, from its last checkpoint if there is one.
 
     Returns:
-        The final counts (see `adapt.train.training_run.Progress`) and what the workers ran on.
+        The final counts (see `adapt.train.training_run.Progress`) and the resources of the workers.
 
     Raises:
         ClusterError: the workers cannot be placed.
-        ConfigError, ModelError: the workers' devices cannot do what is asked, or the model cannot be loaded.
+        ConfigError, ModelError: the devices do not support the configuration, or the model cannot be loaded.
         DeviceMemoryError: a device, or the machine of a worker, ran out of memory.
-        DataError: the corpus, which is streamed, is broken or has changed.
-        StorageError: the disk is full, or may not be written.
+        DataError: the streamed corpus is damaged or has changed.
+        StorageError: the disk is full or not writable.
         TrainingError: the loss is not finite, or workers crashed too often.
     """
     folder, config = Path(job.folder), job.config
@@ -232,7 +234,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
-    """What Ray Train runs on each rank. The heavy imports happen there and not in the driver."""
+    """Trains on one rank; Ray Train calls it. Heavy libraries are imported here, and not in the driver."""
     hide_unreserved_gpus()
     from adapt.train.worker import train_rank
 

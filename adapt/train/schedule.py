@@ -1,4 +1,4 @@
-"""How long a run is, how its batch is divided, and the learning rate at each step: all functions without state."""
+"""Number of steps of a run, division of its batches, and the learning rate at each step, all as pure functions."""
 
 from dataclasses import dataclass
 from math import ceil, cos, lcm, pi, sqrt
@@ -7,35 +7,36 @@ from adapt.config import TrainingConfig, Workers, fewest_of, most_of
 from adapt.support.errors import ConfigError, DataError
 
 PAPER_STEPS = 12_500
-"""Length of DAPT in the paper (section 3.1), where no limit is configured."""
+"""Steps of a run without a configured limit: the length of DAPT in the paper, section 3.1 (arXiv 2004.10964)."""
 
 
 @dataclass(frozen=True)
 class RunLength:
-    """The length of a run."""
+    """Number of steps of a run, and of rows per epoch."""
 
     steps: int
     rows: int
-    """Rows of an epoch."""
+    """Number of rows in an epoch."""
 
 
 def rows_of(tokens: int, training: TrainingConfig) -> int:
-    """Rows that so many tokens of a source are cut into; the last may be short."""
+    """Returns the number of rows that this many tokens of a source fill; the last row may be short."""
     return ceil(tokens / training.sequence_length)
 
 
 def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> RunLength:
-    """Steps of a run: the first of the configured limits that is reached.
+    """Returns the length of a run, which ends at the first of the configured limits.
 
-    A corpus smaller than a batch fills it with further epochs of its rows.
+    If the corpus is smaller than a batch, the batch holds rows of several epochs.
 
     Args:
-        training: has the limits; `max_flops` is one in steps by now (`adapt.train.capacity.flops`).
-        epoch: rows of an epoch.
-        most: rows after which the run ends in any case (rounded up to whole steps).
+        training: settings with the limits. `max_flops` must already be converted to steps
+            (`adapt.train.capacity.flops`).
+        epoch: number of rows in an epoch.
+        most: number of rows after which the run ends at the latest (rounded up to whole steps).
 
     Raises:
-        DataError: there is no row.
+        DataError: the corpus has no rows.
     """
     if not epoch:
         raise DataError("the corpus has no text to train on", "bring more text, or lower corpus.heldout_fraction")
@@ -50,10 +51,10 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
 
 
 def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
-    """The numbers of workers with which a training can run: those that share the global batch equally.
+    """Returns the numbers of workers that a training can run with: those that divide the global batch evenly.
 
     Raises:
-        ConfigError: the number that is asked for, or an end of the range, is none of them.
+        ConfigError: the configured number, or an end of the configured range, does not divide the global batch.
     """
     batch, ends = training.global_batch_size, (fewest_of(workers), most_of(workers))
     if wrong := next((end for end in ends if batch % end), None):
@@ -68,16 +69,17 @@ def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
 
 
 def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
-    """Sequences in one pass of one device, and passes in a step; their product times the workers is the global batch.
+    """Returns the number of sequences per pass of one device, and of passes per step.
 
-    Where the number of workers may change, a pass stays what it is: it divides the share of any number of them. So each
-    pass has the same rows, and the same dropout, however many workers there are.
+    The product of both and the number of workers is the global batch. If the number of workers may change, the
+    sequences per pass divide the share of every possible number. So each pass has the same rows, and the same dropout,
+    for any number of workers.
 
     Args:
         training: settings.
-        workers: training processes. Passes are counted for the fewest.
-        most: sequences that a pass may have; None takes the configured number, or for `auto` all of a worker's share
-            (see `adapt.train.capacity.memory`).
+        workers: number or range of training processes. The passes are those of the fewest workers.
+        most: largest number of sequences per pass. None stands for the configured number, or with `auto` for all of a
+            worker's share (see `adapt.train.capacity.memory`).
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
@@ -89,22 +91,22 @@ def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = N
 
 
 def smaller_micro_batch(training: TrainingConfig, workers: Workers, sequences: int) -> int:
-    """The next smaller number of sequences in a pass that divides the workers' shares of the global batch.
+    """Returns the next smaller number of sequences per pass that divides the workers' shares of the global batch.
 
     Args:
         training: settings.
-        workers: training processes.
-        sequences: in a pass, two or more.
+        workers: number or range of training processes.
+        sequences: present number of sequences per pass, at least two.
     """
     return micro_batch(training, workers, sequences - 1)[0]
 
 
 def learning_rate(training: TrainingConfig, step: int, steps: int) -> float:
-    """Learning rate of step 0, 1, ... steps - 1.
+    """Returns the learning rate of a step (0 to `steps` - 1).
 
-    It rises linearly over the warm-up, to the peak at its last step. Then `linear` and `cosine` (arXiv 1608.03983) fall
-    to the floor, which the step after the last would have; `constant` stays; `wsd` (arXiv 2404.06395) stays and falls
-    from `cooldown_start` on, as `training.decay` says.
+    The rate rises linearly during the warm-up and reaches its peak at the last warm-up step. After that, `linear` and
+    `cosine` (arXiv 1608.03983) decay to the floor, which they would reach one step after the last. `constant` stays at
+    the peak. `wsd` (arXiv 2404.06395) stays at the peak until `cooldown_start` and then decays by `training.decay`.
     """
     warmup = warmup_steps(training, steps)
     if step < warmup:
@@ -120,25 +122,26 @@ def learning_rate(training: TrainingConfig, step: int, steps: int) -> float:
 
 
 def warmup_steps(training: TrainingConfig, steps: int) -> int:
-    """Steps over which the learning rate rises."""
+    """Returns the number of steps during which the learning rate rises."""
     return ceil(training.warmup_fraction * steps) if training.warmup_steps is None else training.warmup_steps
 
 
 def cooldown_start(training: TrainingConfig, steps: int) -> int:
-    """The first step of the cooldown of schedule `wsd`.
+    """Returns the first step of the cooldown of schedule `wsd`.
 
-    Where the warm-up is given in steps, the rates of the steps before do not depend on the length of the run.
+    If the warm-up is configured as a number of steps, the learning rates before the cooldown do not depend on the
+    length of the run.
     """
     return max(warmup_steps(training, steps), steps - round(training.cooldown_fraction * steps))
 
 
 def branch_step(training: TrainingConfig, steps: int) -> int | None:
-    """Steps after which the state is kept for longer runs (see `adapt.train.checkpoints.branch`), if any."""
+    """Returns the step after which the state is saved for longer runs (`adapt.train.checkpoints.branch`), if any."""
     return cooldown_start(training, steps) or None if training.schedule == "wsd" else None
 
 
 def check_warmup(training: TrainingConfig, steps: int) -> None:
-    """Refuses a run that would end before its learning rate has risen.
+    """Refuses a run that would end during its warm-up.
 
     Raises:
         ConfigError: the warm-up is longer than the run.

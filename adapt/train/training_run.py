@@ -1,6 +1,6 @@
-"""What the driver tells a training run's workers, and the files through which they answer: progress, metrics, notices.
+"""Settings that the driver sends to a training's workers, and the files through which workers answer.
 
-Notices are words to the user, who sees none of the workers' output.
+The files hold progress, metrics and notices. Notices are messages to the user, who does not see the workers' output.
 """
 
 import json
@@ -19,50 +19,50 @@ if TYPE_CHECKING:
 
 
 METRICS_FILE = "metrics.jsonl"
-"""One line of metrics a report, written by rank 0."""
+"""File of metrics, one line per report, written by rank 0."""
 PROGRESS_FILE = "progress.json"
-"""The final counts."""
+"""File with the final counts of a run."""
 NOTICE_FILE = "notices.jsonl"
-"""What the user is to know while it runs; see `adapt.train.training_run`."""
+"""File of messages to the user while the training runs; see `tell`."""
 WISH_FILE = "checkpoint-now"
-"""There while a checkpoint is wished for out of turn; see `adapt.train.elastic.requested_checkpoints`."""
+"""File whose presence requests an additional checkpoint; see `adapt.train.elastic.requested_checkpoints`."""
 CARRIED = "carried"
-"""What a method leaves for the next domain."""
+"""Folder of files that a method writes for the training on the next domain."""
 CHECKPOINTS = "checkpoints"
-"""Ray Train's storage: resumable checkpoints."""
+"""Folder in which Ray Train stores the resumable checkpoints."""
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """All that a worker is told."""
+    """All settings that a worker of a training gets."""
 
     config: Config
     key: str
-    """The stage's key; it also names the Ray Train run, so that a later start finds what an earlier one left."""
+    """Key of the stage. It also names the Ray Train run, so that a restarted job finds its checkpoints."""
     folder: str
-    """The stage's folder."""
+    """Folder of the stage."""
     corpora: tuple[str, ...]
     """Folders of the prepared sources."""
     mixture: "Mixture | None"
-    """How they share the run; None where the corpus is streamed."""
+    """Share of each source in the run; None if the corpus is streamed."""
     pretrained: Pretrained
-    """The model to start from."""
+    """Model to start from."""
     steps: int
-    """Length of the run. A streamed corpus may end before."""
+    """Number of steps of the run. A streamed corpus may end earlier."""
     branch_step: int | None = None
     """Number of steps after which the state is kept for longer runs (see `adapt.train.checkpoints.branch`), if any."""
     online: "Online | None" = None
-    """The corpus, if it is streamed."""
+    """Settings of the corpus, if it is streamed."""
     past: Mapping[str, str] = field(default_factory=dict)
-    """Folders of what the method asks for, by its name there."""
+    """Folders of the earlier results that the method needs, by the method's name for each."""
     base: str = ""
-    """Folder of the model that the first of all domains began with; empty where that is `pretrained`."""
+    """Folder of the model that the first domain of the sequence started from; empty if that is `pretrained`."""
     number: int | None = None
     """Number of the domain in a sequence, from 1."""
     domain: str = ""
     """Name of the domain."""
     texts: tuple[str, ...] = ()
-    """Folders of the domain's prepared text, which are among `corpora`; empty if it is streamed."""
+    """Folders of the domain's prepared text, a subset of `corpora`; empty if the corpus is streamed."""
 
     @property
     def run_name(self) -> str:
@@ -72,39 +72,39 @@ class TrainingRun:
 
 @dataclass
 class Progress:
-    """With the seed, all that a resumed run needs besides weights and optimizer."""
+    """Counts of a run. A resumed run needs only these and the seed, besides weights and optimizer."""
 
     step: int = 0
-    """Steps done."""
+    """Number of completed steps."""
     tokens: int = 0
-    """Tokens trained on, over all ranks."""
+    """Number of tokens trained on, over all ranks."""
     inherited_tokens: int = 0
-    """The part of them that another run trained on, where this one started from a state of its."""
+    """Number of these tokens that another run trained on, if this run started from its state."""
     seconds: float = 0.0
-    """Time spent on the steps that count (work lost to crashes left out)."""
+    """Time spent on the completed steps [s], without steps lost to crashes."""
     data_wait_seconds: float = 0.0
-    """The part of it spent waiting for batches."""
+    """Part of `seconds` spent waiting for batches [s]."""
     device_seconds: float = 0.0
-    """Time of all devices together, also for the steps lost to crashes that this process saw."""
+    """Time of all devices together [s], including steps lost to crashes that this process saw."""
 
     @property
     def own_tokens(self) -> int:
-        """Tokens that this run itself trained on, in its seconds."""
+        """Number of tokens that this run itself trained on."""
         return self.tokens - self.inherited_tokens
 
 
 def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """The progress of a run that starts from the state of another: as far as that one, but at no cost of its own."""
+    """Returns the progress of a run that starts from another run's state: its steps and tokens, but no time spent."""
     inherited = Progress(**progress)
     return asdict(Progress(step=inherited.step, tokens=inherited.tokens, inherited_tokens=inherited.tokens))
 
 
 def tell(folder: Path, message: str) -> None:
-    """Adds a line to the file of notices.
+    """Adds a message to the user to the file of notices.
 
     Args:
-        folder: the stage's.
-        message: what the user is told.
+        folder: folder of the stage.
+        message: message that the driver prints.
     """
     with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # the training matters more than a notice
         file.write(json.dumps({"said": message}) + "\n")

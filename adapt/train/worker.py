@@ -1,4 +1,4 @@
-"""One rank of a training job: builds model, objective, engine and stream, resumes, trains, hands over."""
+"""One rank of a training: builds model, objective, engine and data stream, resumes, trains, and exports the model."""
 
 import json
 import shutil
@@ -49,10 +49,11 @@ from adapt.train.worker_process import StarvationNotice, die_with_parent, only_r
 
 
 def train_rank(job: TrainingRun, sealing: Sealing) -> None:
-    """The whole life of a rank.
+    """Runs one rank from start to end.
 
-    Whatever goes wrong on any rank is raised, for the others may wait for it: Ray Train sees it at once and ends all of
-    them. `adapt.train.ray_train` says which errors end the run, too; after others it goes on from the last checkpoint.
+    Raises every error, because other ranks may be waiting for this one: Ray Train then ends all ranks.
+    `adapt.train.ray_train` decides which errors end the run. After all others, the run resumes from the last
+    checkpoint.
     """
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
@@ -96,14 +97,14 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
 
 @dataclass(frozen=True)
 class RankParts:
-    """What a rank is built of."""
+    """The objects that a rank trains with."""
 
     loop: Loop
     tokenizer: Any
     resources: dict[str, Any]
-    """What it runs on, for the record."""
+    """Number of workers, precision, micro-batch, device and the like, as the stage's record shows them."""
     utilization: Utilization | None
-    """None where the model's dimensions are not known."""
+    """Computes the MFU; None if the model's dimensions are not known."""
 
     @classmethod
     def of(cls, job: TrainingRun) -> "RankParts":
@@ -145,7 +146,7 @@ class RankParts:
             "precision": precision,
             "micro_batch": size,
             "accumulation": accumulation,
-            "micro_batch_asked": training.micro_batch,
+            "micro_batch_asked": training.micro_batch,  # the configured value, which may be `auto`
             "gradient_checkpointing": training.gradient_checkpointing,
             "compile": training.compile,
             "device": on_gpu_name or f"CPU, {torch.get_num_threads()} threads",
@@ -160,11 +161,11 @@ class RankParts:
         return cls(loop, tokenizer, resources, utilization)
 
     def report(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """The loop's metrics and what can be said beside them."""
+        """Adds the MFU to the loop's metrics, if the model's dimensions are known."""
         return self.utilization.added(metrics) if self.utilization else metrics
 
     def figures(self, progress: Progress) -> dict[str, Any]:
-        """The final counts, for the record. All ranks call it."""
+        """Returns the final counts for the stage's record. All ranks must call it."""
         peak, own = peak_memory(self.loop.engine.device), progress.own_tokens
         figures = {**asdict(progress), "own_tokens": own, **self.resources, "peak_memory_bytes": peak}
         if self.utilization:
@@ -174,11 +175,13 @@ class RankParts:
 
 
 def rank_device(local_world: int, trainings: int = 1) -> torch.device:
-    """The GPU that Ray Train gives a rank; else the CPU, of which the ranks of a machine share the threads.
+    """Returns the GPU that Ray Train assigned to this rank, or the CPU if there is none.
+
+    On a CPU, it also divides the machine's cores among the ranks, by setting torch's number of threads.
 
     Args:
-        local_world: ranks of this training on this machine.
-        trainings: those that share the machine.
+        local_world: number of ranks of this training on this machine.
+        trainings: number of trainings that share the machine.
     """
     if torch.cuda.is_available():
         device: torch.device = get_device()
@@ -188,7 +191,7 @@ def rank_device(local_world: int, trainings: int = 1) -> torch.device:
 
 
 def _setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:
-    """What the method is told: the length of the training only if it declares that its steps depend on that."""
+    """Builds the method's setting; the length of the training is set only if the method depends on it."""
     config, start = job.config, job.pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     carried = start.model.parent / CARRIED
@@ -212,16 +215,16 @@ def _setting(job: TrainingRun, method: Method, device: torch.device, world: int,
 
 
 def _cut_short(method: Method, done: int, steps: int) -> str:
-    """What the model lacks because a streamed corpus ended before the planned length; empty for nothing."""
+    """Returns what the method could not complete because a streamed corpus ended early; empty if nothing."""
     return method.cut_short(done) if done < steps and method.depends_on_length else ""
 
 
 def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
-    """Opens this rank's shares of the global batches, from a step on."""
+    """Opens the stream of this rank's shares of the global batches, starting at a step."""
     training, context = job.config.training, ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     if job.online:
-        server = [serve(job.online, first_step, world) if rank == 0 else None]  # all ranks share that of rank 0
+        server = [serve(job.online, first_step, world) if rank == 0 else None]  # all ranks use the server of rank 0
         dist.broadcast_object_list(server)
         return served(server[0], rank, first_step, job.steps)
     assert job.mixture
@@ -240,7 +243,7 @@ def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> Abstrac
 
 
 def _carry(method: Method, folder: Path) -> None:
-    """Lets the method write what the next domain gets beside the model; removes the folder if that is nothing."""
+    """Lets the method write files for the training on the next domain; removes the folder if it writes none."""
     target = folder / CARRIED
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()

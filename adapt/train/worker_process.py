@@ -1,6 +1,6 @@
-"""A training process on its machine: its threads, how long they wait for a core, and its end.
+"""A worker's process: number of threads, time that they wait for a CPU core, and its end.
 
-Workers of a killed driver end with it, and workers of the run that resumes it wait until they are gone.
+If the driver is killed, its workers end too. The workers of a resumed run wait until the old ones have ended.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from adapt.train.training_run import tell
 
 
 def use_threads(count: float | None = None, shared_by: int = 1) -> None:
-    """Sets torch's threads; at least one.
+    """Sets the number of torch's threads, at least one.
 
     Args:
-        count: None for as many as there are cores that this process may use.
-        shared_by: processes that share them.
+        count: number of threads to divide; None for the number of cores that this process may use.
+        shared_by: number of processes that share them.
     """
     import torch
 
@@ -31,25 +31,28 @@ def use_threads(count: float | None = None, shared_by: int = 1) -> None:
 
 
 CORE_WAIT = "core_wait_share"
-"""The metric's name."""
+"""Name of the metric for the share of time that threads wait for a CPU core."""
 STARVED = 0.3
-"""From this share on the user is told."""
+"""Share of time spent waiting for a core from which the user is warned."""
 _THREADS = Path("/proc/self/task")
 
 
 class CoreWait:
-    """The share of the time in which threads of this process wanted to compute, but had no core.
+    """Measures the share of time in which threads of this process were ready to run but had no CPU core.
 
-    Linux counts for each thread how long it ran and how long it stood in the queue of a core (schedstat in proc(5)).
-    Threads wait where a process of a higher priority, or simply more threads than there are cores, want the same core,
-    and where a container has used up its share of it. Waiting for data, locks or devices does not count.
+    Linux counts for each thread how long it ran and how long it waited for a core (schedstat in proc(5)). Threads wait
+    if there are more threads than cores, if processes of a higher priority use the cores, and if a container has used
+    up its CPU quota. Waiting for data, locks or devices does not count.
     """
 
     def __init__(self) -> None:
         self._seen = _times()
 
     def share(self) -> float | None:
-        """Since the last call, between 0 and 1; None where Linux does not count. Threads that ended are left out."""
+        """Returns the share since the last call, between 0 and 1; None if Linux does not count.
+
+        Threads that have ended are left out.
+        """
         before, self._seen = self._seen, _times()
         spent = [
             (ran - ran_before, waited - waited_before)
@@ -61,7 +64,7 @@ class CoreWait:
 
 
 def _times() -> dict[str, tuple[int, int]]:
-    """How long each thread ran and waited [ns]."""
+    """Reads the time that each thread ran, and the time that it waited for a core [ns]."""
     times = {}
     with suppress(OSError):
         for thread in os.listdir(_THREADS):
@@ -72,10 +75,10 @@ def _times() -> dict[str, tuple[int, int]]:
 
 
 class StarvationNotice:
-    """Tells the user once, when two reports in a row say that the workers starve.
+    """Warns the user once, when workers wait too long for CPU cores in two consecutive reports.
 
     Args:
-        folder: the stage's.
+        folder: folder of the stage.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +86,7 @@ class StarvationNotice:
         self._was_starved = self._has_told = False
 
     def look(self, report: dict[str, Any]) -> None:
-        """At a report, on rank 0."""
+        """Checks a report, and writes the warning if it is due; called on rank 0."""
         is_starved = report.get(CORE_WAIT, 0) >= STARVED
         if is_starved and self._was_starved and not self._has_told:
             tell(self._folder, starvation(report[CORE_WAIT], os.nice(0)))
@@ -92,33 +95,35 @@ class StarvationNotice:
 
 
 def starvation(share: float, niceness: int) -> str:
-    """What the user is told.
+    """Returns the warning that a worker waits too long for CPU cores, with a remedy.
 
     Args:
-        share: of the time, that a worker waits.
-        niceness: of the workers; from 1 on others come first.
+        share: share of the time in which the worker was ready to run but had no core.
+        niceness: niceness of the workers; above 0, other processes run first.
     """
-    said = f"a worker waits for a core {share:.0%} of the time that it wants to compute: other processes run beside it"
+    cause = f"a worker waits for a CPU core {share:.0%} of the time, because other processes use the cores"
     if niceness > 0:
-        return f"{said}, before it (its niceness is {niceness}); start Ray's nodes with RAY_worker_niceness=0"
-    return f"{said}; give it cores of its own (fewer workers on a machine, or fewer jobs at once)"
+        return f"{cause} first (the worker's niceness is {niceness}); start Ray's nodes with RAY_worker_niceness=0"
+    return f"{cause}; run fewer workers per machine, or fewer jobs at once"
 
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def die_with_parent() -> None:
-    """When a driver with a Ray of its own is killed, so are its workers; else they would train on for seconds."""
+    """Makes Linux kill this process when its parent dies; otherwise workers of a killed driver train on for seconds."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 @contextmanager
 def only_run(folder: Path, rank: int) -> Iterator[None]:
-    """Rank 0 waits until that of an earlier run, perhaps orphaned on another node, has gone; the others wait for it.
+    """Makes rank 0 wait for the end of an earlier run's rank 0, which may be orphaned on another node.
+
+    The other ranks then wait for rank 0.
 
     Args:
-        folder: the stage's folder.
-        rank: of this process.
+        folder: folder of the stage.
+        rank: rank of this process.
     """
     if rank:
         yield

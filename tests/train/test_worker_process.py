@@ -130,9 +130,9 @@ def test_the_user_is_told_once_at_the_second_report_in_a_row(tmp_path: Path) -> 
 
 
 def test_the_fix_depends_on_the_priority() -> None:
-    assert "waits for a core 62% of the time" in starvation(0.62, 15)
+    assert "waits for a CPU core 62% of the time" in starvation(0.62, 15)
     assert "start Ray's nodes with RAY_worker_niceness=0" in starvation(0.62, 15)
-    assert "fewer workers on a machine" in starvation(0.62, 0)
+    assert "fewer workers per machine" in starvation(0.62, 0)
 
 
 def live(folder: Path, rank: int, begun: threading.Event) -> threading.Thread:

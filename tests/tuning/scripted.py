@@ -40,7 +40,7 @@ class Scripted(Stage[TrialMeasured]):
         with self.notes.open("a") as notes:
             notes.write(f"{self.key[:8]}\n")
         if self.micro_batch > self.fitting:
-            what = f"a device ran out of memory with {self.micro_batch} sequences a pass"
+            what = f"a device ran out of memory with {self.micro_batch} sequences per pass"
             raise DeviceMemoryError(what, "take fewer", self.micro_batch)
         return Outcome(TrialMeasured({"dev_score": Estimate(self.objective(self.values))}))
 

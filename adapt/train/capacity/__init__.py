@@ -1,9 +1,9 @@
-"""What devices can hold and do: how many sequences at once, and what a run will take.
+"""Memory and speed of devices: the number of sequences per pass, and the cost of a training.
 
-- `device`: what a worker computes on, and what stages take of a machine.
-- `flops`: the work of a training, and a limit of that work in steps.
-- `memory`: what a worker needs, part by part, and how many sequences that leaves room for.
-- `micro_batch`: the number of sequences that all ranks take, tried on the device.
-- `out_of_memory`: says what takes less memory where there was not enough.
-- `forecast`: memory, work, hours and price before anything is started.
+- `device`: the device of a worker, and the CPU cores and GPUs that stages reserve.
+- `flops`: FLOPs of a training, and the conversion of a limit of FLOPs to steps.
+- `memory`: estimated memory of a worker, part by part, and the largest micro-batch that fits.
+- `micro_batch`: the common micro-batch of all ranks, tried on the device.
+- `out_of_memory`: errors for a lack of memory, with a change that needs less.
+- `forecast`: memory, FLOPs, hours and price of a training before it starts.
 """

@@ -1,13 +1,14 @@
-"""The devices of training workers: kind, memory and speed, what stages take of a machine, and a look from outside.
+"""The devices of training workers: kind, memory and speed, and the CPU cores and GPUs that stages reserve.
 
     python -m adapt.train.capacity.device PRECISION WORKERS
 
-prints what this machine has, and how fast that multiplies matrices, as a line of JSON. So the process that asks needs
-no torch.
+prints this machine's device and its matrix multiplication rate as a line of JSON. So other processes can get both
+without loading torch.
 
-Stages say what they take of a machine, so that what runs next to them does not slow them down. On GPUs a stage takes
-those, and a core for each process. Without them it computes on all cores that it does not share
-(`resources.trainings_per_machine`), and takes them. A joined cluster gives what processes ask for.
+Stages declare the cores and GPUs that they use, so that stages that run at the same time do not slow each other down. A
+stage on GPUs reserves the GPUs, and a core for each process. A stage on CPUs reserves all cores, divided by the number
+of trainings that share the machine (`resources.trainings_per_machine`). A joined cluster assigns the resources that
+processes ask for.
 """
 
 import json
@@ -28,7 +29,7 @@ from adapt.train.worker_process import use_threads
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 MEASURED_S = 0.3
-"""How long matrices are multiplied to know the rate [s]."""
+"""Time that the matrix multiplication rate is measured for [s]."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +39,30 @@ class Device:
     kind: str
     """`cuda` or `cpu`."""
     memory: int
-    """All of it, whether free or not [bytes]: so that a run that starts again decides alike."""
+    """Total memory, free or not [bytes], so that a restarted run makes the same decisions."""
     shared_by: int = 1
-    """Workers that have a part of it each."""
+    """Number of workers that share the device."""
     has_bf16: bool = False
-    """Whether it multiplies in bf16 sooner than in fp32."""
+    """Whether the device multiplies faster in bf16 than in fp32."""
     name: str = ""
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is one."""
+        """Whether the device is a GPU."""
         return self.kind == "cuda"
 
     @property
     def memory_per_worker(self) -> int:
-        """A worker's part of it [bytes]."""
+        """Memory for each worker that shares the device [bytes]."""
         return self.memory // self.shared_by
 
     def precision(self, wanted: str) -> str:
-        """What `auto` means on it; see `adapt.train.precision`."""
+        """Returns the precision to use on this device: resolves `auto` (see `adapt.train.precision`)."""
         return ("bf16" if self.has_bf16 else "fp32") if wanted == "auto" else wanted
 
 
 def this_machine(shared_by: int = 1) -> Device:
-    """The CPUs of this machine, looked at without torch."""
+    """Describes the CPUs of this machine, without loading torch."""
     threads = max(1, len(os.sched_getaffinity(0)) // shared_by)
     known = _read("/proc/cpuinfo")
     flags = known.split("flags", 1)[-1].split("\n", 1)[0].split()
@@ -70,36 +71,37 @@ def this_machine(shared_by: int = 1) -> Device:
 
 
 def quick_bf16(features: Collection[str], is_intel: bool) -> bool:
-    """Whether a CPU multiplies matrices in bf16 sooner than in fp32.
+    """Whether a CPU multiplies matrices faster in bf16 than in fp32.
 
-    AMD's do, and Intel's with AMX. Without it (a virtual machine may lack it) an Intel Xeon took 1.7 times as long.
+    AMD's CPUs with AVX512-BF16 do, and Intel's with AMX. An Intel Xeon without AMX, which virtual machines may hide,
+    took 1.7 times as long in bf16.
 
     Args:
-        features: as Linux names them.
-        is_intel: who made it.
+        features: names of the CPU's features in Linux.
+        is_intel: whether Intel made the CPU.
     """
     return "avx512_bf16" in features and ("amx_bf16" in features or not is_intel)
 
 
 def has_gpu() -> bool:
-    """Whether this machine seems to have an NVIDIA GPU, by its device file."""
+    """Whether this machine has the device file of an NVIDIA GPU, and the environment does not hide the GPU."""
     return Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
 
 
 def lacks_gpu() -> bool:
-    """Whether this machine surely has no GPU, of any maker, or hides it: no device file of a driver is there."""
+    """Whether this machine has no device file of any GPU driver, or the environment hides the GPUs."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     drivers = [*Path("/dev").glob("nvidia*"), *(Path("/dev") / name for name in ("kfd", "dxg"))]
     return hidden or not any(file.exists() for file in drivers)
 
 
 def cpu_has_bf16() -> bool:
-    """Whether the CPUs of this machine compute in bf16, as `adapt.train.precision` asks torch."""
+    """Whether the CPUs of this machine support bf16; `adapt.train.precision` checks the same with torch."""
     return "avx512_bf16" in _read("/proc/cpuinfo")
 
 
 def machine_memory() -> int:
-    """Memory of this machine, or of the container it is in [bytes]."""
+    """Returns the memory of this machine, or the limit of the container that this process runs in [bytes]."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [int(text) for file in CGROUP_LIMITS if (text := _read(file).strip()).isdigit()]
     return min([physical, *limits])
@@ -113,10 +115,10 @@ def _read(file: str) -> str:
 
 
 def found(local_workers: int = 1) -> Device:
-    """What torch sees in this process: its current GPU, or else the CPUs.
+    """Returns torch's current GPU in this process, or the CPUs if there is none.
 
     Args:
-        local_workers: training processes on this machine.
+        local_workers: number of training processes on this machine, which share its CPUs.
     """
     import torch
 
@@ -128,7 +130,7 @@ def found(local_workers: int = 1) -> Device:
 
 
 def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | None = None) -> Device:
-    """The device with the memory that the configuration gives it, or the share of a GPU that it asks for."""
+    """Returns the device with the configured memory, or shared as configured by a fraction of `gpus_per_worker`."""
     if memory_gib is not None:
         return replace(device, memory=int(memory_gib * 2**30), shared_by=1)
     if device.on_gpu and gpus_per_worker and gpus_per_worker < 1:
@@ -137,7 +139,7 @@ def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | N
 
 
 def matmul_rate(kind: str, precision: str) -> float:
-    """How fast this process's device multiplies square matrices [FLOP/s]: what a training pass can at best do."""
+    """Measures how fast this process's device multiplies square matrices [FLOP/s], the upper limit for training."""
     import torch
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -152,20 +154,20 @@ def matmul_rate(kind: str, precision: str) -> float:
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    multiply(2)  # the first is slow
+    multiply(2)  # warm-up: the first call is slow
     seconds = multiply(1)
     times = max(1, int(MEASURED_S / 3 / seconds))
     return 2.0 * width**3 * times / min(multiply(times) for _ in range(3))
 
 
 def training_needs(resources: ResourcesConfig) -> dict[str, float]:
-    """What a training, or what else computes on all workers, takes if as many as may come: {"CPU": 4, "GPU": 4}."""
+    """Returns the resources of a stage that uses all workers, at their largest number: {"CPU": 4, "GPU": 4}."""
     workers, gpus = most_of(resources.workers), _gpus(resources)
     return _needs(resources, workers * resources.cpus_per_worker, workers * gpus)
 
 
 def task_needs(resources: ResourcesConfig) -> dict[str, float]:
-    """What a task on one device, or on a part of one, takes."""
+    """Returns the resources of a stage that uses one device or a part of it."""
     return _needs(resources, 1, min(1.0, _gpus(resources)))
 
 
@@ -180,7 +182,7 @@ def _needs(resources: ResourcesConfig, cpus: float, gpus: float) -> dict[str, fl
 
 
 def check_compiler(on_gpu: bool) -> None:
-    """Looks for the compiler that torch.compile calls: C++ for CPUs, C for the launchers of GPU kernels.
+    """Checks for the compiler that torch.compile calls: C++ for CPUs, C for the launchers of GPU kernels.
 
     Raises:
         ConfigError: there is none.
@@ -194,10 +196,11 @@ def check_compiler(on_gpu: bool) -> None:
 
 
 PROBE_S = 120
+"""Time limit of the process that measures this machine's device [s]."""
 
 
 def known_device(resources: ResourcesConfig) -> Device | None:
-    """The device as far as it is known without Ray: the one configured, or this machine's. None for a cluster's."""
+    """Returns the device if it is known without Ray: the configured one or this machine's. None for a cluster's."""
     if resources.device_memory_gib is not None:
         kind = "cpu" if resources.gpus_per_worker == 0 else "cuda"
         if resources.gpus_per_worker is None and address_of(resources) is None and not has_gpu():
@@ -211,20 +214,20 @@ def known_device(resources: ResourcesConfig) -> Device | None:
 
 
 def measured(resources: ResourcesConfig, precision: str) -> tuple[Device, float]:
-    """This machine's device and how fast it multiplies matrices [FLOP/s], found out in a process of its own.
+    """Measures this machine's device and its matrix multiplication rate [FLOP/s] in a separate process.
 
     Raises:
-        ClusterError: that process failed.
+        ClusterError: the process failed.
     """
     return _measured(precision, _processes(resources))
 
 
 def _processes(resources: ResourcesConfig) -> int:
-    """Training processes that have a part of this machine each."""
+    """Returns the number of training processes that share this machine."""
     return most_of(resources.workers) * resources.trainings
 
 
-@lru_cache  # a chain asks for every training
+@lru_cache  # a chain calls it for every training
 def _measured(precision: str, workers: int) -> tuple[Device, float]:
     command = [sys.executable, "-m", "adapt.train.capacity.device", precision, str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
@@ -236,9 +239,9 @@ def _measured(precision: str, workers: int) -> tuple[Device, float]:
 
 
 def device_of_workers(resources: ResourcesConfig) -> Device | None:
-    """The device of a worker on the cluster that this process is connected to; None while no worker can be placed.
+    """Returns a worker's device on the cluster that this process is connected to; None if no node has room for one.
 
-    A task with a worker's resources looks at the node it lands on.
+    If the device is not known without Ray, a task with a worker's resources examines the node that it runs on.
     """
     if device := known_device(resources):
         return device
@@ -253,8 +256,8 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
     device, node = ray.get(look_remotely.remote())
     if device.on_gpu:
         return limited(device, None, gpus)
-    its_own = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)  # it may have come meanwhile
-    workers_per_node = int(its_own.get("CPU", 1) / resources.cpus_per_worker)
+    on_node = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)  # the node may be a new one
+    workers_per_node = int(on_node.get("CPU", 1) / resources.cpus_per_worker)
     return replace(device, shared_by=max(1, min(_processes(resources), workers_per_node)))
 
 
@@ -266,7 +269,7 @@ def _look() -> tuple[Device, str]:
 
 
 def main() -> None:
-    """Prints the answer."""
+    """Prints this machine's device and its matrix multiplication rate as a line of JSON."""
     import torch
 
     precision, workers = sys.argv[1], int(sys.argv[2])

@@ -1,7 +1,7 @@
-"""Floating point operations of training, from the dimensions of the model, and a limit of them as a number of steps.
+"""FLOPs of a training from the model's dimensions, and the conversion of a limit of FLOPs to a number of steps.
 
-Loads no heavy library: a plan asks too. Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv
-2204.02311, appendix B.
+See Kaplan et al., arXiv 2001.08361, section 2.1, and Chowdhery et al., arXiv 2204.02311, appendix B. Loads no heavy
+library, because plans use this module too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,10 +18,10 @@ from adapt.support.errors import ConfigError
 
 @dataclass(frozen=True)
 class Workload:
-    """What passes through the model."""
+    """The properties of a training's data and method that determine its FLOPs per token."""
 
     context: float
-    """Tokens that a token attends to, on average."""
+    """Mean number of tokens that a token attends to."""
     predicted: float
     """Share of the tokens that are predicted."""
     added: Added = field(default_factory=Added)
@@ -30,13 +30,13 @@ class Workload:
 def workload(
     objective: ObjectiveConfig, sequence_length: int, document_length: float | None = None, added: Added | None = None
 ) -> Workload:
-    """The work of a training run.
+    """Describes the work of a training.
 
     Args:
-        objective: says how much is predicted.
-        sequence_length: of a row [tokens]; no document is longer within it.
-        document_length: mean of the corpus [tokens]; None where it is not known yet.
-        added: by the method; None for nothing.
+        objective: settings of the objective, which determine the share of predicted tokens.
+        sequence_length: length of a row [tokens], which is the longest possible context.
+        document_length: mean length of the corpus' documents [tokens]; None if not yet known.
+        added: passes that the method adds; None for none.
     """
     context, added = min(sequence_length, document_length or sequence_length), added or Added()
     passed = replace(added, trained=added.trained + added.per_document / context)
@@ -44,31 +44,31 @@ def workload(
 
 
 def predicted_fraction(objective: ObjectiveConfig) -> float:
-    """Share of the tokens at which the language-model head runs."""
+    """Returns the share of the tokens that are predicted, at which the language-model head runs."""
     return 1.0 if objective.kind == "causal" else objective.mask_fraction
 
 
 def forward_flops(size: ModelSize, work: Workload) -> float:
-    """FLOPs of a forward pass, per token: two for each matrix element. Look-ups, norms and activations do not count."""
+    """Returns the FLOPs of a forward pass per token: two per matrix element; look-ups, norms, activations count 0."""
     return layer_flops(size, work.context) + 2 * size.head_parameters * work.predicted
 
 
 def layer_flops(size: ModelSize, context: float) -> float:
-    """The part of the layers: their matrices, and queries with keys and weights with values.
+    """Returns the FLOPs per token of the layers: their matrices, attention scores, and weighted sums of values.
 
-    Causal attention is counted whole, as is usual.
+    Causal attention counts in full, as is usual.
     """
     return 2 * size.layer_parameters + 4 * size.attention * context * size.layers
 
 
 def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> float:
-    """FLOPs of a forward and backward pass, per token. A backward pass costs as much as two forward passes.
+    """Returns the FLOPs of a forward and backward pass per token. A backward pass costs two forward passes.
 
     Args:
-        size: of the model.
-        work: what passes through it.
-        recompute: count the layers' second forward pass of gradient checkpointing. It is work done, but does not count
-            for the model FLOPs utilization (MFU).
+        size: dimensions of the model.
+        work: properties of the data and the method.
+        recompute: whether to count the second forward pass of gradient checkpointing. The device performs it, but it
+            does not count for the model FLOPs utilization (MFU).
     """
     layers, added = layer_flops(size, work.context), work.added
     recomputed = layers * (1 + added.trained) if recompute else 0.0
@@ -76,13 +76,13 @@ def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> 
 
 
 def mean_length(corpus: Mapping[str, Any]) -> float | None:
-    """Mean length of the documents of a prepared corpus [tokens], from its record's metrics."""
+    """Returns the mean length of a prepared corpus' documents [tokens], from its record's metrics."""
     documents, tokens = corpus.get("train_documents"), corpus.get("train_tokens")
     return tokens / documents if documents and tokens else None
 
 
 def summed_sizes(corpora: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The sizes of several prepared corpora as if they were one, from their records' metrics."""
+    """Adds up the numbers of documents and tokens of several prepared corpora, from their records' metrics."""
     prepared = list(corpora)
     return {name: sum(corpus.get(name) or 0 for corpus in prepared) for name in ("train_documents", "train_tokens")}
 
@@ -90,19 +90,19 @@ def summed_sizes(corpora: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def with_flops_as_steps(
     config: Config, size: ModelSize | None, document_length: float | None, is_known: bool = True
 ) -> Config:
-    """The configuration with `training.max_flops` as a limit of steps, rounded up to whole ones.
+    """Converts `training.max_flops` to a limit of steps, rounded up to a whole number.
 
-    Steps must not depend on how the work is done, so what is computed twice to save memory does not count, and methods
-    count as if a step were one pass.
+    The number of steps must not depend on the resources. So recomputation to save memory does not count, and the
+    method's work is that of a step in a single pass.
 
     Args:
-        config: of the training.
-        size: of the model that is trained; None where it is not known.
-        document_length: mean of the text [tokens]; None where it is not known: then documents fill their rows.
-        is_known: whether there are stages of the method before it.
+        config: configuration of the training.
+        size: dimensions of the trained model; None if not known.
+        document_length: mean length of documents [tokens]; None if not known, which assumes that documents fill rows.
+        is_known: whether the method has stages before this training.
 
     Raises:
-        ConfigError: the size of the model is not known.
+        ConfigError: the dimensions of the model are not known.
     """
     training = config.training
     if not training.max_flops:

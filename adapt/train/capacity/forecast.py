@@ -1,4 +1,4 @@
-"""What a training will take, as far as that can be said without starting it: memory, work, hours and price."""
+"""Forecasts memory, FLOPs, hours and price of a training, as far as they are known before it starts."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,25 +13,26 @@ from adapt.train.capacity.flops import training_flops, workload
 from adapt.train.capacity.memory import GIB, Fit, does_not_fit, fit
 
 REACHED = 0.4
-"""Share of the rate of large matrix products that training is taken to reach where no earlier run says."""
+"""Assumed speed of a training relative to the matrix multiplication rate, if no earlier training was measured."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A training ahead. None stands for what cannot be said."""
+    """Forecast of a training. Figures that are not known are None."""
 
     parameters: int
     fit: Fit | None = None
     refusal: str = ""
-    """Why it will be refused."""
+    """Reason why the training will be refused; empty if it fits."""
     tokens: int | None = None
     flops: float | None = None
     rate: float | None = None
-    """FLOP/s of one device."""
+    """Training speed of one device [FLOP/s]."""
     rate_from: str = ""
+    """Source of the rate, in words."""
     price_per_hour: float | None = None
     missing: list[str] = field(default_factory=list)
-    """What has to be known for the rest."""
+    """Facts that would be needed for the missing figures, in words."""
 
     @property
     def device_hours(self) -> float | None:
@@ -40,12 +41,12 @@ class Forecast:
 
     @property
     def cost(self) -> float | None:
-        """In the currency of the price."""
+        """Cost of the training, in the currency of the price."""
         hours, price = self.device_hours, self.price_per_hour
         return None if hours is None or price is None else hours * price
 
     def lines(self) -> dict[str, str]:
-        """The forecast in words for people, by what each line is about."""
+        """Formats the forecast for people, as lines by topic."""
         lines = {"parameters": f"{self.parameters:,}"}
         if self.fit:
             chosen, memory = self.fit, self.fit.memory
@@ -73,14 +74,14 @@ class Forecast:
 def forecast(
     config: Config, dimensions: ModelSize, tokens: int | None, document_length: float | None, store: Store
 ) -> Forecast:
-    """Forecasts what a training will take.
+    """Forecasts the memory, FLOPs, duration and cost of a training.
 
     Args:
-        config: the job's.
-        dimensions: of its model.
-        tokens: that will be trained on; None where the corpus has to say and is not prepared.
-        document_length: mean of the prepared corpus [tokens].
-        store: holds the records of earlier trainings, which say how fast the devices are.
+        config: configuration of the job.
+        dimensions: dimensions of its model.
+        tokens: number of tokens to train on; None if it depends on a corpus that is not prepared yet.
+        document_length: mean length of the prepared corpus' documents [tokens].
+        store: storage with the records of earlier trainings, which tell the speed of the devices.
     """
     training, resources = config.training, config.resources
     missing, refusal, chosen = [], "", None
@@ -115,13 +116,13 @@ def forecast(
 
 
 def may_fit(config: Config, model: Path) -> bool:
-    """Whether a training fits its devices, as far as they and the dimensions of the model are known without Ray."""
+    """Whether a training fits its devices; true if the devices or the model's dimensions are not known without Ray."""
     size, device = model_size(model), known_device(config.resources)
     return size is None or device is None or fit(config, size, device).fits
 
 
 def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
-    """The rate of an earlier training on such a device, else that of matrix products measured now, on this machine."""
+    """Returns the FLOP/s of the last training on such a device, or else an assumed share of those measured now."""
     precision = device.precision(config.training.precision) if device else config.training.precision
     for record in sorted(store.records("train"), key=lambda record: record.started_at, reverse=True):
         resources, flops = record.resources, record.metrics.get("flops")
@@ -135,5 +136,5 @@ def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | 
 
 
 def in_bytes(number: float) -> str:
-    """Writes a number of bytes for people."""
+    """Formats a number of bytes for people."""
     return f"{number / GIB:.1f} GiB" if number >= GIB / 10 else f"{number / 2**20:.0f} MiB"

@@ -1,4 +1,4 @@
-"""How much memory a training worker needs, part by part, and how many sequences fit. Loads no heavy library."""
+"""Estimates a worker's memory, part by part, and the number of sequences that fit. Loads no heavy library."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -16,33 +16,35 @@ from adapt.train.schedule import micro_batch
 
 GIB = 2**30
 BUCKET = 50_000_000
-"""Elements that ZeRO 1 to 3 sum over the ranks at once; room for one bucket in fp32 is reserved. DeepSpeed's default
-is ten times that, 2 GB a device."""
+"""Number of elements that ZeRO 1 to 3 sum over ranks at once; memory for one fp32 bucket is reserved. DeepSpeed's
+default is ten times as many, which takes 2 GB per device."""
 GATHERED = 1_000_000_000
-"""DeepSpeed's stage3_max_live_parameters [elements]: ZeRO 3 keeps up to so many gathered."""
+"""DeepSpeed's stage3_max_live_parameters: largest number of elements that ZeRO 3 keeps gathered."""
 SCORES = 256 * 2**20
-"""Scores of the vocabulary that stand in memory at once [bytes]; see adapt.model.linear_losses."""
+"""Vocabulary scores that are in memory at once [bytes]; see adapt.model.linear_losses."""
 PROCESS_CPU = 1.0 * GIB
-"""A worker's interpreter and libraries, and what the allocator holds back."""
+"""Memory of a worker's interpreter and libraries, and freed memory that the allocator keeps [bytes]."""
 PROCESS_GPU = 0.8 * GIB
-"""The CUDA context, its kernels and the libraries' workspaces."""
+"""Memory of the CUDA context, its kernels and the libraries' workspaces [bytes]."""
 
-# Bytes that autograd keeps of a layer, a token: (a s + b) a unit of hidden width and c s a unit of inner width, s being
-# the size of a number in the pass's precision. Counted with torch.autograd.graph.saved_tensors_hooks on BERT, RoBERTa,
-# DistilBERT, ModernBERT, GPT-2, GPT-NeoX, Llama and Qwen3 (tests/train/capacity/test_memory.py counts again).
+# Bytes that autograd stores per layer and token: (a s + b) per unit of hidden width and c s per unit of inner width,
+# where s is the size of a number in the pass's precision. Counted with torch.autograd.graph.saved_tensors_hooks on
+# BERT, RoBERTa, DistilBERT, ModernBERT, GPT-2, GPT-NeoX, Llama and Qwen3 (tests/train/capacity/test_memory.py repeats
+# the count).
 _LAYER_NORM = (6, 12)
-_RMS_NORM = (3, 28)  # written out in fp32, operation by operation
+_RMS_NORM = (3, 28)  # several elementary operations in fp32
 _INNER = {False: 2, True: 4}  # gated or not
 _INNER_WRITTEN_OUT = 5
 _WRITTEN_OUT = {"gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu"}
-"""Activations that transformers writes out in elementary operations, each of which keeps its input."""
+"""Activations that transformers implements by elementary operations, each of which stores its input."""
 LONG = 1024
-"""On CPUs, attention weights of shorter documents are written out, with dropout all: adapt.model.packing.attention."""
+"""Document length up to which CPUs store attention weights [tokens]; with dropout they store them at any length (see
+adapt.model.packing.attention)."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What one worker holds at the most [bytes]."""
+    """Peak memory of one worker, part by part [bytes]."""
 
     parameters: float
     gradients: float
@@ -51,29 +53,29 @@ class Memory:
     buffers: float
     """DeepSpeed's buckets and gathered parameters."""
     method: float
-    """What the method holds all the time."""
+    """Tensors that the method holds during the whole training."""
     casts: float
-    """What layers compute with and autograd keeps: the parameters in the precision of the pass, or the method's."""
+    """Copies of the parameters that autograd stores: in the precision of the pass, or made by the method."""
     activations: float
     loss: float
-    """Scores of the vocabulary, a piece at a time, and their gradients."""
+    """Vocabulary scores of one piece of the batch, and their gradients."""
     process: float
     host: float = 0.0
-    """What offload leaves in the memory of the machine instead; not part of the total."""
+    """State that offload moves to the machine's memory; not part of the total."""
 
     @property
     def total(self) -> float:
-        """All parts on the device together."""
+        """Sum of all parts on the device [bytes]."""
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, float]:
-        """The device's parts by name."""
+        """Returns the parts on the device by name [bytes]."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "host"}
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What the memory of a worker depends on, besides the model."""
+    """Settings that determine a worker's memory, besides the model's dimensions."""
 
     micro_batch: int
     sequence_length: int
@@ -86,31 +88,31 @@ class Demand:
     predicted: float
     """Share of the tokens that are predicted."""
     attended: float
-    """Tokens that a token attends to, on average; at most the sequence length."""
+    """Mean number of tokens that a token attends to; at most the sequence length."""
     on_gpu: bool
     copies: float = 1.0
-    """How often the rows stand in a pass: a method may compare views of them."""
+    """Number of copies of the rows in a pass, since a method may compare views of them."""
     method: Method = field(default_factory=Method)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    """Says which parameters are frozen."""
+    """Settings that name the frozen parameters."""
 
     @classmethod
     def of(
         cls, config: Config, micro_batch: int, precision: str, on_gpu: bool, document_length: float | None = None
     ) -> "Demand":
-        """The demand of a configuration, with the fewest workers that it may have: they share ZeRO's parts.
+        """Reads the settings from a configuration, for its smallest number of workers, who share ZeRO's parts.
 
         Args:
-            config: the job's.
-            micro_batch: sequences in one pass.
-            precision: of the pass; `auto` counts as fp32, which takes the most.
-            on_gpu: whether the device is one.
-            document_length: mean [tokens]; None takes documents that fill their rows.
+            config: configuration of the job.
+            micro_batch: number of sequences per pass.
+            precision: precision of the pass; `auto` counts as fp32, which needs the most memory.
+            on_gpu: whether the device is a GPU.
+            document_length: mean length of documents [tokens]; None assumes that documents fill their rows.
         """
         training, resources = config.training, config.resources
         method, length = method_of(config), training.sequence_length
         added = method.added_passes()
-        # of the tokens, not the documents: with lengths that vary as they do in text, about twice the mean
+        # mean over tokens, not documents: with the spread of lengths in text, about twice the mean over documents
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
             micro_batch=micro_batch,
@@ -130,10 +132,10 @@ class Demand:
 
 
 def estimate(size: ModelSize, setting: Demand) -> Memory:
-    """The memory of one worker at its fullest, in the backward pass.
+    """Estimates the peak memory of one worker, which it reaches in the backward pass.
 
-    Weights, gradients and optimizer are fp32 whatever the precision: casts are made on the way (autocast). ZeRO divides
-    the optimizer's state (stage 1), gradients (2) and parameters (3) among the workers (arXiv 1910.02054).
+    Weights, gradients and optimizer are fp32 at any precision, because autocast converts weights during the pass. ZeRO
+    divides the optimizer's state (stage 1), gradients (2) and parameters (3) among the workers (arXiv 1910.02054).
     """
     share = {1: setting.workers, 2: setting.workers, 3: setting.workers}.get(setting.zero_stage, 1)
     added = setting.method.added_memory(size, share)
@@ -168,7 +170,7 @@ def estimate(size: ModelSize, setting: Demand) -> Memory:
 def _buffers(size: ModelSize, setting: Demand) -> float:
     if not setting.zero_stage:
         return 0.0
-    # an allocator of main memory reserves addresses only: what is not written takes none
+    # on CPUs, pages that are never written take no memory
     bucket = BUCKET if setting.on_gpu else min(BUCKET, size.parameters)
     gathered = min(GATHERED, size.parameters) if setting.zero_stage == 3 else 0
     return 4.0 * (bucket + gathered)
@@ -178,13 +180,13 @@ def _activations(size: ModelSize, setting: Demand, added: AddedMemory) -> float:
     tokens = setting.micro_batch * setting.sequence_length * setting.copies
     layer = layer_bytes(size, setting.precision, setting.attended, setting.on_gpu)
     layer += (4 if setting.precision == "fp32" else 2) * added.layer_values
-    # one layer more than is kept, for the gradients that pass through it
+    # one more layer, for the gradients that pass through it
     kept = size.layers * 4.0 * size.hidden + 2 * layer if setting.gradient_checkpointing else (size.layers + 1) * layer
-    return tokens * (kept + 12.0 * size.hidden)  # and the embeddings, with their norm and dropout
+    return tokens * (kept + 12.0 * size.hidden)  # 12: the embeddings, with their norm and dropout
 
 
 def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) -> float:
-    """What autograd keeps of one layer, a token [bytes]."""
+    """Returns the memory that autograd uses per layer and token [bytes]."""
     number = 4 if precision == "fp32" else 2
     a, b = _RMS_NORM if size.root_mean_square else _LAYER_NORM
     inner = _INNER_WRITTEN_OUT if size.activation in _WRITTEN_OUT else _INNER[size.gated]
@@ -193,7 +195,7 @@ def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) 
 
 
 def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:
-    """What CPUs keep of an attention weight: itself, and with dropout what is left of it and which are."""
+    """Returns the memory per attention weight on CPUs [bytes]: the weight, and with dropout its result and mask."""
     if size.attention_dropout:
         return 2 * number + 1
     return number if attended <= LONG else 0
@@ -202,22 +204,22 @@ def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:
 def _loss(size: ModelSize, setting: Demand) -> float:
     predicted = ceil(setting.micro_batch * setting.sequence_length * setting.predicted)
     scores = min(SCORES, 4.0 * predicted * size.vocabulary)
-    part = 6.0 if setting.precision == "fp16" else 4.0  # which is scaled back in fp32
+    part = 6.0 if setting.precision == "fp16" else 4.0  # fp16 gradients are also divided by the loss scale in fp32
     return (
         2 * scores + (4.0 + part) * size.head_parameters
-    )  # the gradient of the head's matrix, and a piece's part of it
+    )  # the gradient of the head's matrix, and one piece's contribution to it
 
 
 USED = 0.8
-"""Share of the memory that an automatic micro-batch may fill: the estimate is not exact, and allocators waste some."""
+"""Share of the memory that an automatic micro-batch may fill: the estimate is inexact, and allocators waste some."""
 CPU_TOKENS, GPU_TOKENS = 8_192, 65_536
-"""Tokens a pass beyond which an automatic micro-batch does not grow: with these, matrices are large enough for a device
-to multiply at its full rate, so more would take memory and give no speed."""
+"""Largest number of tokens per pass of an automatic micro-batch. With this many, devices multiply matrices at their
+full rate, so more tokens would need memory without being faster."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A micro-batch and the memory it takes."""
+    """A micro-batch and the memory that it needs."""
 
     micro_batch: int
     accumulation: int
@@ -227,18 +229,18 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether the estimate is within the device's memory."""
+        """Whether the device has enough memory according to the estimate."""
         return self.memory.total <= self.available
 
 
 def fit(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> Fit:
-    """The configured micro-batch, or for `auto` the largest that leaves a fifth of the memory; at least 1.
+    """Returns the configured micro-batch, or for `auto` the largest that leaves 20% of the memory free, at least 1.
 
     Args:
-        config: the job's.
-        size: of its model.
-        device: where a worker runs.
-        document_length: mean of the corpus [tokens]; None where it is not known yet.
+        config: configuration of the job.
+        size: dimensions of its model.
+        device: device of a worker.
+        document_length: mean length of the corpus' documents [tokens]; None if not yet known.
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
@@ -258,9 +260,9 @@ def fit(config: Config, size: ModelSize, device: Device, document_length: float 
 
 
 def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
-    """The micro-batches that `auto` chooses from, largest first: they divide a worker's share of the global batch.
+    """Returns the micro-batches that `auto` chooses from, largest first: divisors of a worker's share of the batch.
 
-    A method that compares rows has more to do in several passes than in one, so there one is tried first.
+    A method that compares rows needs more work in several passes than in one, so it tries a single pass first.
     """
     share, _ = micro_batch(replace(config.training, micro_batch="auto"), config.resources.workers)
     most = max(1, (GPU_TOKENS if on_gpu else CPU_TOKENS) // config.training.sequence_length)
@@ -269,18 +271,18 @@ def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
 
 
 def size_of_training(config: Config, size: ModelSize, number: int) -> ModelSize:
-    """The dimensions of the model that a training trains, which its method may have made larger.
+    """Returns the dimensions of the model in a domain's training, which the method may have enlarged.
 
     Args:
-        config: the job's.
-        size: of the model that the first of all domains begins with.
-        number: of the training's domain, from 1.
+        config: configuration of the job.
+        size: dimensions of the model that the first domain starts from.
+        number: number of the training's domain, from 1.
     """
     return method_of(config).trained_size(size, range(1, number + 1))
 
 
 def check_fits(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> None:
-    """Refuses a training that its devices cannot hold, before anything is prepared.
+    """Refuses a training that needs more memory than its devices have, before any data is prepared.
 
     Raises:
         ConfigError: it does not fit.
@@ -293,11 +295,11 @@ def check_fits(config: Config, size: ModelSize, device: Device, document_length:
 def does_not_fit(
     chosen: Fit, config: Config, size: ModelSize, device: Device, document_length: float | None
 ) -> ConfigError:
-    """The refusal: it names the estimate, the memory, and the nearest configuration that fits."""
+    """Creates the error that names the estimate, the device's memory, and the nearest configuration that fits."""
     parts = sorted(chosen.memory.parts().items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name} {value / GIB:.1f}" for name, value in parts if value >= 0.05 * GIB)
     return ConfigError(
-        f"the training does not fit: with {chosen.micro_batch} sequences a pass, a worker needs about "
+        f"the training does not fit: with {chosen.micro_batch} sequences per pass, a worker needs about "
         f"{chosen.memory.total / GIB:.1f} GiB ({listed}), and its device has {chosen.available / GIB:.1f} GiB",
         _nearest(config, size, device, document_length),
     )
@@ -307,7 +309,7 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
     for changes in _changes(config, device):
         changed = _with(config, changes)
         shared_by = device.shared_by
-        if not device.on_gpu and shared_by > 1:  # more workers on a machine have less of it each
+        if not device.on_gpu and shared_by > 1:  # more workers on a machine have less memory each
             shared_by = shared_by * most_of(changed.resources.workers) // most_of(config.resources.workers)
         tried = fit(changed, size, replace(device, shared_by=shared_by), document_length)
         if tried.fits:
@@ -315,15 +317,15 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
                 changes = {"training.micro_batch": tried.micro_batch, **changes}
             return "this fits: " + " ".join(f"--{name} {_word(value)}" for name, value in changes.items())
     return (
-        "choose a smaller model or devices with more memory; if they have more than is said here, "
-        "say so with resources.device_memory_gib"
+        "choose a smaller model or devices with more memory; if the devices have more memory than this message says, "
+        "set resources.device_memory_gib"
     )
 
 
 def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
-    """Yields what could be changed, the least harmful first; each set of changes goes on from the one before it."""
+    """Yields cumulative changes of the configuration that save memory, least harmful first."""
     changes: dict[str, object] = {}
-    yield dict(changes)  # nothing but the micro-batch, which `_with` sets to auto
+    yield dict(changes)  # only the micro-batch, which `_with` sets to auto
     if not config.training.gradient_checkpointing:
         changes["training.gradient_checkpointing"] = True
         yield dict(changes)
@@ -342,7 +344,7 @@ def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
 
 
 def _workers(config: Config) -> list[Workers]:
-    """The configured number of workers, then larger numbers that share the global batch equally."""
+    """Returns the configured number of workers, then larger numbers that divide the global batch."""
     batch, configured = config.training.global_batch_size, config.resources.workers
     larger = [number for number in range(fewest_of(configured) + 1, batch + 1) if batch % number == 0]
     if isinstance(configured, int):
@@ -351,7 +353,7 @@ def _workers(config: Config) -> list[Workers]:
 
 
 def _with(config: Config, changes: dict[str, object]) -> Config:
-    """The configuration with an automatic micro-batch, and with other values for some fields by dotted name."""
+    """Returns the configuration with an automatic micro-batch and changed values of some fields, by dotted name."""
     for name, value in {"training.micro_batch": "auto", **changes}.items():
         section, field = name.split(".")
         config = replace(config, **{section: replace(getattr(config, section), **{field: value})})
@@ -360,5 +362,5 @@ def _with(config: Config, changes: dict[str, object]) -> Config:
 
 def _word(value: object) -> str:
     if isinstance(value, tuple):
-        return f"[{','.join(map(str, value))}]"  # without blanks, which a shell would part
+        return f"[{','.join(map(str, value))}]"  # without spaces, at which a shell would split
     return str(value).lower() if isinstance(value, bool) else str(value)

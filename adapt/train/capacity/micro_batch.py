@@ -1,4 +1,4 @@
-"""How many sequences a rank passes through its device at once: tried on the device, the same on all ranks."""
+"""Chooses the micro-batch, the number of sequences per pass: tried on the device, and equal on all ranks."""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -23,12 +23,12 @@ from adapt.train.schedule import micro_batch
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a rank runs."""
+    """The device of a rank."""
 
     device: torch.device
     precision: Precision
     shared_by: int
-    """Training processes on this machine, those of all its trainings."""
+    """Number of training processes on this machine, over all trainings."""
 
 
 def passes(
@@ -41,20 +41,21 @@ def passes(
     document_length: float | None,
     folder: Path,
 ) -> tuple[int, int]:
-    """The micro-batch and the passes in a step, with as many ranks as there are. All ranks call it.
+    """Returns the micro-batch and the number of passes per step, for the present number of ranks.
 
-    For `auto`: what the estimate says fits the device's whole memory (not what happens to be free, so that a run that
-    starts again decides alike), tried out where the device is a GPU, and the least of all ranks.
+    For `auto`, this is the largest micro-batch that fits by the estimate, then tried on the device if it is a GPU, and
+    the smallest of all ranks. The estimate uses the device's total memory, not its free memory, so that a restarted run
+    makes the same decision. All ranks must call it.
 
     Args:
-        config: the job's.
-        dimensions: of the model; None where they are not known, and trying must do.
-        model: on its device, not yet wrapped by an engine.
-        objective: gives the loss.
-        method: adds to it.
-        place: of this rank.
-        document_length: mean of the corpus [tokens].
-        folder: the stage's, where rank 0 notes a number of sequences before it is tried out.
+        config: configuration of the job.
+        dimensions: dimensions of the model; None if not known, so that only trying decides.
+        model: model on its device, not yet wrapped by an engine.
+        objective: computes the loss.
+        method: may add terms to the loss.
+        place: device of this rank.
+        document_length: mean length of the corpus' documents [tokens].
+        folder: folder of the stage, in which rank 0 records each micro-batch before it tries it.
     """
     training, resources = config.training, config.resources
     if training.micro_batch != "auto":
@@ -77,31 +78,31 @@ def passes(
 
         size = largest_that_runs(run, candidates)
         if is_first:
-            (folder / PASS_FILE).unlink(missing_ok=True)  # a kill before the first step has another cause
+            (folder / PASS_FILE).unlink(missing_ok=True)  # if killed before the first step, the cause is another
     return _cut(training, resources.workers, least_of_ranks(size, place.device))
 
 
 def _cut(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
-    """The micro-batch, whose rows do not depend on how many ranks there are now, and the passes, which do."""
+    """Returns the micro-batch, which does not depend on the present number of ranks, and the passes, which do."""
     size, _ = micro_batch(training, workers, most)
     return size, training.global_batch_size // (size * dist.get_world_size())
 
 
 def _beyond_the_bare_model(memory: Memory, parameters: int) -> int:
-    """What an engine takes besides the fp32 weights and gradients that a trial has already [bytes]."""
+    """Returns the memory of an engine beyond the fp32 weights and gradients that a trial pass has [bytes]."""
     held = memory.parameters + memory.gradients + memory.optimizer + memory.buffers
     return max(0, int(held) - 8 * parameters)
 
 
 def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
-    """The first of some sizes at which the device does not run out of memory; the last if it does at all."""
+    """Returns the first size at which the device does not run out of memory; the last if none succeeds."""
     size = 1
     for size in sizes:
         try:
             run(size)
             return size
         except torch.OutOfMemoryError:
-            gc.collect()  # frees what the error's stack holds
+            gc.collect()  # frees tensors that the error's stack holds
     return size
 
 
@@ -115,19 +116,21 @@ def trial_pass(
     precision: Precision,
     reserved: int = 0,
 ) -> None:
-    """Forward and backward over full rows of one document each, which take the most memory. Leaves nothing behind.
+    """Runs a forward and backward pass with the largest memory: each row is filled by one document.
+
+    Afterwards the model has no gradients and all memory is free again.
 
     Args:
-        model: on its device, not yet wrapped by an engine.
-        objective: gives the loss.
-        method: adds to it.
-        rows: in the pass.
-        sequence_length: of the rows [tokens].
-        precision: of the pass.
-        reserved: memory that the engine will take besides [bytes].
+        model: model on its device, not yet wrapped by an engine.
+        objective: computes the loss.
+        method: may add terms to the loss.
+        rows: number of rows in the pass.
+        sequence_length: length of the rows [tokens].
+        precision: precision of the pass.
+        reserved: memory that the engine will need in addition [bytes].
 
     Raises:
-        torch.OutOfMemoryError: it does not fit.
+        torch.OutOfMemoryError: the pass does not fit.
     """
     device = next(model.parameters()).device
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
@@ -140,7 +143,7 @@ def trial_pass(
         (loss if extra is None else loss + extra).backward()
         next(passes, None)
     finally:
-        method.report()  # so that it counts anew when training begins
+        method.report()  # resets the method's averages before training begins
         model.zero_grad(set_to_none=True)
         del reservation
         if device.type == "cuda":

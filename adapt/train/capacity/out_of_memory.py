@@ -1,7 +1,7 @@
-"""Errors for trainings that run out of memory, on the device or on its machine: they say what takes less.
+"""Errors for trainings that run out of memory, on the device or on its machine, with a change that needs less.
 
-A worker that Ray's memory monitor has killed cannot say how many sequences it took at once. So it writes the number
-to a file before it trains, and before each pass by which it finds out how many fit.
+A worker that Ray's memory monitor has killed cannot report its micro-batch. So it writes the number of sequences per
+pass to a file before it trains, and before each trial pass.
 """
 
 import json
@@ -17,12 +17,12 @@ from adapt.train.schedule import smaller_micro_batch
 
 
 def takes_less(training: TrainingConfig, workers: Workers, sequences: int) -> str:
-    """What to change, in a sentence for people.
+    """Returns the change of the configuration that needs less memory, as a fix for an error message.
 
     Args:
         training: settings.
-        workers: training processes.
-        sequences: that passed a device at once when its memory ran out.
+        workers: number or range of training processes.
+        sequences: number of sequences per pass when memory ran out.
     """
     if sequences > 1:
         return f"set training.micro_batch to {smaller_micro_batch(training, workers, sequences)}"
@@ -35,13 +35,13 @@ def takes_less(training: TrainingConfig, workers: Workers, sequences: int) -> st
 def memory_errors(
     training: TrainingConfig, workers: Workers, sequences: int, steps: Callable[[], int] = lambda: 0
 ) -> Iterator[None]:
-    """Turns a device's lack of memory into an error of ours.
+    """Converts an error that a device ran out of memory to DeviceMemoryError, with a fix.
 
     Args:
         training: settings.
-        workers: training processes.
-        sequences: that pass the device at once.
-        steps: gives the steps that are done.
+        workers: number or range of training processes.
+        sequences: number of sequences per pass.
+        steps: function that returns the number of completed steps.
     """
     before = steps()
     try:
@@ -49,44 +49,45 @@ def memory_errors(
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
             raise
-        what = f"a device ran out of memory with {sequences} sequences a pass"
+        what = f"a device ran out of memory with {sequences} sequences per pass"
         raise DeviceMemoryError(what, takes_less(training, workers, sequences), sequences, steps() - before) from error
 
 
 PASS_FILE = "pass.json"
-"""How many sequences pass a device at once, while a training runs."""
+"""File with the number of sequences per pass, which exists while a training runs."""
 
 
 def note_pass(folder: Path, sequences: int) -> None:
-    """Notes how many sequences pass a device at once.
+    """Writes the number of sequences per pass to a file.
 
     Args:
-        folder: the stage's.
-        sequences: in a pass.
+        folder: folder of the stage.
+        sequences: number of sequences per pass.
     """
     write_atomically(folder / PASS_FILE, json.dumps({"micro_batch": sequences}))
 
 
 @contextmanager
 def memory_kills(config: Config, folder: Path) -> Iterator[None]:
-    """Turns the end of a training by the memory monitor into an error that names the number of sequences.
+    """Converts the error of a training whose worker the memory monitor killed to one with the number of sequences.
 
-    One that was killed before it took any, as while the model was loaded, stays what it is: fewer would not help.
+    If the worker was killed before its first pass, for example while it loaded the model, the error stays the same,
+    because fewer sequences would not help.
 
     Args:
-        config: of the training.
-        folder: the stage's.
+        config: configuration of the training.
+        folder: folder of the stage.
     """
-    noted = folder / PASS_FILE
-    noted.unlink(missing_ok=True)
+    pass_file = folder / PASS_FILE
+    pass_file.unlink(missing_ok=True)
     try:
         yield
     except TrainingError as error:
-        if isinstance(error, DeviceMemoryError) or not was_killed_for_memory(error) or not noted.exists():
+        if isinstance(error, DeviceMemoryError) or not was_killed_for_memory(error) or not pass_file.exists():
             raise
-        sequences = int(json.loads(noted.read_text())["micro_batch"])
-        what = f"a machine ran out of memory with {sequences} sequences a pass, and Ray killed the worker"
+        sequences = int(json.loads(pass_file.read_text())["micro_batch"])
+        what = f"a machine ran out of memory with {sequences} sequences per pass, and Ray killed the worker"
         fix = takes_less(config.training, config.resources.workers, sequences)
         raise DeviceMemoryError(what, fix, sequences) from error
     finally:
-        noted.unlink(missing_ok=True)
+        pass_file.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""What a run can be resumed from.
+"""Checkpoints, from which a training resumes.
 
-- `seal`: lists of files with digests, signed with the key of the user.
-- `retain`: which checkpoints are whole, and which of them stay.
-- `checkpoint`: each rank writes its share while training goes on.
-- `reshape`: takes checkpoints apart, for other resources.
-- `weights`: reads weights for averages over a window.
-- `branch`: longer runs that start from the state at which a shorter one cooled down.
+- `seal`: signed lists of a checkpoint's files and their digests.
+- `retain`: finds complete checkpoints, and removes incomplete, forged and old ones.
+- `checkpoint`: saves and loads checkpoints; each rank writes its share while training goes on.
+- `reshape`: converts checkpoints for another number of workers or another ZeRO stage.
+- `weights`: reads the weights of checkpoints, for averages over a window of steps.
+- `branch`: starts longer runs from the state that a shorter run had before its cooldown.
 """

@@ -1,8 +1,8 @@
-"""Longer runs without starting over: schedule `wsd` keeps the state at which its cooldown starts.
+"""Longer runs that continue shorter ones: schedule `wsd` stores the state before its cooldown.
 
-Up to there a longer run of the same thing does the very same steps, since data order, masks and dropout are functions
-of (seed, step). So it starts from that state: constant rate with cooldowns, Hägele et al., arXiv 2405.18392. A run
-whose method or mixture depends on its length says so in its identity, and always starts at step 0.
+A longer run with the same settings takes exactly the same steps up to that state, since data order, masks and dropout
+are functions of (seed, step). So it starts from there: constant rate with cooldowns, Hägele et al., arXiv 2405.18392.
+A run whose method or mixture depends on its length says so in its identity, and always starts at step 0.
 """
 
 import json
@@ -24,36 +24,36 @@ from adapt.train.schedule import learning_rate
 from adapt.train.training_run import as_inherited
 
 BRANCHES = "branch"
-"""Folder of a training stage with the state at the start of its cooldown; it is never pruned."""
+"""Subfolder of a training stage with the state at the start of its cooldown; it is never pruned."""
 DEPENDS_ON_LENGTH = "depends_on_length"
-"""What a method or a mixture adds to the identity of a training whose steps depend on its length."""
+"""Key in the identity of a method or a mixture whose steps depend on the length of the training."""
 _LENGTH = ("max_steps", "max_tokens", "max_flops", "epochs", "cooldown_fraction")
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A state that another run kept."""
+    """A state that another run stored at the start of its cooldown."""
 
     record: Record
     folder: Path
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Number of steps trained up to this state."""
         return step_of(self.folder)
 
 
 def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig, steps: int, run_folder: Path) -> None:
-    """Puts the best state that finished runs kept among the checkpoints of a run, unless it has got further itself.
+    """Copies the furthest usable state of finished runs to a run's checkpoints, unless the run is already further.
 
-    A kill at any moment leaves the folder fit to start from.
+    If the process is killed at any moment, the folder remains usable.
 
     Args:
         stage: the training that is about to run.
-        store: where finished ones are found.
-        training: its settings.
-        steps: its length.
-        run_folder: its checkpoints.
+        store: storage with the records of finished trainings.
+        training: settings of this training.
+        steps: number of steps of this training.
+        run_folder: folder of this training's checkpoints.
 
     Raises:
         ConfigError, StorageError: the key that signs checkpoints cannot be used.
@@ -65,8 +65,8 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
     if not usable:
         if siblings and training.warmup_steps is None:
             log(
-                f"train: starts at step 0, as its warm-up is not that of {siblings[0].record.path.name}; "
-                "give training.warmup_steps, and longer runs go on where shorter ones began their cooldown"
+                f"train: starts at step 0, because its warm-up differs from that of {siblings[0].record.path.name}; "
+                "with training.warmup_steps set, longer runs continue where shorter ones began their cooldown"
             )
         return
     own, secret = newest_whole(run_folder), secret_of(store.root)
@@ -77,9 +77,9 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
         theirs = Sealing(secret, sealed_run(best.record.path, best.record.key[:8]))
         sealed = digests_of(best.folder)
         if fault := forgery_in(best.folder, theirs) or content_fault(best.folder, sealed):
-            log(f"train: {best.folder} is passed over: {fault}")
+            log(f"train: {best.folder} is skipped: {fault}")
             continue
-        if not sealed:  # of an earlier version: links change the status time, by which it is known to be older
+        if not sealed:  # written by an earlier version: links would change the status time that shows its age
             reseal(best.folder, best.folder.name, theirs)
         run = Sealing(secret, sealed_run(run_folder.parent.parent, run_folder.name))
         _link(best.folder, run_folder, run)
@@ -88,12 +88,12 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
 
 
 def depends_on_length(what: Mapping[str, Any]) -> bool:
-    """Whether the steps of a training depend on its length, by what the stage says of its method and its mixture."""
+    """Whether the identity of a training's method or mixture says that its steps depend on its length."""
     return any(what.get(part, {}).get(DEPENDS_ON_LENGTH, False) for part in ("method", "mixture"))
 
 
 def _siblings(stage: Stage[Any], store: Store) -> Iterator[Branch]:
-    """What was kept by finished runs that differ from this one in their length only."""
+    """Yields the states stored by finished runs that differ from this one in their length only."""
     wanted = _but_for_length(stage.version, stage.what(), {name: needed.key for name, needed in stage.inputs.items()})
     for record in store.records(stage.kind):
         inputs = {name: made["key"] for name, made in record.inputs.items()}
@@ -109,7 +109,7 @@ def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, 
 
 
 def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
-    """Whether a run of this length takes the same steps up to the branch."""
+    """Whether a run of this length has the same learning rates up to the branch."""
     theirs, length = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
     return branch.step <= steps and all(
         learning_rate(training, step, steps) == learning_rate(theirs, step, length) for step in range(branch.step)
@@ -117,8 +117,8 @@ def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
 
 
 def _link(source: Path, run_folder: Path, sealing: Sealing) -> None:
-    """Copies a state by links, where the file system has them, since files never change; leaves out the cost so far."""
-    with folder_aside(run_folder / source.name) as aside:  # what is there is torn, or it would have been the newest
+    """Copies a state, by hard links where possible, since files never change. Its time and cost are reset to 0."""
+    with folder_aside(run_folder / source.name) as aside:  # an existing folder is incomplete, else it were the newest
         shutil.copytree(source, aside, copy_function=link_or_copy, dirs_exist_ok=True)
         state = json.loads((aside / STATE_FILE).read_text())
         write_atomically(aside / STATE_FILE, json.dumps({**state, "progress": as_inherited(state["progress"])}))

@@ -1,4 +1,4 @@
-"""Resumable checkpoints: each rank writes its share to local disk, Ray Train stores it while training goes on."""
+"""Resumable checkpoints: each rank writes its share to local disk, and Ray Train uploads it while training goes on."""
 
 import hashlib
 import shutil
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well
 
 METHOD_FILE = "method.pt"
-"""State of the method, in a checkpoint."""
+"""File in a checkpoint with the method's state."""
 _ARRIVAL_S = 300.0
-"""How long a rank that has failed waits until what it saved is stored [s]. An upload that fails ends the run itself."""
+"""How long a failed rank waits for its last checkpoint to be stored [s]. An upload that fails ends the run itself."""
 _NO_SPACE = 2**20
-"""A disk with less is full [bytes]: a file that did not fit leaves some."""
+"""A disk with less free space counts as full [bytes]: a file that did not fit leaves some space free."""
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run.
+    """Saves and loads the checkpoints of one run.
 
     Args:
-        engine: whose state is saved.
-        method: whose state, if it has one, is saved too.
-        run_folder: the Ray Train run's folder, where they are stored.
-        sealing: signs them, and recognizes them before they are loaded.
-        branches: folder on the same storage for the state after `branch_step`, which is kept.
-        branch_step: see `adapt.train.checkpoints.branch`.
+        engine: engine with model and optimizer, whose state is saved.
+        method: method, whose state is saved too if it has one.
+        run_folder: folder of the Ray Train run, in which checkpoints are stored.
+        sealing: signs checkpoints, and verifies them before they are loaded.
+        branches: folder on the same storage for the state after `branch_step`, which is never pruned.
+        branch_step: step after which a longer run can continue (see `adapt.train.checkpoints.branch`).
     """
 
     engine: "Engine"
@@ -52,11 +52,11 @@ class Checkpoints:
     branches: Path | None = None
     branch_step: int | None = None
     _sent: list[Path] = field(default_factory=list)
-    """The folders in which saved checkpoints will be stored, the newest last."""
+    """Folders in which Ray Train stores the saved checkpoints, newest last."""
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """Delays an error of the block until the last save is stored: an error ends all ranks, which do the storing."""
+        """Delays an error of the block until the last checkpoint is stored, since errors end the uploading ranks."""
         try:
             yield
         except Exception:
@@ -66,10 +66,10 @@ class Checkpoints:
             raise
 
     def save(self, progress: Progress) -> None:
-        """Saves the state of all ranks. Returns once it is on local disk; the rest happens in the background.
+        """Saves the state of all ranks to local disk. Ray Train then uploads it in the background.
 
         Raises:
-            StorageError: there is no space on local disk.
+            StorageError: local disk is full.
         """
         with _local_space():
             folder = Path(tempfile.mkdtemp(prefix=self._prefix))
@@ -89,15 +89,15 @@ class Checkpoints:
         self._sent.append(self.run_folder / folder_name(progress.step))
 
     def load(self) -> Progress:
-        """Restores the newest whole checkpoint, if there is one, whatever resources it was written with.
+        """Restores the newest complete checkpoint, if any, also if it was written with other resources.
 
         Raises:
-            CheckpointError: its files are not those that the run wrote. It was removed.
+            CheckpointError: its files are not those that the run wrote. The checkpoint was removed.
             TrainingError: it was written with other resources and cannot be converted.
         """
-        for leftover in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):  # ranks that were killed left them
+        for leftover in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):  # of ranks that were killed
             shutil.rmtree(leftover, ignore_errors=True)
-        choice: list[Any] = [None, None, {}]  # rank 0 chooses: file systems may show other nodes another state
+        choice: list[Any] = [None, None, {}]  # rank 0 chooses, because nodes may see different states of the storage
         if dist.get_rank() == 0:
             remove_torn(self.run_folder)
             if newest := newest_whole(self.run_folder):
@@ -113,7 +113,7 @@ class Checkpoints:
         return progress
 
     def _check(self, checkpoint: Path, forgery: str | None, digests: dict[str, str]) -> None:
-        """Refuses a checkpoint that has changed since it was sealed. Each rank reads a share of its files.
+        """Refuses a checkpoint that has changed since it was sealed. Each rank reads some of its files.
 
         Raises:
             CheckpointError: on all ranks.
@@ -132,14 +132,17 @@ class Checkpoints:
 
     @property
     def _prefix(self) -> str:
-        """A prefix of this run's folders alone: the same run below another root may be training on this machine too."""
+        """Prefix of this run's temporary folders; it differs from that of the same run in another storage root."""
         return f"checkpoint-{hashlib.sha256(str(self.run_folder).encode()).hexdigest()[:12]}-"
 
 
 def _keep(folder: Path, target: Path) -> None:
-    """Copies the shares of all ranks before the step's checkpoint is stored: no run may resume later without them."""
+    """Copies the shares of all ranks to `target`.
+
+    This happens before the step's checkpoint is stored: a run that resumed after it would never write the copy.
+    """
     if dist.get_rank() == 0:
-        shutil.rmtree(target, ignore_errors=True)  # what is there is torn, or was left by ranks that crashed
+        shutil.rmtree(target, ignore_errors=True)  # an existing folder is incomplete, or was left by crashed ranks
         target.mkdir(parents=True)
     dist.barrier()
     shutil.copytree(folder, target, dirs_exist_ok=True)
@@ -148,7 +151,7 @@ def _keep(folder: Path, target: Path) -> None:
 
 @contextmanager
 def _local_space() -> Iterator[None]:
-    """Raises StorageError where local disk is full: torch does not say why it could not write, so we look."""
+    """Raises StorageError if a write failed and local disk is full, since torch's error does not name the cause."""
     local = tempfile.gettempdir()
     try:
         yield

@@ -1,8 +1,8 @@
-"""Resume on other resources: a checkpoint taken apart by parameter, which any number of ranks can load at any stage.
+"""Converts a checkpoint to one folder per parameter, which any number of ranks can load at any ZeRO stage.
 
-DeepSpeed's universal checkpoints do half of this. They leave out stage 0, can be loaded only at the stage they come
-from (1 and 2 count as one), and at stage 3 give every parameter the weight decay of the first group. So DeepSpeed joins
-the shards here, and the files are then completed to what its loaders of all stages read.
+DeepSpeed's universal checkpoints do half of this. They leave out stage 0, can be loaded only at the stage that wrote
+them (1 and 2 count as one), and at stage 3 give every parameter the weight decay of the first group. So DeepSpeed joins
+the shards here, and this module adds what its loaders of all stages need.
 """
 
 import os
@@ -21,7 +21,7 @@ from adapt.support.errors import TrainingError
 from adapt.train.deepspeed_parts import CLASSES_IN_FILES, VERSION, join_shards
 
 TAG = "state"
-"""The folder of a checkpoint's files within it."""
+"""Subfolder of a checkpoint that holds DeepSpeed's files."""
 _MODEL_FILES = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"  # stages 0 to 2, stage 3
 _TENSORS = "fp32", "exp_avg", "exp_avg_sq"
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -29,12 +29,13 @@ _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 @contextmanager
 def only_numbers() -> Iterator[None]:
-    """Makes `torch.load` refuse everything but tensors, plain values and four classes of DeepSpeed's in the block.
+    """Makes `torch.load` accept only tensors, plain values and four classes of DeepSpeed inside the block.
 
-    DeepSpeed reads its checkpoints as pickles, which can run code. PyTorch lets an environment variable overrule that.
+    DeepSpeed loads its checkpoints as unrestricted pickles, which can run code. An environment variable of PyTorch
+    overrules that.
 
     Raises:
-        TrainingError: a file holds something else.
+        TrainingError: a file holds an object of another class.
     """
     before = os.environ.get(_ONLY_WEIGHTS)
     os.environ[_ONLY_WEIGHTS] = "1"
@@ -44,7 +45,7 @@ def only_numbers() -> Iterator[None]:
     except pickle.UnpicklingError as error:
         lines = [line.strip() for line in str(error).splitlines() if "Unsupported" in line] or [str(error)]
         raise TrainingError(
-            f"the checkpoint holds something else than numbers, which could run code: {lines[0]}",
+            f"the checkpoint holds more than numbers, and could run code: {lines[0]}",
             "delete its folder and run again, which goes on from the checkpoint before",
         ) from error
     finally:
@@ -56,18 +57,20 @@ def only_numbers() -> Iterator[None]:
 
 @contextmanager
 def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator[Path]:
-    """A temporary copy of a checkpoint, by parameter. All ranks call it; the first of each machine does the work.
+    """Converts a checkpoint to a temporary copy with one folder per parameter.
+
+    All ranks must call it. The first rank of each machine does the work.
 
     Args:
-        folder: what `Engine.save` wrote.
-        zero_stage: the stage it was written at.
-        names: the trained parameters, in the optimizer's order.
+        folder: checkpoint that `Engine.save` wrote.
+        zero_stage: ZeRO stage at which it was written.
+        names: names of the trained parameters, in the optimizer's order.
 
     Yields:
         The folder of the copy, on this rank's machine.
 
     Raises:
-        TrainingError: the copy could not be made; raised on all ranks.
+        TrainingError: the conversion failed; raised on all ranks.
     """
     works = os.environ.get("LOCAL_RANK", "0") == "0"
     target, failure = tempfile.mkdtemp(prefix="reshaped-") if works else None, None
@@ -94,12 +97,12 @@ def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator
 
 
 def read_parameter(folder: Path, name: str, like: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A parameter's `fp32`, `exp_avg`, `exp_avg_sq` and `step` from a copy by parameter.
+    """Reads a parameter's `fp32`, `exp_avg`, `exp_avg_sq` and `step` from a converted checkpoint.
 
     Args:
-        folder: what `taken_apart` gave.
-        name: the parameter's.
-        like: says shape and device.
+        folder: folder that `taken_apart` yielded.
+        name: name of the parameter.
+        like: tensor that has the shape and device of the result.
     """
     source = folder / TAG / "zero" / name
     tensors = {key: _load(source / f"{key}.pt")["param"].view_as(like) for key in _TENSORS}
@@ -112,7 +115,7 @@ def _take_apart(source: Path, zero_stage: int, names: Sequence[str], target: Pat
     for name in names:
         torch.save(step, parameters / name / "step.pt")
 
-    # The loaders want these. Settings are left empty, so that they stay those of the configuration.
+    # DeepSpeed's loaders need these files. The settings in them are empty, so that those of the configuration apply.
     optimizer = {
         "ds_version": VERSION,
         "param_groups": [{}] * len(names),
@@ -126,7 +129,7 @@ def _take_apart(source: Path, zero_stage: int, names: Sequence[str], target: Pat
 
 
 def _split(source: Path, names: Sequence[str], parameters: Path) -> torch.Tensor:
-    """Stage 0: model and AdamW are whole already. Returns AdamW's count of steps."""
+    """Writes the parameters of a checkpoint of stage 0, which is not sharded. Returns AdamW's step count."""
     saved = _load(source / _MODEL_FILES[0])
     states = saved["optimizer"]["state"]
     for number, name in enumerate(names):
@@ -138,7 +141,7 @@ def _split(source: Path, names: Sequence[str], parameters: Path) -> torch.Tensor
 
 
 def _join(source: Path, names: Sequence[str], target: Path) -> torch.Tensor:
-    """Stages 1 to 3: DeepSpeed puts the shards together. Returns AdamW's count of steps."""
+    """Writes the parameters of a checkpoint of stages 1 to 3 with DeepSpeed. Returns AdamW's step count."""
     join_shards(source, target)
     parameters = target / "zero"
     for file in (parameters / name / f"{key}.pt" for name in names for key in _TENSORS):

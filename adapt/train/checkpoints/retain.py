@@ -1,8 +1,8 @@
-"""Which checkpoints of a run are whole, decided from the files alone.
+"""Finds the complete checkpoints of a run by their files only, and removes incomplete, forged and old ones.
 
-Ray Train keeps a list of checkpoints too, but writes it in place, seconds after the files: a kill in between leaves
-it cut short or behind. So each rank seals its share with a list of its files (`adapt.train.checkpoints.seal`), and a
-checkpoint is whole when every rank's seal is there and every file has its size, whoever was killed when.
+Ray Train has a list of checkpoints too, but overwrites it in place, seconds after the files: if a process is killed in
+between, the list is truncated or out of date. So each rank seals its share with a list of its files
+(`adapt.train.checkpoints.seal`). A checkpoint is whole if the seals of all ranks exist and every file has its size.
 """
 
 import json
@@ -15,24 +15,24 @@ from adapt.terminal.console import log
 from adapt.train.checkpoints.seal import Seal, Sealing, forgery_in, seal_files
 
 SNAPSHOT = "checkpoint_manager_snapshot.json"
-"""Ray Train's list."""
+"""File in which Ray Train lists a run's checkpoints."""
 STATE_FILE = "state.json"
-"""In a checkpoint: how it was written, and the progress."""
+"""File in a checkpoint with the number of workers, the ZeRO stage and the progress."""
 _NAME = "step-{:08d}"
 
 
 def folder_name(step: int) -> str:
-    """Name of the checkpoint of a step; names sort by step."""
+    """Returns the name of the checkpoint of a step; names sort by step."""
     return _NAME.format(step)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step of a checkpoint, from its name."""
+    """Reads the step of a checkpoint from its name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether all ranks' files have arrived."""
+    """Whether the files of all ranks are complete."""
     seals = seal_files(checkpoint)
     try:
         world_sizes = {int(seal.stem.rsplit("-", 1)[1]) for seal in seals}
@@ -46,17 +46,17 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def checkpoints(run_folder: Path) -> list[Path]:
-    """The checkpoint folders of a run, whole or not, oldest first."""
+    """Lists the checkpoint folders of a run, whole or not, oldest first."""
     return sorted(run_folder.glob("step-*"))
 
 
 def newest_whole(run_folder: Path) -> Path | None:
-    """The checkpoint to resume from."""
+    """Returns the newest whole checkpoint of a run, from which it resumes; None if there is none."""
     return next((checkpoint for checkpoint in reversed(checkpoints(run_folder)) if is_whole(checkpoint)), None)
 
 
 def remove_torn(run_folder: Path) -> None:
-    """Removes checkpoints that are not whole, so that nothing of them ends up in a later one of the same step."""
+    """Removes incomplete checkpoints, so that none of their files ends up in a later checkpoint of the same step."""
     for checkpoint in checkpoints(run_folder):
         if not is_whole(checkpoint):
             log(f"removed the checkpoint {checkpoint}, which is not whole: files are missing or have other sizes")
@@ -64,10 +64,11 @@ def remove_torn(run_folder: Path) -> None:
 
 
 def remove_forged(run_folder: Path, sealing: Sealing) -> None:
-    """Removes whole checkpoints that the run did not write itself, and names them.
+    """Removes whole checkpoints that the run did not write itself, and logs each of them.
 
     Raises:
-        StorageError: the run wrote none of its checkpoints, as when the key is lost. Then they stay.
+        StorageError: none of the checkpoints was written by this run, for example because the key is lost. No
+            checkpoint is removed then.
     """
     found = {checkpoint: forgery_in(checkpoint, sealing) for checkpoint in checkpoints(run_folder)}
     forged = {checkpoint: why for checkpoint, why in found.items() if why}
@@ -85,10 +86,12 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
 
 
 def mend_run(run_folder: Path, sealing: Sealing) -> None:
-    """Makes a run's folder fit to start from: whole checkpoints of its own, and no list that would stop Ray Train.
+    """Prepares a run's folder for a start: removes incomplete and forged checkpoints, and a list that is out of date.
+
+    With a list that names missing checkpoints, Ray Train would fail.
 
     Raises:
-        StorageError: as `remove_forged`.
+        StorageError: as in `remove_forged`.
     """
     remove_torn(run_folder)
     remove_forged(run_folder, sealing)
@@ -105,6 +108,6 @@ def mend_run(run_folder: Path, sealing: Sealing) -> None:
 
 
 def prune(run_folder: Path, keep: int) -> None:
-    """Removes all but the newest checkpoints: those that Ray Train forgot when its list was mended."""
+    """Removes all but the newest `keep` checkpoints; Ray Train itself does not remove those missing from its list."""
     for checkpoint in checkpoints(run_folder)[:-keep]:
         shutil.rmtree(checkpoint)

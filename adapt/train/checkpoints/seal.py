@@ -1,11 +1,11 @@
 """Seals of checkpoints: lists of files with sizes and digests, signed with the user's key.
 
-Each rank seals its share. A checkpoint is whole when every rank's seal is there and every file has its size. It is
+Each rank seals its share. A checkpoint is whole if the seals of all ranks exist and every file has its size. It is
 loaded only if, in addition, the seals are signed by this user's key for this run and step, there are no other files,
-and every file has its digest. So what somebody else put there is never read, and a flipped bit is noticed.
+and every file has its digest. So files of other users are never read, and a flipped bit is detected.
 
-Seals of earlier versions hold sizes alone, unsigned. Such a checkpoint is accepted if none of its files has changed
-since the key was made.
+Seals of earlier versions contain sizes only and have no signature. Such a checkpoint is accepted if none of its files
+has changed since the key was created.
 """
 
 import json
@@ -20,23 +20,23 @@ from adapt.runner.secret import Secret
 
 
 def sealed_run(folder: Path, name: str) -> str:
-    """Returns the identity of a run: the digits of the stage's key that its folder is named by, and the run's name."""
+    """Returns the identity of a run: the digits of the stage's key in its folder's name, and the run's name."""
     return f"{folder.name.rsplit('-', 1)[-1]}/{name}"
 
 
 @dataclass(frozen=True)
 class Sealing:
-    """Signs the checkpoints of one run, and recognizes them."""
+    """Signs the checkpoints of one run, and verifies their signatures."""
 
     secret: Secret
     run: str
-    """Identity of the run. A checkpoint of another run that is put in its place is refused."""
+    """Identity of the run. Checkpoints that were copied from another run are refused."""
 
     def text(self, seal: str, checkpoint: str, files: Mapping[str, tuple[int, str]]) -> str:
         """Returns the text that is signed.
 
         Args:
-            seal: name of the seal's file, which says rank and number of ranks.
+            seal: name of the seal's file, which contains the rank and the number of ranks.
             checkpoint: name of the checkpoint's folder.
             files: size [bytes] and SHA-256, by name.
         """
@@ -45,7 +45,7 @@ class Sealing:
 
 @dataclass(frozen=True)
 class Seal:
-    """What a rank wrote of its share."""
+    """List of the files in a rank's share of a checkpoint."""
 
     sizes: Mapping[str, int]
     """Sizes of its files [bytes], by their path in the checkpoint."""
@@ -60,7 +60,7 @@ class Seal:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it is no seal.
+            ValueError: the file is not a seal.
         """
         try:
             content = json.loads(file.read_text())
@@ -78,24 +78,24 @@ class Seal:
 
     @property
     def files(self) -> dict[str, tuple[int, str]]:
-        """Size and digest of each file."""
+        """Size [bytes] and digest of each file."""
         return {name: (size, self.digests[name]) for name, size in self.sizes.items()}
 
 
 def seal_files(checkpoint: Path) -> list[Path]:
-    """The files of a checkpoint that are seals."""
+    """Lists the seals of a checkpoint."""
     return sorted(checkpoint.glob("seal-*-of-*.json"))
 
 
 def write_seal(folder: Path, rank: int, world: int, checkpoint: str, sealing: Sealing) -> None:
-    """Seals a rank's share of a checkpoint, as the last thing that the rank writes there.
+    """Seals a rank's share of a checkpoint. The seal must be the last file that the rank writes.
 
     Args:
-        folder: the share.
-        rank: of this process.
+        folder: folder with the rank's files.
+        rank: rank of this process.
         world: number of ranks.
-        checkpoint: name of the folder in which the shares of all ranks will be.
-        sealing: of the run.
+        checkpoint: name of the folder in which the shares of all ranks will be stored.
+        sealing: signs for the run.
     """
     seals = seal_files(folder)
     names = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file not in seals]
@@ -103,12 +103,14 @@ def write_seal(folder: Path, rank: int, world: int, checkpoint: str, sealing: Se
 
 
 def reseal(folder: Path, checkpoint: str, sealing: Sealing, changed: str = "") -> None:
-    """Seals a whole checkpoint, or a copy, anew. Its files are as they were sealed, but for the one that was changed.
+    """Replaces the seals of a whole checkpoint, or of its copy, for another run or after a change of one file.
+
+    The digests of all other files are taken from the old seals.
 
     Args:
-        folder: the copy.
-        checkpoint: name of the folder in which it will be.
-        sealing: of the run that it will belong to.
+        folder: the checkpoint or its copy.
+        checkpoint: name of the folder in which it will be stored.
+        sealing: signs for the run that it will belong to.
         changed: name of the file that was changed, if any.
     """
     for file in seal_files(folder):
@@ -120,7 +122,7 @@ def reseal(folder: Path, checkpoint: str, sealing: Sealing, changed: str = "") -
 def _sign(
     folder: Path, seal: str, names: list[str], checkpoint: str, sealing: Sealing, known: Mapping[str, str] | None = None
 ) -> None:
-    """Writes a seal over files. `known` holds digests that need no computing."""
+    """Writes the seal of some files. `known` has the digests that need not be computed."""
     digests = {**(known or {}), **sha256_of_all(folder, sorted(set(names) - set(known or {})))}
     files = {name: ((folder / name).stat().st_size, digests[name]) for name in sorted(names)}
     signature = sealing.secret.sign(sealing.text(seal, checkpoint, files))
@@ -128,9 +130,9 @@ def _sign(
 
 
 def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
-    """Returns why a whole checkpoint is not one that this user's job wrote for this run; None if it is.
+    """Returns why this user's job cannot have written a whole checkpoint for this run; None if it did.
 
-    The content of its files is not read: see `content_faults`.
+    Does not read the content of files: see `content_fault`.
     """
     listed = set()
     for file in seal_files(checkpoint):
@@ -152,10 +154,10 @@ def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
 
 
 def digests_of(checkpoint: Path) -> dict[str, str]:
-    """Returns the SHA-256 of all files of a checkpoint, as sealed; nothing for files that earlier versions sealed."""
+    """Reads the SHA-256 of all files of a checkpoint from its seals; those of earlier versions have none."""
     return {name: digest for file in seal_files(checkpoint) for name, digest in Seal.read(file).digests.items()}
 
 
 def content_fault(checkpoint: Path, digests: Mapping[str, str]) -> str | None:
-    """Reads files of a checkpoint, and returns what has changed since they were sealed; None if nothing has."""
+    """Compares files of a checkpoint with their digests, and describes those that have changed; None if none has."""
     return named_faults(changed_files(checkpoint, digests)) or None

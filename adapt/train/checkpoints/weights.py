@@ -1,4 +1,4 @@
-"""The weights in a training's checkpoint, for averages over a window of steps."""
+"""Reads the weights in a training's checkpoints, for averages over a window of steps."""
 
 from __future__ import annotations
 
@@ -20,41 +20,42 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS_FILE = "state/mp_rank_00_model_states.pt"
-"""Where DeepSpeed keeps the weights, if each rank has all of them."""
+"""File in which DeepSpeed stores the weights, if they are not divided over ranks."""
 FIX = "name exported models, or checkpoints of a finished training by method plain at ZeRO stage 0 to 2"
 
 
 @dataclass(frozen=True)
 class CheckpointWeights:
-    """The tensors of a checkpoint, by their names."""
+    """The weights of a checkpoint, by parameter name."""
 
     _tensors: Mapping[str, Tensor]
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shape of each."""
+        """Shape of each tensor, by name."""
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def read(self, name: str) -> Tensor:
-        """One of them; it is read from disk as it is used."""
+        """Returns one tensor, which is memory-mapped: its values are read from disk on use."""
         return self._tensors[name]
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder is that of a checkpoint, and not of a model."""
+    """Whether a folder contains a checkpoint rather than an exported model."""
     return (folder / STATE_FILE).is_file() and not (folder / "config.json").exists()
 
 
 def training_of(folder: Path) -> Record | None:
-    """The record of the training that a checkpoint is of; None while that is not finished, or if it lies elsewhere."""
+    """Loads the record of the training that wrote a checkpoint; None if it is not finished, or in another folder."""
     return load_record(folder.resolve().parents[2])
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """What determines the weights of a checkpoint.
+    """Returns the files that determine the weights of a checkpoint: its state and DeepSpeed's file of weights.
 
     Raises:
-        ModelError: it is cut short, its weights are divided over ranks, or they are not those of an ordinary model.
+        ModelError: the checkpoint is incomplete, its weights are divided over ranks, or its training is not finished
+            or has a method that turns the weights into a model only at the end.
     """
     if not is_whole(folder):
         raise ModelError(f"the checkpoint {folder} is cut short", "name another step's checkpoint")
@@ -67,7 +68,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
     method = METHODS.load(record.what["method"]["kind"])
     if method.merge is not Method.merge:
         raise ModelError(
-            f"the checkpoint {folder} is of method {method.kind}, whose weights become a model at the end alone", FIX
+            f"the checkpoint {folder} is of method {method.kind}, whose weights become a model only at the end", FIX
         )
     return [folder / STATE_FILE, folder / WEIGHTS_FILE]
 
@@ -77,7 +78,7 @@ def checkpoint_weights(folder: Path) -> Iterator[CheckpointWeights]:
     """Opens the weights of a checkpoint.
 
     Raises:
-        ModelError: as `checkpoint_files`, or a file is broken or has changed since it was written.
+        ModelError: as in `checkpoint_files`, or a file is damaged or has changed since it was written.
     """
     state, file = checkpoint_files(folder)
     sealed = digests_of(folder)
@@ -88,10 +89,10 @@ def checkpoint_weights(folder: Path) -> Iterator[CheckpointWeights]:
 
 
 def weights_in_file(file: Path) -> CheckpointWeights:
-    """The weights in a file of DeepSpeed's. Nothing but numbers is made of it: what else stands in it cannot run code.
+    """Opens the weights in one of DeepSpeed's files. Only tensors and plain values are loaded, so no code can run.
 
     Raises:
-        ModelError: it is broken.
+        ModelError: the file cannot be read.
     """
     import torch
 

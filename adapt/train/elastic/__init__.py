@@ -1,6 +1,6 @@
-"""Training whose number of workers changes on its way: `resources.workers: [fewest, most]`.
+"""Training with a number of workers that changes while it runs: `resources.workers: [fewest, most]`.
 
-- `sizing`: decides how many workers there should be, and knows no Ray.
-- `policy`: what Ray Train's controller asks, and the places for workers that the cluster has now.
-- `requested_checkpoints`: a checkpoint out of turn, which the policy asks for, or a node that is to go.
+- `sizing`: decides on the number of workers, independently of Ray.
+- `policy`: answers Ray Train's controller, and counts the workers that the cluster has room for.
+- `requested_checkpoints`: checkpoints between the regular ones, before the group grows or a node leaves.
 """

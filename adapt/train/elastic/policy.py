@@ -1,4 +1,4 @@
-"""What Ray Train's controller asks about the number of workers, and the places that the cluster has for them now."""
+"""Answers Ray Train's controller about the number of workers, and counts the workers that the cluster has room for."""
 
 import socket
 import time
@@ -30,31 +30,32 @@ from adapt.train.failure import as_ours
 from adapt.train.training_run import tell
 
 _AGAIN_S = 0.5
-"""Between two looks while nothing is trained, or what is trained may be lost."""
+"""Time between two checks while no training runs, or while a requested checkpoint is pending [s]."""
 _SAID_S = 60.0
+"""Time between two messages that the training waits for room [s]."""
 
 
 @dataclass(frozen=True)
 class ElasticRun:
-    """What the policy is told of a training."""
+    """The settings of a training that the policy needs."""
 
     folder: Path
-    """The stage's."""
+    """Folder of the stage."""
     checkpoints: Path
-    """Where its checkpoints are stored."""
+    """Folder of its checkpoints."""
     asks_for_nodes: bool
-    """Whether there may be an autoscaler, which is asked for as many workers as there may be."""
+    """Whether there may be an autoscaler, which then gets a request for the largest number of workers."""
     max_failures: int
-    """How often workers may fail, of themselves."""
+    """Allowed number of worker failures, not counting those caused by lost nodes."""
 
 
 class ElasticPolicy(ScalingPolicy):
-    """Starts with as many workers as there is room for, and grows after a checkpoint.
+    """Starts as many workers as the cluster has room for, and adds workers after a checkpoint.
 
     Args:
-        scaling_config: Ray Train's, with the range.
-        sizing: decides.
-        run: the training.
+        scaling_config: configuration of Ray Train with the range of the number of workers.
+        sizing: decides on the number of workers.
+        run: settings of the training.
     """
 
     def __init__(self, scaling_config: Any, sizing: Sizing, run: ElasticRun) -> None:
@@ -62,27 +63,27 @@ class ElasticPolicy(ScalingPolicy):
         self._sizing, self._run, self._wish = sizing, run, WishFile(run.folder)
         self._failures = 0
         self._size = 0
-        """How many workers the group that was started last has."""
+        """Number of workers in the group that was started last."""
         self._held: Counter[str] | None = Counter()
-        """How many of its workers each node has, or had until they failed; None as long as that is not known."""
+        """Number of its workers by node, including failed ones; None while not yet known."""
         self._next_look = self._next_word = 0.0
         self._saved: Path | None = None
-        """The newest checkpoint when one was wished for."""
+        """Newest checkpoint at the time of the last request for one."""
 
     def after_controller_start(self, train_run_context: TrainRunContext) -> None:
-        """Asks for nodes."""
-        self._wish.withdraw()  # of a run that was killed
+        """Requests nodes from the autoscaler, and removes a request for a checkpoint that a killed run left."""
+        self._wish.withdraw()
         if self._run.asks_for_nodes:
             super().after_controller_start(train_run_context)
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Takes note of groups that failed.
+        """Counts the failures of groups of workers.
 
         Raises:
-            TrainingError: they did so too often. Ray Train, which counts lost nodes too, is told not to count.
+            TrainingError: there were too many. Ray Train's own limit is off, because it also counts lost nodes.
         """
         if isinstance(current_state, ReschedulingState):
-            self._held = Counter()  # a group that could not be started holds no place
+            self._held = Counter()  # a group that could not be started holds no resources
         if isinstance(current_state, RestartingState):
             error = current_state.training_failed_error
             self._failures += not (isinstance(error, PreemptionError) or self._has_lost_a_node())
@@ -90,7 +91,7 @@ class ElasticPolicy(ScalingPolicy):
                 raise as_ours(error, self._run.folder)
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
-        """At the start, and where workers or nodes were lost."""
+        """Starts workers when there is room: at the beginning, and after workers or nodes were lost."""
         self._ask_for_nodes()
         self._wish.withdraw()
         room, now = self._room(), time.monotonic()
@@ -107,7 +108,7 @@ class ElasticPolicy(ScalingPolicy):
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
-        """Several times a second, while all is well."""
+        """Grows the group if there is room and a checkpoint was saved; called several times per second."""
         self._ask_for_nodes()
         self._held = Counter(worker.metadata.node_id for worker in worker_group_state.workers)
         if (now := time.monotonic()) < self._next_look:
@@ -130,7 +131,7 @@ class ElasticPolicy(ScalingPolicy):
 
     def _room(self) -> int:
         free = free_slots(self._bundle)
-        if self._held is None:  # it failed before it was looked at, and its places are not free yet
+        if self._held is None:  # the group failed before the first check, and its resources are not free yet
             return max(self._size, sum(free.values()))
         return sum(free.values()) + sum(count for node, count in self._held.items() if node in free)
 
@@ -157,12 +158,13 @@ _ANSWER_S = 2.0
 
 
 def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
-    """How many more workers there is room for, by the id of each node that answers and is not about to go.
+    """Returns the number of additional workers that fit on each node, by node id.
 
-    Ray takes a quarter of a minute to notice that a node is gone; what listens there says so at once.
+    Leaves out nodes that do not answer or are about to leave. Each node is contacted directly, because Ray needs 15 s
+    to detect a lost node.
 
     Args:
-        bundle: what a worker reserves.
+        bundle: resources that a worker reserves.
     """
     free, leaving = free_resources(), leaving_nodes()
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving}
@@ -170,7 +172,7 @@ def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
 
 
 def _slots(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
-    return int(min(free.get(name, 0.0) / amount + 1e-6 for name, amount in bundle.items()))  # of sums of floats
+    return int(min(free.get(name, 0.0) / amount + 1e-6 for name, amount in bundle.items()))  # allows for rounding
 
 
 def _answers(node: Mapping[str, Any]) -> bool:

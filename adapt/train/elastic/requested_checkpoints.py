@@ -1,9 +1,9 @@
-"""A checkpoint out of turn: before the group of workers grows, and before a node goes.
+"""Checkpoints between the regular ones: before the group of workers grows, and before a node leaves.
 
-The policy, in Ray Train's controller, wishes for a checkpoint by a file. Rank 0 looks at the file, and the other ranks
-hear of the wish with the numbers that all ranks exchange in every step. Ray Train's public `get_preemption_info` says
-which nodes are about to go. It makes all ranks wait for each other, so they call it every few seconds, after a step in
-which rank 0 said so.
+The policy, in Ray Train's controller, requests a checkpoint by creating a file. Rank 0 looks for the file, and passes
+the request to the other ranks with the numbers that all ranks exchange in every step. Ray Train's public
+`get_preemption_info` says which nodes are about to leave. It makes all ranks wait for each other, so they call it only
+every few seconds, after a step in which rank 0 has sent a flag.
 """
 
 import time
@@ -14,64 +14,64 @@ from adapt.train.training_run import WISH_FILE
 
 _LOOK_S = 1.0
 _ASK_S = 5.0
-"""Seconds between two questions to Ray Train about nodes that are about to go."""
+"""Time between two calls of Ray Train about nodes that are about to leave [s]."""
 _WISH, _ASK = 1, 2
-"""What a rank says in a step, added up: there is a wish for a checkpoint, and all ranks are to ask Ray Train."""
+"""Flags that rank 0 sends in a step: a checkpoint is requested, and all ranks should call Ray Train."""
 _LAST_S = 30.0
-"""How long before a node goes a second checkpoint is made, of what was done since the notice."""
+"""Time before a node leaves at which a second checkpoint is saved [s], with the steps since the notice."""
 _UNTOLD_S = 120.0
-"""How long Ray Train waits for a node to go that does not say when."""
+"""Time until a node is assumed to leave if its notice has no deadline [s]."""
 
 
 @dataclass
 class WishFile:
-    """The policy's side.
+    """The file by which the policy requests a checkpoint.
 
     Args:
-        folder: the stage's.
+        folder: folder of the stage.
     """
 
     folder: Path
 
     @property
     def is_there(self) -> bool:
-        """Whether a checkpoint is wished for."""
+        """Whether a checkpoint is requested."""
         return (self.folder / WISH_FILE).exists()
 
     def make(self) -> None:
-        """Wishes for a checkpoint."""
+        """Requests a checkpoint by creating the file."""
         (self.folder / WISH_FILE).write_text("a checkpoint, before the group of workers grows\n")
 
     def withdraw(self) -> None:
-        """Wishes no more."""
+        """Withdraws the request by removing the file."""
         (self.folder / WISH_FILE).unlink(missing_ok=True)
 
 
 @dataclass
 class Wishes:
-    """A rank's side.
+    """Receives requests for checkpoints on a rank.
 
     Args:
-        looks: whether this rank looks; one of them does.
-        folder: the stage's, where the group may grow.
-        nodes_may_go: whether nodes may be taken back, as those of a cluster may.
+        looks: whether this rank looks for the file; only one rank does.
+        folder: folder of the stage if the group may grow, else None.
+        nodes_may_go: whether nodes may leave, as those of a cluster may.
     """
 
     looks: bool = False
     folder: Path | None = None
     nodes_may_go: bool = False
     heard: bool = False
-    """Whether there was a wish in the last step; all ranks know it."""
+    """Whether a checkpoint was requested in the last step; the same on all ranks."""
     _next: float = 0.0
     _next_ask: float = 0.0
     _seen: int = 0
-    """Time stamp of the wish that was last seen."""
+    """Time stamp of the last request that was seen [ns]."""
     _noticed: object = None
     _due: list[float] = field(default_factory=list)
-    """When checkpoints are to be made before a node goes, as of `time.time`."""
+    """Times at which checkpoints are due before a node leaves, in seconds of `time.time`."""
 
     def look(self) -> int:
-        """What this rank says to all in this step; 0 for nothing. It looks at most once a second."""
+        """Returns the flags that this rank sends to all ranks in this step. Checks the file at most once per second."""
         now = time.time()
         if not self.looks or now < self._next:
             return 0
@@ -84,7 +84,7 @@ class Wishes:
         return said
 
     def hear(self, said: int) -> None:
-        """Takes what the rank that looks has said, on all ranks in the same step."""
+        """Takes the flags that rank 0 sent, on all ranks in the same step."""
         self.heard = bool(said & _WISH)
         if said & _ASK:
             self._take_notice()
@@ -105,7 +105,7 @@ class Wishes:
         return bool(due)
 
     def _take_notice(self) -> None:
-        """Plans a checkpoint at once when a notice comes, and another shortly before the node goes."""
+        """Schedules a checkpoint as soon as a notice comes, and another shortly before the node leaves."""
         from ray.train import get_preemption_info
 
         if (noticed := get_preemption_info()) and noticed != self._noticed:

@@ -1,4 +1,4 @@
-"""How many workers a training should have, decided from the room that there is and how long it has been there."""
+"""Decides on the number of workers of a training, from the room in the cluster and how long it has been available."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Patience:
-    """How long things must stay as they are before they count."""
+    """Waiting times before the number of workers changes."""
 
     settle_s: float = 5.0
-    """Room for fewer workers than there may be, before a training starts with those: more may be on the way."""
+    """Time that the room must stay the same before a training starts with fewer workers than the maximum [s]."""
     look_s: float = 5.0
-    """Time between two looks for more room, while it trains."""
+    """Time between two checks for more room while training [s]."""
     looks: int = 4
-    """Looks in a row that must find room for more."""
+    """Number of consecutive checks that must find more room before the group grows."""
 
 
 class Sizing:
-    """Decides, and remembers what it was told.
+    """Decides on the number of workers from the room at successive times.
 
     Args:
-        worlds: the numbers of workers that can be, ascending.
-        patience: how long it waits.
+        worlds: possible numbers of workers, ascending.
+        patience: waiting times.
     """
 
     def __init__(self, worlds: Sequence[int], patience: Patience) -> None:
@@ -31,11 +31,11 @@ class Sizing:
         self._larger: list[int] = []
 
     def start(self, room: int, now: float) -> int | None:
-        """How many workers to start with; None to wait.
+        """Returns the number of workers to start with; None to wait.
 
         Args:
-            room: how many there are places for.
-            now: the time of any clock [s].
+            room: number of workers that the cluster has room for.
+            now: present time of any clock [s].
         """
         self._larger = []
         if room != self._room:
@@ -47,11 +47,11 @@ class Sizing:
         return size
 
     def grow(self, size: int, room: int) -> int | None:
-        """The larger number to go on with, once several looks in a row have found room for it; None to stay.
+        """Returns a larger number of workers once several consecutive checks found room for it; None to stay.
 
         Args:
-            size: how many workers there are.
-            room: how many there are places for, theirs among them.
+            size: present number of workers.
+            room: number of workers that the cluster has room for, including the present ones.
         """
         larger = self._most_of(room)
         if larger is None or larger <= size:

@@ -241,7 +241,7 @@ def test_of_a_configuration() -> None:
     )
     found = Demand.of(config, 16, "bf16", True, document_length=100.0)
     expected = Demand(16, 512, 4, 2, "optimizer", "bf16", True, 1.0, 200.0, True)
-    assert found == replace(expected, method=found.method)
+    assert found == replace(expected, method=found.method, training=config.training)
     assert Demand.of(config, 16, "auto", True).precision == "fp32"
     assert Demand.of(config, 16, "auto", True).attended == 512
     assert Demand.of(config, 16, "auto", True, 300.0).attended == 512

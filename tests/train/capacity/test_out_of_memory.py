@@ -29,7 +29,7 @@ TRAINING = TrainingConfig(global_batch_size=24)
     ],
 )
 def test_lack_of_memory_is_named_with_what_takes_less(error: Exception) -> None:
-    with pytest.raises(DeviceMemoryError, match="with 8 sequences a pass") as caught, memory_errors(TRAINING, 2, 8):
+    with pytest.raises(DeviceMemoryError, match="with 8 sequences per pass") as caught, memory_errors(TRAINING, 2, 8):
         raise error
     assert caught.value.fix == "set training.micro_batch to 6"  # of 12 sequences that a worker has in a step
     with pytest.raises(DeviceMemoryError) as caught, memory_errors(TRAINING, 2, 1):
@@ -88,7 +88,7 @@ def trained(folder: Path, error: Exception, sequences: int | None) -> None:
 
 @pytest.mark.parametrize(("sequences", "fix"), [(8, "training.micro_batch to 6"), (1, "gradient_checkpointing")])
 def test_who_is_killed_ran_out_of_memory_with_so_many_sequences(tmp_path: Path, sequences: int, fix: str) -> None:
-    with pytest.raises(DeviceMemoryError, match=f"out of memory with {sequences} sequences a pass") as caught:
+    with pytest.raises(DeviceMemoryError, match=f"out of memory with {sequences} sequences per pass") as caught:
         trained(tmp_path, died(KILLED), sequences)
     assert caught.value.micro_batch == sequences
     assert fix in caught.value.fix

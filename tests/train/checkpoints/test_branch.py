@@ -151,7 +151,7 @@ def test_a_warm_up_that_depends_on_the_length_is_told(store: Store, capsys) -> N
     kept(folder, 800)
     assert start(store, settings(**fraction)) == []
     told = capsys.readouterr().err
-    assert f"starts at step 0, as its warm-up is not that of {folder.name}" in told
+    assert f"starts at step 0, because its warm-up differs from that of {folder.name}" in told
     assert "give training.warmup_steps" in told
 
 
@@ -283,14 +283,14 @@ def test_a_damaged_state_is_passed_over_by_name(store: Store, capsys) -> None:
     kept_size = len(f"of {source.parent.parent.name}")
     weights.write_text("x" * kept_size)
     assert start(store, settings()) == []
-    assert f"{source} is passed over: state/weights has other content" in capsys.readouterr().err
+    assert f"{source} is skipped: state/weights has other content" in capsys.readouterr().err
 
 
 def test_a_state_that_somebody_else_put_there_is_passed_over(store: Store, capsys) -> None:
     source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     seal(source)  # by another key
     assert start(store, settings()) == []
-    assert f"{source} is passed over: seal-0-of-1.json is not signed by this user's key" in capsys.readouterr().err
+    assert f"{source} is skipped: seal-0-of-1.json is not signed by this user's key" in capsys.readouterr().err
 
 
 def test_a_linked_state_is_signed_for_the_new_run(store: Store) -> None:
