@@ -1,4 +1,4 @@
-"""Reads the address of a Ray cluster, looks whether a control store of Ray answers there, and joins the cluster."""
+"""Parses the address of a Ray cluster, checks that Ray's control store answers there, and joins the cluster."""
 
 import logging
 import os
@@ -15,27 +15,30 @@ from adapt.support.errors import ClusterError
 from adapt.terminal.console import log
 
 _FLAG, _SOCKET = "--gcs-address=", "--raylet_socket_name="
-"""By which a raylet's command line names its control store and its socket."""
+"""Options by which a raylet's command line names its control store and its socket."""
 _OURS = f"/{FOLDER_PREFIX}"
 _TIMEOUT_S = 5.0
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""How a client of gRPC begins: HTTP/2's preface, and an empty frame of settings. A server answers with its settings."""
+"""First bytes of a gRPC client: HTTP/2's preface and an empty settings frame. A server answers with its settings."""
 _SETTINGS = 4
 _HERE = "unset RAY_ADDRESS (or set resources.address to null) to start Ray on this machine"
 
 
 def endpoint(address: str, field: str) -> tuple[str, int]:
-    """Host and port of a cluster's control store. For `auto`, that of the one cluster with a node on this machine.
+    """Returns host and port of a cluster's control store.
+
+    The address `auto` stands for the only cluster that has a node on this machine.
 
     Args:
-        address: such as `10.0.0.1:6379`, `[fd00::1]:6379`, `ray://head:10001` or `auto`.
-        field: the option or variable that names the address, for messages.
+        address: address such as `10.0.0.1:6379`, `[fd00::1]:6379`, `ray://head:10001` or `auto`.
+        field: name of the option or variable with the address, for messages.
 
     Raises:
-        ClusterError: the address names no host and port, or is that of a dashboard; `auto` has no cluster, or several.
+        ClusterError: the address has no host or port, or is that of a dashboard. Or it is `auto`, and this machine
+            belongs to no cluster or to several.
     """
     if address == "auto":
-        address = _found(field)
+        address = _on_this_machine(field)
     scheme, _, rest = address.rpartition("://")
     if scheme.lower() in ("http", "https"):
         raise ClusterError(
@@ -46,7 +49,7 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname, parts.port
-    except ValueError:  # no number, or letters in brackets that are no address
+    except ValueError:  # the port is not a number, or the text in brackets is not an address
         host, port = None, None
     if scheme.lower() not in ("", "ray") or not host or not port or parts.path:
         raise ClusterError(
@@ -56,17 +59,17 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
     return host, port
 
 
-def _found(field: str) -> str:
-    """The address of the cluster that has a node on this machine, other than those that jobs start for themselves."""
-    found: set[str] = set()
+def _on_this_machine(field: str) -> str:
+    """Finds the address of the cluster that has a node on this machine, ignoring Rays that jobs start themselves."""
+    addresses: set[str] = set()
     for process in psutil.process_iter(["name", "cmdline"]):
         command = process.info["cmdline"] or []
         is_ours = any(part.startswith(_SOCKET) and _OURS in part for part in command)
         if process.info["name"] == "raylet" and not is_ours:
-            found |= {part.removeprefix(_FLAG) for part in command if part.startswith(_FLAG)}
-    if len(found) == 1:
-        return found.pop()
-    what = f"several Ray clusters ({', '.join(sorted(found))})" if found else "no Ray cluster"
+            addresses |= {part.removeprefix(_FLAG) for part in command if part.startswith(_FLAG)}
+    if len(addresses) == 1:
+        return addresses.pop()
+    what = f"several Ray clusters ({', '.join(sorted(addresses))})" if addresses else "no Ray cluster"
     raise ClusterError(
         f"{field} is auto, but {what} can be found on this machine",
         f"set {field} to HOST:PORT, as `ray start` prints it; or {_HERE}",
@@ -74,16 +77,16 @@ def _found(field: str) -> str:
 
 
 def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -> None:
-    """Looks whether a server of gRPC, such as Ray's control store, answers. Takes at most twice the limit.
+    """Checks that a gRPC server, such as Ray's control store, answers. Takes at most twice the time limit.
 
     Args:
-        host: a name or an address, without brackets.
-        port: its port.
-        field: the option or variable that names the address, for messages.
-        timeout_s: limit for the connection, and for the answer [s].
+        host: host name or IP address, without brackets.
+        port: port of the server.
+        field: name of the option or variable with the address, for messages.
+        timeout_s: time limit for the connection, and for the answer [s].
 
     Raises:
-        ClusterError: nobody answers, or somebody else.
+        ClusterError: there is no answer, or one of a server that is not Ray's control store.
     """
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -97,27 +100,27 @@ def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_
         if os.environ.get("RAY_USE_TLS") == "1":
             return
         answer = b""
-        with suppress(OSError):  # nothing came in time, or it hung up
+        with suppress(OSError):  # no answer in time, or the server closed the connection
             connection.sendall(_HTTP2)
             answer = connection.recv(9)
     if len(answer) < 4 or answer[3] != _SETTINGS:
-        web = " but a web server, such as its dashboard" if answer.startswith(b"HTTP/") else ""
+        web = ", but a web server, such as Ray's dashboard" if answer.startswith(b"HTTP/") else ""
         raise ClusterError(
-            f"not Ray's control store answers at {place} ({field}){web}",
+            f"the server at {place} ({field}) is not Ray's control store{web}",
             f"set {field} to the address that `ray start --head` printed (port 6379 by default), or {_HERE}",
         )
 
 
 def join(address: str, field: str, node: str | None) -> None:
-    """Joins a cluster, and ends this process with a message when its control store, or Ray on this node, dies.
+    """Joins a cluster. From then on, the process ends with a message if the control store or this node's Ray dies.
 
     Args:
-        address: as `endpoint` takes.
-        field: the option or variable that names the address, for messages.
-        node: address of this machine's node, where several nodes share the machine; None if Ray is to find it.
+        address: address of the cluster, as in `endpoint`.
+        field: name of the option or variable with the address, for messages.
+        node: address of this process's node if several nodes share the machine; None lets Ray find it.
 
     Raises:
-        ClusterError: nobody answers, or Ray cannot join.
+        ClusterError: the control store does not answer, or Ray cannot join.
     """
     import ray
 
@@ -128,7 +131,7 @@ def join(address: str, field: str, node: str | None) -> None:
     place = scheme + separator + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     here = "set resources.address to null" if "." in field else "unset RAY_ADDRESS"
     fix = (
-        "check that it runs (`ray status`), that RAY_AUTH_MODE and the token match, and that versions agree; "
+        "check that it runs (`ray status`), that RAY_AUTH_MODE, the token, and the versions of Ray match; "
         f"to start Ray on this machine, {here}"
     )
     try:

@@ -1,7 +1,7 @@
-"""Keeps a job in hand where Ray does not: while Ray starts, and when processes of Ray die under the job.
+"""Handles signals while Ray starts, and ends the job with a clear message when processes of Ray die.
 
-Ray's compiled code waits for minutes without heeding a signal, and ends the whole process when its control store is
-gone. A thread that needs nothing of Ray says what happened, and ends the process with the right exit code.
+Ray's compiled code waits for minutes without handling signals, and kills the whole process when its control store is
+lost. So a thread that does not depend on Ray prints the cause, and ends the process with the right exit code.
 """
 
 import os
@@ -20,31 +20,31 @@ from adapt.support.errors import AdaptError, ClusterError, Interrupted, Training
 from adapt.terminal.console import AGAIN, end_now, log
 
 _SAY_S = 20.0
-"""Seconds between two lines that Ray is still being waited for."""
+"""Time between two messages that the process still waits for Ray [s]."""
 _LIMIT_S = 180.0
 _GRACE_S = 3.0
-"""Seconds that Ray has to notice a signal."""
+"""Time that Ray has to react to a signal [s]."""
 _LOOK_S = 5.0
-"""Seconds between two looks whether a cluster's control store answers."""
+"""Time between two checks whether a cluster's control store answers [s]."""
 _RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
-"""The variable for the seconds without a control store after which Ray ends the process; 60 if unset."""
+"""Environment variable with the time after which Ray kills a process that lost the control store [s]; default 60."""
 _GONE_SHARE = 0.8
-"""The control store counts as gone after this share of them."""
+"""Share of that time after which we consider the control store lost, and end the process with a message."""
 
 
 @contextmanager
 def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Lets SIGINT and SIGTERM end this process inside the block, also while compiled code does not return.
+    """Lets SIGINT and SIGTERM end this process inside the block, even while compiled code does not return.
 
-    Every 20 s a line says that the block still runs. A block that takes longer than 180 s ends the process.
+    Every 20 s a message says that the block still runs. After 180 s the process ends with an error.
 
     Args:
-        doing: what the block does, for these lines.
-        fix: what to do where it takes too long.
-        on_end: called before the process is ended from outside the block.
+        doing: what the block does, for messages, such as "starting Ray".
+        fix: fix in the error message if the block takes too long.
+        on_end: called before a thread ends the process.
 
     Raises:
-        KeyboardInterrupt: a signal came, and the block noticed it.
+        KeyboardInterrupt: a signal came, and the code of the block reacted to it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -56,7 +56,7 @@ def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda:
     thread.start()
     try:
         yield
-    except SystemExit as ended:  # by the handler of SIGTERM that ray.init sets
+    except SystemExit as ended:  # raised by the handler of SIGTERM that ray.init sets
         raise KeyboardInterrupt from ended
     finally:
         signal.set_wakeup_fd(before)
@@ -66,7 +66,7 @@ def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda:
 
 
 def _heed(reader: int, doing: str, fix: str, on_end: Callable[[], object]) -> None:
-    """Reads the numbers of signals as they come, until the block closes the other end."""
+    """Reads the numbers of incoming signals from a pipe, until the block closes its other end."""
     began = time.monotonic()
     error: AdaptError = ClusterError(f"{doing} took longer than {_LIMIT_S:.0f} s", fix)
     deadline = began + _LIMIT_S
@@ -85,31 +85,31 @@ def _heed(reader: int, doing: str, fix: str, on_end: Callable[[], object]) -> No
 
 
 def processes_of(path: Path | str) -> list[psutil.Process]:
-    """The control store and the raylet whose command lines contain a path, as far as they run on this machine."""
-    found = psutil.process_iter(["name", "cmdline"])
-    ours = [each for each in found if each.info["name"] in ("gcs_server", "raylet")]
-    return [each for each in ours if str(path) in " ".join(each.info["cmdline"] or ())]
+    """Returns the control store and the raylet on this machine whose command lines contain a path."""
+    processes = psutil.process_iter(["name", "cmdline"])
+    of_ray = [process for process in processes if process.info["name"] in ("gcs_server", "raylet")]
+    return [process for process in of_ray if str(path) in " ".join(process.info["cmdline"] or ())]
 
 
 def watch_processes(path: Path | str, logs: Path | str) -> None:
     """Ends this process with one message when the control store or the raylet on this machine dies.
 
     Args:
-        path: what their command lines contain.
-        logs: the folder of Ray's logs, for the message.
+        path: path that the command lines of both contain.
+        logs: folder of Ray's logs, for the message.
     """
     for process in processes_of(path):
         threading.Thread(target=_await_end, args=(process, process.name(), logs), daemon=True).start()
 
 
 def _await_end(process: psutil.Process, name: str, logs: Path | str) -> None:
-    with suppress(psutil.Error):  # it ended before it could be waited for
+    with suppress(psutil.Error):  # the process has ended already
         process.wait()
     _say_gone(f"Ray's process {name} on this machine was killed or crashed; Ray's logs are in {logs}")
 
 
 def watch_address(host: str, port: int) -> None:
-    """Ends this process with one message when a joined cluster's control store is silent for most of a minute."""
+    """Ends this process with one message when a joined cluster's control store has not answered for about 48 s."""
     threading.Thread(target=_await_silence, args=(host, port), daemon=True).start()
 
 

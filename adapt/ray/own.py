@@ -1,4 +1,4 @@
-"""Starts a Ray of our own: on this machine alone, in a private folder, and without a dashboard."""
+"""Starts Ray for this process only: on this machine, in a private folder, and without a dashboard."""
 
 import atexit
 import fcntl
@@ -21,36 +21,36 @@ from adapt.support.errors import ClusterError
 from adapt.terminal.console import log
 
 OWN_RAY = "DONTSTOP_OWN_RAY"
-"""The variable of processes of a Ray of our own: the folder of that Ray, which only this user may enter."""
+"""Environment variable of processes of a Ray that we started: its folder, which only this user may enter."""
 FOLDER_PREFIX = "dontstop-"
-"""How the names of these folders begin."""
+"""Prefix of the names of these folders."""
 _NO_DASHBOARD = "http://127.0.0.1:1"
-"""An address where nobody answers. Ray Train asks a dashboard whether its controller lives. Without this address it
-looks for a dashboard for 40 s, which delays the end of a short training, or it asks another Ray on this machine."""
+"""An address without a server. Ray Train asks a dashboard whether its controller lives. Without this address it
+searches for a dashboard for 40 s, which delays the end of a short training, or it asks another Ray on this machine."""
 _RAYS = "r"
-"""Name of Ray's folder in ours. Ray lets everybody enter and write it; ours, around it, does not."""
+"""Name of Ray's folder inside ours. Every user may enter and write Ray's folder, but not ours around it."""
 _SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
-"""Longest path of a socket below the folder that Ray is given."""
+"""Longest path of a socket below Ray's folder."""
 _LONGEST_PATH = 103
-"""Bytes in the path of a socket: 107 on Linux, 103 on macOS."""
+"""Largest length of a socket's path [bytes]: 107 on Linux, 103 on macOS."""
 _ATTEMPTS = 3
 _SLOW_S = 15.0
-"""A start that fails sooner did not fail for want of time, and is not tried again."""
-_FIX = "look into its logs below {}; free memory and cores, and room in TMPDIR, and run it again"
+"""A start that fails after less time [s] did not fail because the machine is busy, and is not repeated."""
+_FIX = "look into its logs below {}; free memory and cores, and space in TMPDIR, and run it again"
 _REMOVALS = 20
 _LOCK = "lock"
-"""A file in the folder that is locked as long as the process that started Ray lives."""
+"""File in the folder that is locked as long as the process that started Ray lives."""
 _OLD_S = 24 * 3600.0
-"""Seconds after which the folder that a killed process left is removed; until then its logs can be read."""
+"""Age at which the folder of a killed process is removed [s]; until then its logs can be read."""
 
 
 def start_ray() -> None:
-    """Starts Ray and joins it. Ray ends with this process, and its folder is removed.
+    """Starts Ray and connects to it. When this process ends, Ray ends and its folder is removed.
 
-    On a busy machine, where Ray gives up waiting for its own processes, it is started again.
+    On a busy machine, Ray may time out waiting for its own processes; it is then started again.
 
     Raises:
-        ClusterError: Ray did not start, or there is no folder for it.
+        ClusterError: Ray did not start, or no folder for it can be written.
     """
     for attempt in range(_ATTEMPTS):
         folder, began = private_folder(), time.monotonic()
@@ -75,17 +75,17 @@ def _start(folder: Path) -> None:
     import ray
 
     os.environ[OWN_RAY] = str(folder)
-    if os.path.expanduser("~") == "~":  # neither HOME nor an entry of this user says it, and Ray Train asks
+    if os.path.expanduser("~") == "~":  # this user has no home folder, and Ray Train needs one
         os.environ["HOME"] = str(folder)
-    # A Ray that chose a port itself would wait for it without heeding signals. If its mode is unset, it takes a token,
-    # also where Ray was imported before.
+    # If Ray chose the port itself, it would wait for it without handling signals. With the mode unset, Ray uses the
+    # token, even if it was imported before.
     settings = {
         "RAY_AUTH_TOKEN": _token(),
         "RAY_AUTH_MODE": None,
         "RAY_GCS_SERVER_PORT": str(_free_port()),
         "RAY_API_SERVER_ADDRESS": _NO_DASHBOARD,
     }
-    atexit.register(_end, folder)  # before Ray's own, which waits half a second for output that is not shown here
+    atexit.register(_end, folder)  # runs before Ray's own handler, which waits 0.5 s for output that we do not show
     with (
         _environment(settings),
         heeding_signals("starting Ray on this machine", _FIX.format(folder)),
@@ -101,7 +101,7 @@ def _start(folder: Path) -> None:
 
 @contextmanager
 def _environment(settings: Mapping[str, str | None]) -> Iterator[None]:
-    """Sets variables of the environment, or unsets them, until the block is left."""
+    """Sets or unsets environment variables inside the block."""
     before = {name: os.environ.get(name) for name in settings}
     try:
         _set(settings)
@@ -119,18 +119,18 @@ def _set(settings: Mapping[str, str | None]) -> None:
 
 
 def private_folder() -> Path:
-    """Makes a folder that only this user may enter, for the sockets, logs and spilled objects of one Ray.
+    """Creates a folder that only this user may enter, for the sockets, logs and spilled objects of one Ray.
 
-    The folder is in RAY_TMPDIR or in the usual temporary folder (TMPDIR). Sockets have short paths in ASCII: where that
-    temporary folder has a long path, or one with other letters, the folder is in /tmp, or wherever else is room.
+    The folder is in RAY_TMPDIR or in the usual temporary folder (TMPDIR). If that path is too long for sockets or not
+    ASCII, it is in /tmp, /var/tmp, XDG_RUNTIME_DIR or /dev/shm instead.
 
     Raises:
-        ClusterError: none of these folders can be written.
+        ClusterError: none of these folders can be used.
     """
     refused: list[str] = []
     for parent in _parents():
         if not parent.isascii() or len(parent) + len(f"/{FOLDER_PREFIX}12345678{_SOCKET}") > _LONGEST_PATH:
-            refused.append(f"the path {parent} is too long for sockets, or has other letters than ASCII")
+            refused.append(f"the path {parent} is too long for sockets, or is not ASCII")
             continue
         try:
             folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
@@ -158,7 +158,7 @@ def _lock(file: Path) -> bool:
 
 
 def _remove_old(parent: Path) -> None:
-    """Removes folders of this user whose processes were killed, or whose Ray died, a day ago or longer."""
+    """Removes folders of this user whose process or Ray ended without removing them, at least a day ago."""
     for folder in parent.glob(f"{FOLDER_PREFIX}*"):
         with suppress(OSError):
             file, about = folder / _LOCK, folder.stat()
@@ -182,7 +182,7 @@ def _free_port() -> int:
 
 @cache
 def _token() -> str:
-    """The token of this process's Ray. It is in the environment of Ray's processes and in no file."""
+    """Returns the token of this process's Ray, which is stored in the environment of Ray's processes only."""
     return secrets.token_hex(32)
 
 
@@ -202,7 +202,7 @@ def _end(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes the folder of a Ray that has ended. Its last processes may still write while they end."""
+    """Removes the folder of a Ray that has ended; repeats it while Ray's last processes still write there."""
     for _ in range(_REMOVALS):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

@@ -2,13 +2,13 @@
 
 Ray has no public way to do these things:
 
-- replace the policy that decides how many workers an elastic training has (`with_policy`, `ScalingPolicy`);
-- see which resources of each node are free, and which nodes are about to go (`free_resources`, `leaving_nodes`);
-- read which nodes the autoscaler may add (`autoscaler_limits`);
-- list which files of a working directory Ray would send to a cluster (`files_sent`), and send them in silence;
-- ask a cluster for its version of Ray (`version_at`).
+- replace the policy that decides on the number of workers of an elastic training (`with_policy`, `ScalingPolicy`);
+- read the free resources of each node, and the nodes that are about to leave (`free_resources`, `leaving_nodes`);
+- read the nodes that the autoscaler may add (`autoscaler_limits`);
+- list the files of a working directory that Ray would send to a cluster (`files_sent`), and send them without logs;
+- read the version of Ray that a cluster runs (`version_at`).
 
-This module works with Ray 2.60 and refuses other minor versions, which `adapt.support.versions` tells apart.
+This module works with Ray 2.60 and refuses other minor versions, which `adapt.support.versions` recognizes.
 `tests/ray/test_private.py` tests each part against the installed Ray. Training with a fixed number of workers does not
 import this module.
 """
@@ -24,11 +24,11 @@ from adapt.support.errors import ClusterError
 from adapt.support.versions import TRIED, named, untried
 
 TESTED = TRIED["ray"]
-"""The version of Ray that this module was tested with. Others with the same major and minor number will do."""
+"""Version of Ray that this module was tested with. Versions with the same major and minor number are accepted."""
 
 
 def _refusal(why: str) -> ClusterError:
-    """The error for a version of Ray that this module does not know."""
+    """Creates the error for a version of Ray that this module was not tested with."""
     return ClusterError(
         f"{named('ray')} is not Ray {TESTED}, which a range of resources.workers and submitting jobs need: {why}",
         f'run: pip install "ray[data,default,train,tune]=={TESTED}"; or set resources.workers to one number',
@@ -74,39 +74,39 @@ __all__ = [
 
 
 def with_policy(trainer: Any, policy: ScalingPolicy) -> Any:
-    """A `TorchTrainer`, changed in place before it is fitted, whose controller asks this policy for its size."""
+    """Changes a `TorchTrainer` in place so that this policy decides on its number of workers. Returns the trainer."""
     run_controller = trainer._initialize_and_run_controller
-    trainer._initialize_and_run_controller = lambda **given: run_controller(**{**given, "scaling_policy": policy})
+    trainer._initialize_and_run_controller = lambda **settings: run_controller(**{**settings, "scaling_policy": policy})
     return trainer
 
 
 def worker_resources(scaling_config: Any) -> dict[str, float]:
-    """The resources that a `ScalingConfig` reserves for each worker."""
+    """Returns the resources that a `ScalingConfig` reserves for each worker."""
     return dict(scaling_config._resources_per_worker_not_none)
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """The free resources of each live node, by the node's id."""
+    """Returns the free resources of each live node, by the node's id."""
     return dict(state.available_resources_per_node())
 
 
 def leaving_nodes() -> set[str]:
-    """The ids of the nodes that are being drained, such as those that a cloud takes back."""
+    """Returns the ids of the nodes that are being drained, such as preempted cloud nodes."""
     return set(state.get_draining_nodes())
 
 
 def autoscaler_limits() -> list[tuple[Mapping[str, float], int]]:
-    """The kinds of nodes that the autoscaler has told the cluster: resources of a node, and the largest number."""
-    told = state.get_cluster_config()
-    groups = told.node_group_configs if told else []
+    """Returns the kinds of nodes that the autoscaler may add: resources of a node, and the largest number of nodes."""
+    cluster_config = state.get_cluster_config()
+    groups = cluster_config.node_group_configs if cluster_config else []
     return [(dict(group.resources), sys.maxsize if group.max_count < 0 else group.max_count) for group in groups]
 
 
 def files_sent(root: Path, excludes: Sequence[str]) -> Iterator[Path]:
-    """The files of a working directory that Ray sends to a cluster.
+    """Yields the files of a working directory that Ray sends to a cluster.
 
     Args:
-        root: the working directory.
+        root: working directory.
         excludes: patterns of `excludes` in the runtime environment. Ray also reads `.rayignore` and `.gitignore`.
     """
     found: list[Path] = []
@@ -117,12 +117,12 @@ def files_sent(root: Path, excludes: Sequence[str]) -> Iterator[Path]:
 
 
 def send_in_silence() -> None:
-    """Keeps Ray from logging each package that it sends to a cluster."""
+    """Stops Ray from logging each package that it sends to a cluster."""
     logging.getLogger(_dir_travel.__module__).setLevel(logging.WARNING)
 
 
 def version_at(client: Any) -> str:
-    """The version of Ray of the cluster of a `JobSubmissionClient`, whose `get_version` knows only the interface's.
+    """Reads the version of Ray on a `JobSubmissionClient`'s cluster; `get_version` gives that of the interface.
 
     Raises:
         AuthenticationError, RuntimeError, ValueError, KeyError, OSError: no dashboard of Ray answers.
@@ -131,7 +131,7 @@ def version_at(client: Any) -> str:
 
 
 class _Silent:
-    """A logger that says nothing: Ray's names each file of patterns."""
+    """A logger that discards all messages; Ray's own logger would print the name of each file with patterns."""
 
     def info(self, *_: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The Ray cluster this process works with: joined or started once, quiet, and checked for what is asked of it."""
+"""Joins or starts Ray once per process, silences its logs, checks its resources, and unwraps our own errors."""
 
 import logging
 import os
@@ -18,39 +18,40 @@ from adapt.terminal.console import log
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the coming default; unset, Ray warns
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the future default; Ray warns if it is unset
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a thread that is left over after ctrl-C would start another Ray
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a thread that still runs after ctrl-C would start another Ray
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # when a raylet dies, Ray prints its log to stdout, which is for results
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end
 }
 LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
-"""What PyTorch's allocators, and the operating system, say."""
+"""Parts of the messages of PyTorch's allocators and of the operating system when memory runs out."""
 TAKES_LESS = "free memory on the machines, or take larger ones"
 PROCESS_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
-"""The environment of a process that trains on a CPU.
+"""Environment variables of a process that trains on a CPU. They are read once, when the process starts.
 
-Ray Train's workers train in a thread other than their first. By default glibc gives such a thread memory of its own in
-pieces of at most 64 MiB. Larger blocks, such as the gradient of an embedding, become mappings, returned when they are
-freed, whatever `adapt.train.model_options.keep_freed_memory` asks for. And OpenMP's threads wait for each other by
-turning in circles, on a core that whoever they wait for, a reader, or Ray may need. They do so some tenths of a
-millisecond and then sleep: to sleep at once, and be woken thousands of times a step, took a quarter of it on an Intel
-machine. All are read once, when a process starts.
+MALLOC_ARENA_MAX: Ray Train's workers do not train in their main thread. By default glibc gives other threads separate
+memory arenas of at most 64 MiB. Larger blocks, such as the gradient of an embedding, are mapped and returned to the
+kernel when freed, in spite of `adapt.train.model_options.keep_freed_memory`.
+
+OMP_WAIT_POLICY and GOMP_SPINCOUNT: by default, OpenMP's threads spin while they wait for each other, and block cores
+that other processes need. With these values they spin for some tenths of a millisecond and then sleep. Sleeping at once
+cost a quarter of a step's time on an Intel machine, because threads are woken thousands of times per step.
 """
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at each start, and nobody takes this machine away
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # saves a process, and this machine is never preempted
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding everything to loopback
     "RAY_enable_metrics_collection": "0",
-    "RAY_worker_niceness": "0",  # added to the parent's; Ray's 15 starves training beside anything else that runs
+    "RAY_worker_niceness": "0",  # added to the parent's niceness; with Ray's 15, other programs take the cores first
 }
 NODE_ADDRESS = "DONTSTOP_NODE_ADDRESS"
-"""The variable that tells a job on which node it is, where several share a machine; Ray takes it to be on the head."""
+"""Environment variable with the address of a job's node if several nodes share a machine; Ray assumes the head."""
 QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 
 
 def address_of(resources: ResourcesConfig) -> str | None:
-    """Address of the cluster to join; None to start Ray on this machine."""
+    """Returns the address of the cluster to join; None to start Ray on this machine."""
     address = (resources.address or os.environ.get("RAY_ADDRESS") or "").strip()
     return None if address in ("", "local") else address
 
@@ -59,7 +60,7 @@ def check_address(resources: ResourcesConfig) -> None:
     """Checks the form of the address of the cluster to join.
 
     Raises:
-        ClusterError: it is none that Ray can join.
+        ClusterError: the address is malformed, or is not one that Ray can join.
     """
     if address := address_of(resources):
         endpoint(address, _named_by(resources))
@@ -72,10 +73,10 @@ def _named_by(resources: ResourcesConfig) -> str:
 def connect(resources: ResourcesConfig) -> None:
     """Joins the cluster at the configured address, or starts Ray on this machine. Later calls do nothing.
 
-    A connection that a user's own program has made is used as it is.
+    If the user's program has already connected to Ray, that connection is used.
 
     Raises:
-        ClusterError: nobody answers at the address, or Ray does not start, or this process works with another cluster.
+        ClusterError: the cluster does not answer, Ray does not start, or this process is connected to another cluster.
     """
     address = address_of(resources)
     _set_environment(address)
@@ -95,42 +96,43 @@ def connect(resources: ResourcesConfig) -> None:
     _made[_ADDRESS] = address or ""
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
-            signal.signal(number, handler)  # Ray has installed its own
+            signal.signal(number, handler)  # replaces the handlers that Ray installed
     hush()
 
 
 _ADDRESS = "address"
 _made: dict[str, str] = {}
-"""The address of the connection that this process has made, and the environment variables that belong to it."""
+"""Address of the connection that this process has made, and its environment variables; empty without one."""
 
 
 def _set_environment(address: str | None) -> None:
-    """Sets what Ray, and the processes that it starts, read when they start."""
+    """Sets the environment variables that Ray and its processes read when they start."""
     for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
     if address:
-        os.environ.pop(OWN_RAY, None)  # of a Ray of our own that this process was started from
+        os.environ.pop(OWN_RAY, None)  # inherited if a process of such a Ray started this process
     elif _made:
         os.environ.update({name: value for name, value in _made.items() if name != _ADDRESS})
 
 
 def _check_same(address: str | None) -> None:
-    """Refuses another cluster than the one that this process has joined."""
+    """Raises ClusterError if this process is connected to a cluster at another address."""
     if _made and _made[_ADDRESS] != (address or ""):
-        known = _made[_ADDRESS] or "a Ray of its own"
+        known = _made[_ADDRESS] or "a Ray that it started itself"
+        wanted = f"the cluster at {address}" if address else "a Ray on this machine"
         raise ClusterError(
-            f"this process works with {known}, and {address or 'its own Ray'} is asked for (resources.address)",
+            f"this process is connected to {known}, and cannot also use {wanted} (resources.address)",
             "call ray.shutdown() first, or use another process",
         )
 
 
 def is_own_ray() -> bool:
-    """Whether this process works with a Ray of our own, and not with a cluster or a user's own connection."""
+    """Whether this process uses a Ray that we started, and not a cluster or a connection of the user's program."""
     return OWN_RAY in os.environ
 
 
 def disconnect() -> None:
-    """Ends the connection that `connect` has made, with all that runs in it. A user's own connection stays."""
+    """Ends the connection that `connect` made, and all its work. A connection of the user's program stays."""
     if not _made:
         return
     import ray
@@ -139,25 +141,25 @@ def disconnect() -> None:
     ending.start()
     deadline = time.monotonic() + DISCONNECT_S
     while ending.is_alive() and time.monotonic() < deadline:
-        with suppress(KeyboardInterrupt):  # a second one: the end is under way
+        with suppress(KeyboardInterrupt):  # a second ctrl-C, while Ray is already ending
             ending.join(0.2)
     _made.clear()
 
 
 DISCONNECT_S = 30.0
-"""Seconds that Ray has to end."""
+"""Time that Ray has to end [s]."""
 
 
 def hush() -> None:
-    """Keeps Ray's loggers quiet. Its libraries configure theirs when they are imported: called again after that."""
+    """Silences Ray's loggers. Call it again after importing one of Ray's libraries, which configures its loggers."""
     warnings.filterwarnings("ignore", module="ray.data")  # advice on tuning small inputs
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs errors and raises them; one message is enough
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs the errors that it also raises
 
 
 def gpus_per_worker(resources: ResourcesConfig) -> float:
-    """GPUs for each worker, resolved against the cluster where the configuration leaves it open."""
+    """Returns the number of GPUs per worker; if not configured, 1 on a cluster with GPUs, else 0."""
     import ray
 
     if resources.gpus_per_worker is not None:
@@ -166,7 +168,7 @@ def gpus_per_worker(resources: ResourcesConfig) -> float:
 
 
 def hide_unreserved_gpus() -> None:
-    """In a Ray process, before torch is imported: shows it the GPUs it reserved, where Ray leaves all to be seen."""
+    """Hides all GPUs from a Ray process that has reserved none. Call it before torch is imported."""
     import ray
 
     if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
@@ -174,10 +176,10 @@ def hide_unreserved_gpus() -> None:
 
 
 def await_resources(resources: ResourcesConfig) -> None:
-    """Makes sure that the fewest workers can be placed. A joined cluster is asked to grow, and given time to.
+    """Checks that there is room for the smallest number of workers, and waits for a joined cluster to grow.
 
     Raises:
-        ClusterError: the machine cannot give what was asked, or the cluster did not within resources.wait_s.
+        ClusterError: there is not enough room, or on a cluster still not enough after `resources.wait_s`.
     """
     bundle, fewest = bundle_of(resources), fewest_of(resources.workers)
     if _placeable(bundle) < fewest and address_of(resources):
@@ -191,32 +193,32 @@ def await_resources(resources: ResourcesConfig) -> None:
 
 
 def bundle_of(resources: ResourcesConfig) -> dict[str, float]:
-    """What each worker reserves on the cluster that this process is connected to."""
+    """Returns the resources that each worker reserves on the cluster that this process is connected to."""
     gpus = gpus_per_worker(resources)
     return {"CPU": resources.cpus_per_worker, **({"GPU": gpus} if gpus else {})}
 
 
 def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
-    """Waits for nodes, by asking for places that the cluster may not have yet.
+    """Waits for new nodes, by requesting a placement group for the workers that the cluster may not have room for yet.
 
-    The autoscaler adds up the places that all jobs wait for. Ray's request_resources, in contrast, is one wish for the
-    whole cluster: the last job overwrites those of the others.
+    The autoscaler adds up the placement groups that all jobs wait for. Ray's `request_resources` is a single request
+    for the whole cluster, in which each job overwrites the request of the others.
     """
     from ray.util import placement_group, remove_placement_group
 
     fewest = fewest_of(resources.workers)
     log(f"waiting up to {resources.wait_s:g} s for {fewest} workers with {_words(bundle)} each")
-    wanted = placement_group([bundle] * most_of(resources.workers), strategy="PACK")
+    group = placement_group([bundle] * most_of(resources.workers), strategy="PACK")
     deadline = time.monotonic() + resources.wait_s
     try:
         while _placeable(bundle) < fewest and time.monotonic() < deadline:
             time.sleep(1)
     finally:
-        remove_placement_group(wanted)  # the workers take these places themselves
+        remove_placement_group(group)  # the workers reserve their resources themselves
 
 
 def totals() -> dict[str, float]:
-    """The cores and GPUs of the cluster as it is now."""
+    """Returns the numbers of cores and GPUs that the cluster has now."""
     return _totals({"CPU": 0, "GPU": 0})
 
 
@@ -239,11 +241,12 @@ def _words(resources: dict[str, float]) -> str:
 
 @contextmanager
 def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Iterator[None]:
-    """Ray Data's settings for the datasets made inside: quiet, rows in order, and what is given.
+    """Configures Ray Data for datasets created in the block: no progress output, rows in order, and other settings.
 
     Args:
-        object_store_bytes: what may wait between tasks; None for Ray's own limit, a share of the machine's memory.
-        **settings: of `ray.data.DataContext`.
+        object_store_bytes: limit of the data that waits between tasks [bytes]; None for Ray's limit, a share of the
+            machine's memory.
+        **settings: further attributes of `ray.data.DataContext`.
     """
     from ray.data import DataContext, ExecutionResources
 
@@ -252,7 +255,7 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []
-    context.raise_original_map_exception = True  # what Ray puts in its place loses its cause between processes
+    context.raise_original_map_exception = True  # Ray's own exception loses its cause between processes
     context.execution_options.preserve_order = True
     if object_store_bytes is not None:
         limits = ExecutionResources.for_limits(object_store_memory=object_store_bytes)
@@ -268,12 +271,12 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
 def user_errors(
     takes_less: str = TAKES_LESS, sequences: int = 1, field: str = "training.micro_batch"
 ) -> Iterator[None]:
-    """Lets an error of ours, raised in a Ray process, out as itself, and a lack of memory there as one of ours.
+    """Unwraps our own errors that were raised in Ray processes, and converts lack of memory to DeviceMemoryError.
 
     Args:
-        takes_less: what to change where memory runs out.
-        sequences: that pass a device at once, where fewer would take less; else 1.
-        field: that says how many do.
+        takes_less: fix in the error message if memory runs out.
+        sequences: number of sequences per pass if fewer would need less memory, else 1.
+        field: configuration field that sets this number.
     """
     try:
         yield
@@ -289,14 +292,14 @@ def user_errors(
 
 
 def was_killed_for_memory(error: BaseException) -> bool:
-    """Whether Ray's memory monitor is among the causes of an error."""
+    """Whether a kill by Ray's memory monitor is among the causes of an error."""
     from ray.exceptions import OutOfMemoryError
 
     return any(isinstance(cause, OutOfMemoryError) for cause in causes(error))
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error itself says that memory ran out; Ray's own hold whole tracebacks, and are not looked at."""
+    """Whether an error says that memory ran out. Errors of Ray are ignored, because their text contains tracebacks."""
     from ray.exceptions import RayError
 
     if isinstance(error, RayError):
@@ -305,23 +308,23 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def find_ours(error: BaseException) -> AdaptError | None:
-    """The first error of this package's own among the causes of one."""
+    """Finds the first of our own errors among the causes of an error; None if there is none."""
     for cause in causes(error):
         if isinstance(cause, AdaptError):
-            ours = getattr(cause, "cause", cause)  # Ray raises a double of it, which prints the worker's stack trace
-            return type(ours)(ours.what, ours.fix, *ours.args[2:])  # Ray Data adds to the first of them
+            ours = getattr(cause, "cause", cause)  # Ray raises a copy, which prints the worker's stack trace
+            return type(ours)(ours.what, ours.fix, *ours.args[2:])  # Ray Data appends text to the first argument
     return None
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and all that led to it, nearest first, also where only Ray's own attributes say so."""
+    """Yields an error and all its causes, nearest first, including those in attributes of Ray's errors."""
     waiting: list[Any] = [error]
     seen: set[int] = set()
-    for each in waiting:
-        if not isinstance(each, BaseException) or id(each) in seen:
+    for cause in waiting:
+        if not isinstance(cause, BaseException) or id(cause) in seen:
             continue
-        seen.add(id(each))
-        yield each
-        ranks: dict[int, BaseException] = getattr(each, "worker_failures", {})
-        kept = (getattr(each, name, None) for name in ("controller_failure", "health_check_failure", "cause"))
-        waiting += [*ranks.values(), *kept, each.__cause__, each.__context__]
+        seen.add(id(cause))
+        yield cause
+        ranks: dict[int, BaseException] = getattr(cause, "worker_failures", {})
+        of_ray = (getattr(cause, name, None) for name in ("controller_failure", "health_check_failure", "cause"))
+        waiting += [*ranks.values(), *of_ray, cause.__cause__, cause.__context__]

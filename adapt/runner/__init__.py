@@ -1,15 +1,15 @@
-"""The stage machinery: keys, records, folders, locks and the runner. It knows nothing of models or of Ray.
+"""Stages: their keys, records, folders, locks, and the runner. It does not depend on models or Ray.
 
-- `stage`: the class of stages, with inputs and a result.
-- `key`: what a stage's result depends on, as a key.
-- `record`: what a finished stage leaves: its result, files and cost.
-- `store`: the folders and logs of stages below one root.
+- `stage`: base class of stages, with inputs and a result.
+- `key`: computes a stage's key from everything that determines its result.
+- `record`: the record of a finished stage: its result, files and cost.
+- `store`: the folders and logs of stages in a storage root.
 - `ensure`: skips finished stages and runs the others, inputs first.
-- `parallel`: several stages at once.
-- `outputs`: a stage's files, put to disk and checked.
+- `parallel`: runs several stages at the same time.
+- `outputs`: flushes a stage's files to disk, and checks that they have not changed.
 - `digest`: content digests of files.
-- `lock`: one run at a time per stage.
-- `files`: writes files whole or not at all, and names the cause where storage fails.
+- `lock`: lets only one process at a time run a stage.
+- `files`: writes files completely or not at all, and explains failures of storage.
 - `secret`: the key that signs a user's checkpoints.
 """
 

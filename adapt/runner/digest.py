@@ -1,6 +1,7 @@
-"""Content digests of files: SHA-256 of many files at once, remembered so that a second look costs one `stat`.
+"""Content digests of files: SHA-256 of many files in parallel, cached so that a second call costs one `stat` per file.
 
-Digests are remembered by size, times and inode. Hashing leaves Python's global lock free, so a thread per core helps.
+The cache recognizes an unchanged file by its size, times and inode. Hashing releases Python's global lock, so it uses
+one thread per core.
 """
 
 import hashlib
@@ -15,15 +16,14 @@ from adapt.runner.record import RECORD_FILE, load_record
 from adapt.support.errors import DataError, StageError
 
 _DEPTH = 3
-"""Folders above a file that may be the folder of the stage that wrote it."""
+"""Number of levels above a file at which the folder of the stage that wrote it may be."""
 
 
 class Digests:
     """SHA-256 of files, cached in one JSON file.
 
     Args:
-        cache: the JSON file; unreadable or missing means an empty cache, since it can always be made again. None keeps
-            nothing.
+        cache: JSON file of the cache. If it is missing or cannot be read, the cache starts empty. None stores no cache.
     """
 
     def __init__(self, cache: Path | None = None) -> None:
@@ -32,11 +32,11 @@ class Digests:
         self._changed = False
 
     def of(self, path: Path) -> str:
-        """The file's SHA-256.
+        """Returns the SHA-256 of a file (hexadecimal).
 
         Raises:
             DataError: the file cannot be read.
-            StageError: a stage of ours wrote the file, and it has changed since.
+            StageError: one of our stages wrote the file, and it has changed since.
         """
         try:
             stamp = stamp_of(path.stat())
@@ -52,13 +52,13 @@ class Digests:
         return digest
 
     def of_all(self, paths: Iterable[Path], root: Path | None = None) -> str:
-        """One digest for an ordered list of files that belong together.
+        """Returns one digest for an ordered list of files.
 
-        It is of their content and of their names, which say what each is for, and not of where they lie.
+        The digest depends on the files' contents and names, and not on their folder.
 
         Args:
-            paths: the files.
-            root: of a folder: their names are their paths in it.
+            paths: files.
+            root: folder of the files, whose names are then their paths in it; None for names without a folder.
         """
         names = {path: path.relative_to(root).as_posix() if root else path.name for path in paths}
         joined = "\n".join(f"{self.of(path)} {name}" for path, name in names.items())
@@ -66,39 +66,39 @@ class Digests:
 
     @classmethod
     def below(cls, root: Path) -> "Digests":
-        """The digests that are remembered in a storage root, in a file of each user's own."""
+        """Opens the cache of digests in a storage root, which has one file per user."""
         return cls(root / f".digests-{os.getuid()}.json")
 
     def save(self) -> None:
-        """Writes the cache. If two processes write at once, the digests of one are lost and are computed again."""
+        """Writes the cache. If two processes write at once, the digests of one are lost and will be recomputed."""
         if self._changed and self._cache:
             write_atomically(self._cache, json.dumps(self._known))
             self._changed = False
 
 
 def _check_unchanged(path: Path, digest: str) -> None:
-    """Refuses a file in the folder of a finished stage if it is not as the stage wrote it."""
+    """Raises StageError if a file in the folder of a finished stage has changed since the stage wrote it."""
     for folder in path.absolute().parents[:_DEPTH]:
         if not (folder / RECORD_FILE).is_file():
             continue
         try:
             record = load_record(folder)
         except StageError:
-            return  # it says nothing about the file
+            return  # without a readable record, nothing is known about the file
         written = record.digests.get(path.absolute().relative_to(folder).as_posix()) if record else None
         if written and written != digest:
             raise StageError(
                 f"{path} has other content than stage {folder.parent.name} wrote",
-                f"put it back; or delete {folder / RECORD_FILE} and run the job that made it again; or, if you changed "
-                f"it on purpose, name a copy of its folder without {RECORD_FILE}",
+                f"restore the file; or delete {folder / RECORD_FILE} and run its job again; or, if you changed the "
+                f"file on purpose, use a copy of its folder without {RECORD_FILE}",
             )
         return
 
 
 def stamp_of(stat: os.stat_result) -> str:
-    """What a file's digest is remembered by.
+    """Returns a text that changes whenever a file changes: size, modification time, status time and inode.
 
-    The modification time can be set back (rsync, cp -p); the status time cannot.
+    Programs can reset the modification time (rsync, cp -p), but not the status time.
     """
     return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
 
@@ -112,7 +112,7 @@ def _read(cache: Path) -> dict[str, list[str]]:
 
 
 def sha256_of(file: Path) -> str:
-    """Returns the SHA-256 (hexadecimal) of a file, which is read in pieces.
+    """Returns the SHA-256 (hexadecimal) of a file, without loading the whole file into memory.
 
     Raises:
         OSError: the file cannot be read.
@@ -137,11 +137,11 @@ def _threads(files: int) -> ThreadPoolExecutor:
 
 
 def changed_files(folder: Path, digests: Mapping[str, str]) -> list[str]:
-    """Returns the files of a folder whose content is not that of their digests, and why, one text per file.
+    """Returns a description of each file of a folder whose content does not have its digest.
 
     Args:
-        folder: of the files.
-        digests: SHA-256 by name.
+        folder: folder of the files.
+        digests: SHA-256 by file name.
     """
 
     def fault(name: str) -> str | None:
@@ -151,14 +151,14 @@ def changed_files(folder: Path, digests: Mapping[str, str]) -> list[str]:
             return f"{name} cannot be read ({error.strerror})"
 
     with _threads(len(digests)) as pool:
-        return [found for found in pool.map(fault, digests) if found]
+        return [description for description in pool.map(fault, digests) if description]
 
 
 NAMED = 3
-"""The most files that a message names."""
+"""Largest number of files that a message names."""
 
 
 def named_faults(faults: list[str]) -> str:
-    """The first of some faults, and how many more there are."""
+    """Joins the first few faults, and adds the number of the others."""
     more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
     return ", ".join(faults[:NAMED]) + more

@@ -1,4 +1,4 @@
-"""The runner: it skips finished stages and runs the others, inputs first."""
+"""The runner, which skips finished stages and runs the others, inputs first."""
 
 import os
 import platform
@@ -24,12 +24,12 @@ R = TypeVar("R")
 
 
 def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[Any]], dict[str, Record]]:
-    """What has to run so that all of some stages are finished, inputs first; and the records that are there, by key.
+    """Returns the stages that must run so that `stages` are finished, inputs first, and existing records by key.
 
-    The inputs of a finished stage are not looked at.
+    The inputs of finished stages are not checked.
 
     Raises:
-        StageError: a finished stage that is needed has lost files.
+        StageError: files of a needed finished stage are missing or have another size.
     """
     done: dict[str, Record] = {}
     waiting: dict[str, Stage[Any]] = {}
@@ -50,11 +50,11 @@ def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[A
 
 
 def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
-    """Refuses what is known to fail, before any of some stages runs, and names versions that were not tried.
+    """Checks stages before the first of them runs, and warns about untested versions of packages.
 
     Raises:
-        StorageError: they would write more than there is room for, all together.
-        AdaptError: as `adapt.runner.stage.Stage.refuse_early`.
+        StorageError: the stages together would write more than the free space.
+        AdaptError: a stage's own check failed (`adapt.runner.stage.Stage.refuse_early`).
     """
     if waiting:
         say_untried()
@@ -64,8 +64,8 @@ def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
     needed = sum(kept for kept, _ in amounts) + max((passing for _, passing in amounts), default=0)
     if not needed:
         return
-    place = next(folder for folder in (store.root, *store.root.parents) if folder.is_dir())
-    if (free := shutil.disk_usage(place).free) < needed:
+    existing = next(folder for folder in (store.root, *store.root.parents) if folder.is_dir())
+    if (free := shutil.disk_usage(existing).free) < needed:
         raise StorageError(
             f"{store.root} has {free / 1e9:.2f} GB free, and checkpoints and models will take {needed / 1e9:.2f} GB",
             "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
@@ -73,10 +73,10 @@ def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
 
 
 def ensure(stage: Stage[R], store: Store) -> Finished[R]:
-    """A finished stage, after running it and its inputs where they are not finished.
+    """Returns a stage as finished, after running it and its inputs if they are not finished yet.
 
     Raises:
-        StageError: a finished stage that is needed has lost files; nothing was run then.
+        StageError: files of a needed finished stage are missing or have another size. Then no stage runs.
         AdaptError: a stage failed.
     """
     waiting, done = unfinished([stage], store)
@@ -87,7 +87,7 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
 
 
 def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
-    """The finished stages that a stage reads, out of all finished stages (by key)."""
+    """Selects a stage's inputs from the records of finished stages, by key."""
     return Done({needed.key: records[needed.key] for needed in stage.inputs.values()})
 
 
@@ -95,7 +95,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
     """Runs a stage whose inputs are finished, unless another process finishes it meanwhile.
 
     Raises:
-        StageError: a file of an input is not as it was written.
+        StageError: a file of an input has changed since it was written.
         AdaptError: the stage failed.
     """
     folder = store.folder_of(stage)
@@ -129,7 +129,7 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
         key=stage.key,
         version=stage.version,
         what=dict(stage.what()),
-        inputs={name: _told(done.records[needed.key]) for name, needed in stage.inputs.items()},
+        inputs={name: _reference(done.records[needed.key]) for name, needed in stage.inputs.items()},
         metrics=plain_values(outcome.result),
         cost={"seconds": round(seconds, 3), **outcome.cost},
         resources={"host": platform.node(), **outcome.resources},
@@ -148,28 +148,30 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
     return record
 
 
-def _told(record: Record) -> dict[str, str]:
+def _reference(record: Record) -> dict[str, str]:
     return {"stage": record.stage, "key": record.key, "path": str(record.path)}
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One line of a plan."""
+    """A stage in a plan."""
 
     stage: Stage[Any]
     folder: Path
+    """Folder of the stage."""
     record: Record | None
+    """Record of the stage; None if it has to run."""
     nearest: Record | None
-    """The finished stage of the same kind that is most like this one, if this one is still to run."""
+    """Record of the most similar finished stage of the same kind, if this stage has to run."""
     changed: list[str]
-    """The fields and inputs in which this stage and `nearest` differ."""
+    """Fields and inputs in which this stage and `nearest` differ."""
 
 
 def plan_stages(stage: Stage[Any], store: Store) -> list[Planned]:
-    """What `ensure` would skip and run, inputs first, each stage once.
+    """Lists a stage and all its inputs, inputs first and each stage once, with the records of the finished ones.
 
     Raises:
-        StageError: `ensure` would refuse to go on.
+        StageError: files of a needed finished stage are missing or have another size.
     """
     unfinished([stage], store)
     return [_planned(needed, store) for needed in _inputs_first(stage, set())]

@@ -1,4 +1,4 @@
-"""Writing so that a kill at any moment leaves either the old file or the new one, never half of one."""
+"""Writes files atomically: a kill at any moment leaves either the old file or the new one. Explains write errors."""
 
 import errno
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 from adapt.support.errors import StorageError
 
 ASIDE = ".aside"
-"""Ending of files that are being written."""
+"""Suffix of temporary files and folders that are being written."""
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a text file aside, flushes it to disk and renames it into place.
+    """Writes a temporary text file, flushes it to disk and renames it to `path`.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -29,7 +29,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def file_aside(path: Path) -> Iterator[Path]:
-    """An empty file beside `path`, to be written; it takes the place of `path` where the block ends well.
+    """Creates an empty temporary file next to `path`, which replaces `path` if the block raises no error.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -50,16 +50,16 @@ def file_aside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_aside(folder: Path) -> Iterator[Path]:
-    """An empty folder beside `folder`, to be filled; it takes the place of `folder` where the block ends well.
+    """Creates an empty temporary folder next to `folder`, which replaces `folder` if the block raises no error.
 
-    Only one process at a time may write a folder.
+    Only one process at a time may write the folder.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
     """
     aside = folder.with_name(f".{folder.name}{ASIDE}")
     with storage_errors(folder):
-        shutil.rmtree(aside, ignore_errors=True)  # a run that died left it
+        shutil.rmtree(aside, ignore_errors=True)  # left by a killed run
         make_folder(aside.parent)
         aside.mkdir()
         yield aside
@@ -68,28 +68,28 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those above it, unless they are there. In a shared folder they are shared in the same way.
+    """Creates a folder and its missing parents, with the permissions of a shared parent.
 
-    A folder is shared if its group or everybody may write to it. Then the new ones get its permissions, with the bits
-    by which files keep its group, and by which only owners delete them.
+    A folder is shared if its group or everybody may write to it. New folders in it get its permissions, including the
+    setgid bit (files keep the group) and the sticky bit (only owners delete files).
     """
-    missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
-    for each in reversed(missing):
+    missing = [parent for parent in (folder, *folder.parents) if not parent.is_dir()]
+    for new in reversed(missing):
         try:
-            each.mkdir()
+            new.mkdir()
         except FileExistsError:
-            if not each.is_dir():
+            if not new.is_dir():
                 raise
-            continue  # another process made it
-        mode = each.parent.stat().st_mode
+            continue  # another process created it
+        mode = new.parent.stat().st_mode
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
-            each.chmod(stat.S_IMODE(mode))
+            new.chmod(stat.S_IMODE(mode))
 
 
 def file_mode(folder: Path) -> int:
-    """Permissions of a new file in a folder: who may look into the folder may read it.
+    """Returns the permissions of a new file in a folder: users who may read the folder may read the file.
 
-    The group may also write it if the group may write to the folder, unless only owners may delete files there.
+    The group may also write the file if it may write to the folder, unless the folder has the sticky bit.
     """
     mode = folder.stat().st_mode
     group_writes = mode & stat.S_IWGRP and not mode & stat.S_ISVTX
@@ -97,9 +97,9 @@ def file_mode(folder: Path) -> int:
 
 
 def share_with_group(root: Path) -> None:
-    """Lets the group write what this process and its children make, if a storage root is writable to the group.
+    """Makes new files of this process and its children writable to the group, if the storage root is.
 
-    Files that are written by other libraries follow the process's mask, which usually keeps the group out.
+    It changes the process's umask, because files that other libraries write follow it.
     """
     mode = root.stat().st_mode
     if mode & stat.S_IWGRP and not mode & stat.S_ISVTX:
@@ -107,7 +107,7 @@ def share_with_group(root: Path) -> None:
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Puts a file that never changes in a second place, without a second copy where the file system allows it."""
+    """Creates a hard link to a file that never changes, or a copy if the file system does not support links."""
     Path(target).unlink(missing_ok=True)
     try:
         os.link(source, target)
@@ -116,14 +116,14 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def remove_asides(folder: Path) -> None:
-    """Removes files and folders that a killed process left aside. Nobody else may be writing to the folder."""
+    """Removes temporary files and folders that a killed process left. No other process may be writing to the folder."""
     for aside in list(folder.rglob(f".*{ASIDE}")):
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
 
 
 @contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Turns the operating system's refusal to write into a message that names the folder and the fix."""
+    """Converts the operating system's refusal to write to a StorageError that names the folder and the fix."""
     try:
         yield
     except OSError as error:
@@ -133,11 +133,11 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 def storage_error(error: OSError, path: Path | str) -> StorageError | None:
-    """The message for the operating system's refusal to write; None where the error means something else.
+    """Returns the StorageError for the operating system's refusal to write; None for other errors.
 
     Args:
-        error: of the operating system. If it names another file than one near `path`, that file is blamed.
-        path: what was being written.
+        error: error of the operating system. If it names a file that is not near `path`, the message names that file.
+        path: file or folder that was being written.
     """
     other = _other_file(error, Path(path))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -150,14 +150,14 @@ def storage_error(error: OSError, path: Path | str) -> StorageError | None:
         if other:
             return StorageError(
                 f"cannot read or write {other}: {error.strerror}",
-                f"give yourself the right to, or set {_variable_of(other)} to a folder of yours",
+                f"change its permissions, or set {_variable_of(other)} to a folder that you may write to",
             )
         return StorageError(f"cannot write {path}: {error.strerror}", "point storage.root to a folder you may write to")
     return None
 
 
 def _other_file(error: OSError, path: Path) -> Path | None:
-    """The file that an error names, unless it lies near what was being written, or above it."""
+    """Returns the file that an error names; None if it is in the folder of `path`, or a folder above it."""
     if not isinstance(error.filename, str | bytes | os.PathLike):
         return None
     named, written = Path(os.fsdecode(error.filename)), path.absolute()
@@ -166,7 +166,7 @@ def _other_file(error: OSError, path: Path) -> Path | None:
 
 
 def _variable_of(file: Path) -> str:
-    """The environment variable that says where a file is; words for it if there is none."""
+    """Returns the environment variable that sets the folder of a file, or a phrase if there is none."""
     variables = ("TMPDIR", "HF_HOME", "XDG_CACHE_HOME", "HOME")
     for variable in variables:
         if (value := os.environ.get(variable)) and file.is_relative_to(Path(value).absolute()):

@@ -1,9 +1,9 @@
-"""A stage's identity: the hash of what determines its result, and nothing else.
+"""A stage's key: the hash of everything that determines its result, and of nothing else.
 
-Versions of packages are part of it where they decide the result. Most do not: they calculate what was asked for, up
-to rounding, in every version (torch, transformers, numpy), or they read and write formats. Those in DECIDING have
-rules of their own, which another version may change. Whoever declares a stage or a cleaning block that uses one puts
-`deciding(...)` into its `what`.
+Versions of packages are part of the key only if they affect the result. Most do not: every version computes the same
+up to rounding (torch, transformers, numpy), or reads and writes the same formats. The packages in DECIDING have
+heuristics or algorithms that another version may change. A stage or cleaning block that uses one of them must add
+`deciding(...)` to its `what`.
 """
 
 import hashlib
@@ -20,14 +20,16 @@ from adapt.terminal.console import log
 
 
 def canonical(value: Any, path: str = "what") -> str:
-    """Canonical JSON: one text for one meaning. 1, 1.0 and true are three meanings; a list and a tuple are one.
+    """Returns the canonical JSON of a value: equal values have the same text.
+
+    1, 1.0 and true are different values. A list and a tuple are the same.
 
     Args:
         value: plain JSON values.
-        path: where the value stands, as messages name it.
+        path: name of the value, for messages.
 
     Raises:
-        StageError: a value whose text is not stable (a set, an object, NaN, a key that is no string).
+        StageError: a value has no stable text (a set, an object, NaN, a key that is not a string).
     """
     return json.dumps(_plain(value, path), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -40,7 +42,7 @@ def _plain(value: Any, path: str) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                raise StageError(f"{path} has the key {key!r}, which is no string", "use string keys")
+                raise StageError(f"{path} has the key {key!r}, which is not a string", "use string keys")
         return {key: _plain(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
@@ -48,13 +50,13 @@ def _plain(value: Any, path: str) -> Any:
 
 
 def stage_key(stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
-    """SHA-256 (hexadecimal) over a stage's name, version, configuration and the keys of its inputs."""
+    """Returns the SHA-256 (hexadecimal) of a stage's kind, version, configuration and the keys of its inputs."""
     text = canonical({"stage": stage, "version": version, "what": what, "inputs": inputs}, stage)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def flatten(what: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested configuration as dotted fields, for comparing two of them."""
+    """Flattens a nested configuration to dotted field names."""
     flat: dict[str, Any] = {}
     for key, value in what.items():
         if isinstance(value, Mapping):
@@ -65,7 +67,7 @@ def flatten(what: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The fields in which two configurations differ, as lines `training.learning_rate: 0.0005 -> 0.0001`."""
+    """Lists the differences of two configurations, such as `training.learning_rate: 0.0005 -> 0.0001`."""
     before, after = flatten(old), flatten(new)
     return [
         f"{name}: {_short(before, name)} -> {_short(after, name)}"
@@ -83,35 +85,35 @@ def _short(fields: Mapping[str, Any], name: str) -> str:
 
 
 RECORDED = ("dontstop", "torch", "transformers", "tokenizers", "deepspeed", "ray", "datasets", "pyarrow", "numpy")
-"""Packages whose version every record names."""
+"""Packages whose versions every record contains."""
 DECIDING = {
-    "ftfy": 3,  # its heuristics decide which characters are mended; 6.0.2 and 6.1.1 changed them
-    "py3langid": 3,  # a language model in a package
-    "rensa": 3,  # its hash functions decide which documents are near
-    "tokenizers": 2,  # follow the files of a tokenizer; a patch release mends what it must
-    "scikit-learn": 2,  # what a word is, who is a neighbour, when a regression has converged
-    "faiss-cpu": 2,  # centres, codes and graphs
-    "optuna": 2,  # what its samplers propose
-    "peft": 2,  # where low-rank additions go, and how they begin
+    "ftfy": 3,  # heuristics that repair characters; 6.0.2 and 6.1.1 changed them
+    "py3langid": 3,  # contains a language identification model
+    "rensa": 3,  # hash functions that decide which documents are near-duplicates
+    "tokenizers": 2,  # follows the files of a tokenizer; patch releases only fix bugs
+    "scikit-learn": 2,  # definition of words, nearest neighbours, convergence of regressions
+    "faiss-cpu": 2,  # centroids, codes and graphs
+    "optuna": 2,  # proposals of its samplers
+    "peft": 2,  # positions and initial values of low-rank adapters
 }
-"""How many parts of the version number count: as many as have changed results before."""
+"""Number of parts of the version number that enter keys, by package: those whose changes have changed results."""
 
 
 def deciding(*packages: str) -> dict[str, dict[str, str]]:
-    """For a stage's `what`: the versions of packages that decide its result, as far as they count; found unimported."""
+    """Returns the versions of packages that affect a stage's result, for its `what`. Does not import the packages."""
     counted = {package: ".".join(_version(package).split(".")[: DECIDING[package]]) for package in packages}
     return {"packages": counted} if counted else {}
 
 
 def ran_with() -> dict[str, str]:
-    """For a record: the versions of all packages that may have done the work."""
+    """Returns the installed versions of all packages that may have affected a stage, for its record."""
     versions = {package: _version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
     return {package: version for package, version in versions.items() if version}
 
 
 @cache
 def say_untried() -> None:
-    """Logs the packages that dontstop was not tried with in the installed version, once in a process."""
+    """Logs installed packages in versions that dontstop was not tested with, once per process."""
     for line in untried():
         log(f"{line}; dontstop doctor says what to install")
 
@@ -121,4 +123,4 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return ""  # run from a source tree, or an extra that is not installed; who needs it will say so
+        return ""  # a source tree, or an extra that is not installed: stages that need it raise their own error

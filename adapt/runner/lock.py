@@ -1,4 +1,4 @@
-"""One run at a time per stage. The lock belongs to the process, so a kill frees it."""
+"""Locks that let only one process at a time run a stage. If the process is killed, the lock is released."""
 
 import errno
 import fcntl
@@ -17,16 +17,16 @@ from adapt.terminal.console import log
 
 @contextmanager
 def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Holds the lock of a stage's folder, waiting while another process has it.
+    """Holds the lock of a stage's folder inside the block; waits while another process holds it.
 
-    The lock file stands beside the folder, so the folder itself may be cleared while it is held.
+    The lock file is next to the folder, so the folder itself may be deleted while the lock is held.
 
     Args:
-        folder: the stage's.
-        waits_for: told who has the lock, where waiting begins; None for a line on this process's stderr.
+        folder: folder of the stage.
+        waits_for: function called with the name of the holder when waiting begins; None logs a line.
 
     Raises:
-        StorageError: the file system cannot be written, or has no locks.
+        StorageError: the file system cannot be written, or does not support locks.
     """
     path = folder.parent / f".{folder.name}.lock"
     with storage_errors(path):
@@ -41,7 +41,7 @@ def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iter
                 log(f"waiting for {folder.name}: another run works on it ({holder})")
             while not _try(file.fileno(), path):
                 time.sleep(0.2)
-        with suppress(OSError):  # only a hint for those who wait
+        with suppress(OSError):  # the name of the holder is only for messages
             os.ftruncate(file.fileno(), 0)
             os.lseek(file.fileno(), 0, os.SEEK_SET)
             os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -49,7 +49,7 @@ def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iter
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a run holds the lock of a stage's folder now. It is False if we are not allowed to look."""
+    """Whether a process holds the lock of a stage's folder now; False if the lock file cannot be opened."""
     path = folder.parent / f".{folder.name}.lock"
     try:
         file = _existing(path)
@@ -62,10 +62,10 @@ def is_held(folder: Path) -> bool:
 
 
 def _existing(path: Path) -> IO[str] | None:
-    """Opens a lock; for reading only if another user made it and keeps others from writing. None if there is none.
+    """Opens a lock file, read-only if this user may not write it. Returns None if there is none.
 
     Raises:
-        StorageError: it is no file. A link could make us write into another file.
+        StorageError: the path is a link or a folder. A link could make us write to another file.
     """
     for access, mode in ((os.O_RDWR, "r+"), (os.O_RDONLY, "r")):
         try:
@@ -74,27 +74,27 @@ def _existing(path: Path) -> IO[str] | None:
             return None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR):
-                raise StorageError(f"{path} is a link or a folder, and no lock", "delete it") from error
+                raise StorageError(f"{path} is a link or a folder, not a lock file", "delete it") from error
             if mode == "r" or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
     return None
 
 
 def _made(path: Path) -> IO[str]:
-    """Makes a lock that all who may write to its folder can take."""
+    """Creates a lock file that all users who may write to its folder can lock."""
     make_folder(path.parent)
     mode = 0o600 | path.parent.stat().st_mode & 0o066
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    except FileExistsError:  # another process was quicker
+    except FileExistsError:  # another process was faster
         return _existing(path) or _made(path)
     with suppress(OSError):
-        os.fchmod(descriptor, mode)  # whatever the process's mask takes away
+        os.fchmod(descriptor, mode)  # overrides the process's umask
     return os.fdopen(descriptor, "r+")
 
 
 def _try(descriptor: int, path: Path) -> bool:
-    """Takes the lock if it is free."""
+    """Takes the lock if it is free; returns whether it was."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -102,7 +102,7 @@ def _try(descriptor: int, path: Path) -> bool:
     except OSError as error:  # network file systems: ENOLCK, ENOSYS, EOPNOTSUPP, EACCES, EIO, ...
         raise StorageError(
             f"{path} cannot be locked: {error.strerror}",
-            "mount this file system with locks (NFS: lockd or version 4; Lustre: -o flock), or point storage.root to"
-            " one that has them: they keep two runs out of one folder",
+            "mount this file system with locks (NFS: lockd or version 4; Lustre: -o flock), or point storage.root to a"
+            " file system that has them: locks prevent two runs from writing to one folder",
         ) from error
     return True

@@ -1,9 +1,9 @@
-"""The files that a stage hands over: put to disk before its record says so, and compared with it before they are read.
+"""The output files of a stage: flushed to disk before its record is written, and checked against it before use.
 
-The record is the only sign that a stage is finished, so it must never be ahead of the files, whoever wrote them (tasks
-on any node) and whatever dies in between (the machine too). Sizes are compared before another stage is planned on top
-of it: a part that is gone would shift all after it, silently. Contents are compared before another stage reads it, once
-per process.
+Only the record says that a stage is finished. So all files must be on disk before the record, even if tasks on other
+nodes wrote them, and even if a machine crashes in between. Sizes are checked before a stage that reads the files is
+planned, because a missing part of a corpus would silently shift all later rows. Contents are checked before a stage
+reads them, once per process.
 """
 
 import errno
@@ -20,22 +20,22 @@ from adapt.support.errors import StageError
 from adapt.terminal.console import log
 
 SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
-"""Beginnings of the names of files that no later stage reads. They serve to resume or to be read by people, who may
-delete or edit them."""
+"""Prefixes of the names of files that no later stage reads. They are for resuming or for people, who may delete or
+edit them."""
 SAID_BYTES = 4 * 2**30
-"""Checking the content of more than that is announced, since it takes seconds."""
+"""Size from which a check of contents is logged [bytes], because it takes seconds."""
 _checked: dict[str, str] = {}
-"""Stamps of the files whose content this process has compared or written, by path."""
+"""Stamps of the files whose content this process has checked or written, by path."""
 _checking = threading.Lock()
 _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
-"""Errors by which a file system says that it cannot sync."""
+"""Errors of file systems that do not support fsync."""
 
 
 def settle(folder: Path) -> dict[str, int]:
-    """Puts what a stage has written to disk, readable by all who may look into its folder.
+    """Flushes a stage's output files to disk, and makes them readable by all users who may read their folder.
 
     Returns:
-        Its files, by their path in the folder, and their sizes [bytes]; not those that are hidden or to spare.
+        Sizes of the files [bytes] by path in the folder, without hidden files and those in SPARE.
 
     Raises:
         OSError: the disk is full or failed.
@@ -45,7 +45,7 @@ def settle(folder: Path) -> dict[str, int]:
         descriptor = os.open(file, os.O_RDONLY)
         try:
             _sync(descriptor)
-            known = os.fstat(descriptor)  # fresh, also where stats are cached
+            known = os.fstat(descriptor)  # up to date, also on file systems that cache attributes
             readable = known.st_mode | file.parent.stat().st_mode & 0o044
             if readable != known.st_mode:  # safetensors lets only the owner read
                 with suppress(PermissionError):  # a worker of another user wrote it
@@ -59,7 +59,7 @@ def settle(folder: Path) -> dict[str, int]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Puts the names in a folder to disk."""
+    """Flushes the entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _sync(descriptor)
@@ -68,18 +68,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_outputs(record: Record) -> None:
-    """Refuses a finished stage whose files are not those that its record lists.
+    """Checks that the files of a finished stage exist and have the sizes in its record.
 
-    It is not run again unasked: that may cost days, and would write over what is left.
+    The stage is not run again automatically, because that may take days and would overwrite the remaining files.
 
     Raises:
-        StageError: names the first files that are missing or of another size.
+        StageError: files are missing or have another size; the message names the first few.
     """
     _refuse(record, [fault for name, size in record.outputs.items() if (fault := _fault(record.path, name, size))])
 
 
 def digest_outputs(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Returns the SHA-256 of files that a stage has written. This process does not read them again to check them.
+    """Returns the SHA-256 of files that a stage has written, which this process then need not check again.
 
     Raises:
         OSError: a file cannot be read.
@@ -91,17 +91,17 @@ def digest_outputs(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def check_content(record: Record) -> None:
-    """Refuses a finished stage if a file has other content than its record says. Reads each file once per process.
+    """Checks that the files of a finished stage have the digests in its record. Reads each file once per process.
 
     Raises:
-        StageError: names the first such files.
+        StageError: files have other content; the message names the first few.
     """
     with _checking:  # stages that start at once often read the same files
         stamps = {name: _stamp(record.path / name) for name in record.digests}
         left = {name: stamp for name, stamp in stamps.items() if _checked.get(str(record.path / name)) != stamp}
         size = sum(record.outputs.get(name, 0) for name in left)
         if size > SAID_BYTES:
-            log(f"checking {size / 1e9:.0f} GB of {record.path.parent.name}/{record.path.name} before they are read")
+            log(f"checking the content of {record.path.parent.name}/{record.path.name} ({size / 1e9:.0f} GB)")
         _refuse(record, changed_files(record.path, {name: record.digests[name] for name in left}))
         _checked.update({str(record.path / name): stamp for name, stamp in left.items()})
 
@@ -110,7 +110,7 @@ def _stamp(file: Path) -> str:
     try:
         return stamp_of(file.stat())
     except OSError:
-        return "missing"  # which the comparison says
+        return "missing"  # the comparison of contents reports it
 
 
 def _refuse(record: Record, faults: list[str]) -> None:
@@ -127,7 +127,7 @@ def _fault(folder: Path, name: str, size: int) -> str | None:
     try:
         if os.stat(file).st_size == size:
             return None
-        with file.open("rb") as opened:  # network file systems look anew when a file is opened
+        with file.open("rb") as opened:  # network file systems refresh cached attributes when a file is opened
             actual = os.fstat(opened.fileno()).st_size
     except FileNotFoundError:
         return f"{name} is missing"

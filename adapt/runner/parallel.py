@@ -1,4 +1,4 @@
-"""Runs the stages of a chain side by side, as far as they do not wait for each other and the cluster has room."""
+"""Runs the stages of a chain at the same time, if their inputs are finished and the cluster has enough resources."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,33 +17,32 @@ Capacity = Mapping[str, float]
 
 @dataclass
 class Work:
-    """The stages that are to run, and how far each is. `changed` guards all fields."""
+    """State of the stages to run. The condition `changed` guards all fields."""
 
     waiting: list[Stage[Any]]
-    """The stages that are to run, inputs before the stages that read them."""
+    """Stages that have not started, inputs before the stages that read them."""
     done: dict[str, Record]
     """Records of finished stages, by key."""
     running: dict[str, Stage[Any]] = field(default_factory=dict)
     failed: dict[str, BaseException] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     is_given_up: bool = False
-    """Whether the runs were interrupted: then nobody waits for the stages, and they fail because Ray is shut down under
-    them."""
+    """Whether the runs were interrupted. Failures of the stages are then not logged: they fail because Ray ends."""
 
 
 def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | None, most: int) -> list[Record]:
-    """The records of some stages, after running what is not finished.
+    """Runs all unfinished stages and their inputs, and returns the records of `stages`.
 
-    When a stage fails, those that need it are left out; all others still run, so that nothing that can be had is lost.
+    If a stage fails, the stages that depend on it are left out, and all others still run.
 
     Args:
-        stages: each once or more.
-        store: where they live.
-        capacity: what stages that run at once may need together; None for no limit.
-        most: stages that run at once.
+        stages: stages, which may occur several times.
+        store: storage of their folders.
+        capacity: resources that stages running at the same time may use together; None for no limit.
+        most: largest number of stages that run at the same time.
 
     Raises:
-        AdaptError: a stage failed. Where several did, the first one, with the number of the others.
+        AdaptError: a stage failed. If several failed, the error has their number and the message of the first.
     """
     work = Work([], {})
     add_stages(work, stages, store)
@@ -59,10 +58,10 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
 
 
 def add_stages(work: Work, stages: Sequence[Stage[Any]], store: Store) -> None:
-    """Adds what has to run so that some stages are finished, but for what is known already.
+    """Adds stages and their unfinished inputs to the work, except those that it already contains.
 
     Raises:
-        StageError: as `adapt.runner.ensure.unfinished`.
+        StageError: as in `adapt.runner.ensure.unfinished`.
     """
     waiting, done = unfinished(stages, store)
     with work.changed:
@@ -72,16 +71,16 @@ def add_stages(work: Work, stages: Sequence[Stage[Any]], store: Store) -> None:
 
 
 def step(work: Work, store: Store, capacity: Capacity | None, most: int) -> bool:
-    """Starts what may start now, and waits a moment for something to end.
+    """Starts all stages that can start now, and waits up to 0.2 s for a stage to end.
 
     Args:
-        work: what is to be done.
-        store: where the stages live.
-        capacity: as `ensure_all`.
-        most: as `ensure_all`.
+        work: state of the stages.
+        store: storage of the stages' folders.
+        capacity: as in `ensure_all`.
+        most: as in `ensure_all`.
 
     Returns:
-        Whether there is still something that runs or can run; what is left otherwise needs what failed.
+        Whether a stage is running or can start. If not, all waiting stages depend on failed ones.
     """
     with work.changed:
         for stage in _startable(work, capacity, most):
@@ -94,9 +93,9 @@ def step(work: Work, store: Store, capacity: Capacity | None, most: int) -> bool
 
 
 def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Stage[Any]]:
-    """The stages that may start now.
+    """Yields the stages that can start now, in their order.
 
-    A stage is not overtaken for ever: one that needs the whole cluster stops those behind it.
+    If a stage must wait for resources, all stages after it wait too, so that a large stage is not delayed forever.
     """
     running = list(work.running.values())
     for stage in list(work.waiting):
@@ -136,12 +135,12 @@ def _run(stage: Stage[Any], work: Work, store: Store) -> None:
 
 
 def _failure(work: Work) -> BaseException:
-    """The error to raise: the first one itself, or, if several stages failed, their number and the first message."""
+    """Returns the error to raise: the only one, or if several stages failed, their number and the first message."""
     first, *others = work.failed.values()
     if not others or not isinstance(first, AdaptError):
         return first
-    left = f", and {len(work.waiting)} that need them were left out" if work.waiting else ""
+    left = f", and {len(work.waiting)} that depend on them were left out" if work.waiting else ""
     return StageError(
         f"{len(work.failed)} stages failed{left}; the first: {first.what}",
-        f"{first.fix or 'see above'}; then run the same command: what is finished stays",
+        f"{first.fix or 'see above'}; then run the same command: finished stages are kept",
     )

@@ -1,6 +1,6 @@
-"""The record of a finished stage: `stage.json`, written last. A folder without it is unfinished.
+"""The record of a finished stage: the file `stage.json`, which is written last. Without it, a stage is unfinished.
 
-A record holds the stage's result as plain values, from which the result is read again, and what it cost.
+A record contains the stage's result as plain values, from which the result is read back, and the cost of the stage.
 """
 
 import json
@@ -20,49 +20,49 @@ RECORD_FILE = "stage.json"
 
 @dataclass(frozen=True)
 class Record:
-    """What a finished stage did, from what, and at what cost."""
+    """Configuration, inputs, result and cost of a finished stage."""
 
     stage: str
     """Kind of stage, for example `train`."""
     name: str
     """Readable name from the configuration."""
     key: str
-    """Identity (SHA-256)."""
+    """Key of the stage (SHA-256)."""
     version: int
-    """Hand-bumped version of the stage's code; see `adapt.runner.stage.Stage`."""
+    """Version of the stage's code, which is raised by hand; see `adapt.runner.stage.Stage`."""
     what: dict[str, Any]
-    """The configuration that entered the key."""
+    """Configuration that enters the key."""
     inputs: dict[str, dict[str, str]]
-    """The kind, key and path of each input stage."""
+    """Kind, key and path of each input stage."""
     metrics: dict[str, Any]
-    """The stage's result as plain values."""
+    """Result of the stage as plain values."""
     cost: dict[str, Any]
-    """Seconds, device-seconds, tokens."""
+    """Duration [s], device time [s], tokens and the like."""
     resources: dict[str, Any]
-    """The devices and settings that the stage ran on."""
+    """Devices and settings that the stage ran with."""
     outputs: dict[str, int]
-    """Files that it hands over and their sizes [bytes]; see `adapt.runner.outputs`."""
+    """Sizes of the output files [bytes], by path; see `adapt.runner.outputs`."""
     packages: dict[str, str]
-    """Versions of the packages that did the work."""
+    """Versions of the packages that the stage ran with."""
     started_at: str
-    """UTC, ISO 8601."""
+    """Start time (UTC, ISO 8601)."""
     path: Path = field(default=Path(), compare=False)
-    """The stage's folder (where it is now, not what the file says)."""
+    """Present folder of the stage; not stored in the file."""
     digests: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files that it hands over; empty in records of earlier versions."""
+    """SHA-256 of the output files, by path; empty in records of earlier versions."""
 
     def save(self) -> None:
-        """Commits the stage: after this it is finished. URLs in it are without passwords and signatures."""
+        """Writes the record, which makes the stage finished. Removes passwords and signatures from URLs."""
         values = asdict(self)
         del values["path"]
         write_atomically(self.path / RECORD_FILE, json.dumps(redacted(values), indent=2) + "\n")
 
 
 def load_record(folder: Path) -> Record | None:
-    """The record of a folder, or None where the stage is unfinished.
+    """Loads the record in a folder; None if the stage is unfinished.
 
     Raises:
-        StageError: there is a record but it cannot be understood.
+        StageError: the record cannot be read or is damaged.
     """
     file = folder / RECORD_FILE
     try:
@@ -74,11 +74,11 @@ def load_record(folder: Path) -> Record | None:
     except PermissionError as error:
         raise StageError(
             f"{file} cannot be read: {error.strerror}",
-            "ask its owner for the right to read it, or use another storage.root",
+            "ask its owner for permission to read it, or use another storage.root",
         ) from error
     except NotADirectoryError as error:
-        place = next((each for each in reversed(folder.parents) if each.is_file()), folder)
-        raise StageError(f"{place} is a file, where stages have a folder", f"move {place} away") from error
+        file_above = next((parent for parent in reversed(folder.parents) if parent.is_file()), folder)
+        raise StageError(f"{file_above} is a file, where stages have a folder", f"move {file_above} away") from error
     except (OSError, ValueError, RecursionError) as error:
         why = "is damaged" if isinstance(error, RecursionError) else f"cannot be read: {error}"
         raise StageError(
@@ -88,11 +88,11 @@ def load_record(folder: Path) -> Record | None:
 
 
 def _check(values: Any) -> None:
-    """Raises ValueError unless the content of a record's file has the fields of a record, of the right types."""
+    """Raises ValueError unless the content of a record's file has exactly the fields of a record, of correct types."""
     if not isinstance(values, dict):
         raise ValueError("it is not a JSON object")
-    known = {each.name: each for each in fields(Record) if each.name != "path"}
-    needed = {name for name, each in known.items() if each.default_factory is MISSING}
+    known = {declared.name: declared for declared in fields(Record) if declared.name != "path"}
+    needed = {name for name, declared in known.items() if declared.default_factory is MISSING}
     if missing := sorted(needed - values.keys()):
         raise ValueError(f"it has no field {missing[0]}")
     if unknown := sorted(values.keys() - known.keys()):
@@ -101,8 +101,8 @@ def _check(values: Any) -> None:
         kind: Any = get_origin(known[name].type) or known[name].type
         if type(value) is not kind:
             raise ValueError(f"its field {name} is not of type {kind.__name__}")
-    for name, made in values["inputs"].items():
-        if not isinstance(made, dict) or not all(isinstance(made.get(each), str) for each in ("stage", "key", "path")):
+    for name, source in values["inputs"].items():
+        if not isinstance(source, dict) or not all(isinstance(source.get(k), str) for k in ("stage", "key", "path")):
             raise ValueError(f"its input {name} is not a stage, key and path")
     if not all(type(size) is int for size in values["outputs"].values()):
         raise ValueError("its field outputs holds other values than sizes")
@@ -114,10 +114,10 @@ R = TypeVar("R")
 
 
 def plain_values(result: Any) -> dict[str, Any]:
-    """A result as JSON values.
+    """Converts a result to JSON values.
 
     Raises:
-        TypeError: it is no dataclass.
+        TypeError: the result is not a dataclass.
     """
     if not is_dataclass(result) or isinstance(result, type):
         raise TypeError(f"the result of a stage is a dataclass, not {result!r}")
@@ -125,13 +125,13 @@ def plain_values(result: Any) -> dict[str, Any]:
 
 
 def read_result(kind: type[R], record: Record) -> R:
-    """Reads the result that a record keeps.
+    """Reads the result of a stage from its record.
 
-    A class of results whose fields have changed has a class method `of_earlier`, which takes the metrics of a record of
-    any version and returns them as its fields are now.
+    A class of results whose fields have changed has a class method `of_earlier`, which converts the metrics of a record
+    of any version to the present fields.
 
     Raises:
-        StageError: the record's metrics are not those of such a result.
+        StageError: the record's metrics are not a result of this class.
     """
     of_earlier = getattr(kind, "of_earlier", None)
     metrics = of_earlier(record.metrics) if of_earlier else record.metrics
@@ -144,19 +144,19 @@ def read_result(kind: type[R], record: Record) -> R:
 
 
 def check_record(kind: type[Any], record: Record) -> None:
-    """Refuses a record that lacks a field of such a result.
+    """Checks that a record has all required fields of a class of results.
 
     Raises:
-        StageError: it does.
+        StageError: a field is missing.
     """
-    for each in fields(kind):
-        if each.name not in record.metrics and each.default is each.default_factory is MISSING:
-            raise _misfit(record, each.name, "there is none")
+    for declared in fields(kind):
+        if declared.name not in record.metrics and declared.default is declared.default_factory is MISSING:
+            raise _misfit(record, declared.name, "there is none")
 
 
-def _misfit(record: Record, place: str, why: str) -> StageError:
+def _misfit(record: Record, name: str, why: str) -> StageError:
     return StageError(
-        f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {place}: {why}",
+        f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {name}: {why}",
         f"delete the folder {record.path} to run the stage again",
     )
 
@@ -177,15 +177,15 @@ def _plain(value: Any) -> Any:
 
 
 def cost_of(device_seconds: float, price_per_hour: float | None) -> dict[str, Any]:
-    """The device time, and what it costs in the currency of the price; None where no price is given."""
+    """Returns the device time, and its cost in the currency of the price; the cost is None without a price."""
     hours = device_seconds / 3600
     cost = None if price_per_hour is None else hours * price_per_hour
     return {"device_seconds": device_seconds, "device_hours": hours, "cost": cost}
 
 
 class OneModel:
-    """The result of a stage that makes one model, in its folder."""
+    """Base class of results of stages that write one model to their folder."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """The folder of the model that was made, under an empty name."""
+        """Returns the folder of the model, under an empty name."""
         return {"": record.path}

@@ -1,4 +1,4 @@
-"""The secret that tells files a user's own jobs wrote from files that somebody else put into the storage root."""
+"""The user's secret key, which signs files so that files of other users in the storage root are recognized."""
 
 import hashlib
 import hmac
@@ -16,38 +16,38 @@ from adapt.terminal.console import log
 VARIABLE = "DONTSTOP_KEY"
 """Environment variable that replaces the key file."""
 _FEWEST = 16
-"""Fewest characters of a key."""
+"""Smallest length of a key [characters]."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A key, and what it signs."""
+    """A key that signs texts."""
 
     key: bytes = field(repr=False)
     since: float | None = None
-    """When the key was made [s since 1970]. Files that have not changed since then may be unsigned. None: unknown."""
+    """Time at which the key was created [s since 1970], or None if unknown. Older files may be unsigned."""
 
     def sign(self, text: str) -> str:
         """Returns the HMAC-SHA-256 (hexadecimal) of a text."""
         return hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()
 
     def has_signed(self, text: str, signature: str) -> bool:
-        """Checks whether a signature is that of a text."""
+        """Whether a signature is that of a text."""
         return hmac.compare_digest(self.sign(text), signature)
 
 
 def secret_of(root: Path) -> Secret:
-    """Returns the user's key for a storage root, and makes the key where there is none.
+    """Returns the user's key for a storage root, and creates one if there is none.
 
-    The key is the value of DONTSTOP_KEY, or else the file `.key-UID` in the storage root. That file belongs to the user
-    and nobody else may read it, so every node that mounts the storage as the same user finds the same key.
+    The key is the value of DONTSTOP_KEY, or else the content of the file `.key-UID` in the storage root. Only the user
+    may read this file, and every node that mounts the storage for the same user has the same key.
 
     Args:
-        root: the storage root, which exists.
+        root: storage root, which must exist.
 
     Raises:
         ConfigError: DONTSTOP_KEY is too short.
-        StorageError: the file belongs to another user, holds no key, or cannot be read or written.
+        StorageError: the file belongs to another user, contains no key, or cannot be read or written.
     """
     if value := os.environ.get(VARIABLE):
         if len(value) < _FEWEST:
@@ -73,7 +73,7 @@ def _make(file: Path) -> None:
 
 
 def _read(file: Path) -> Secret:
-    with tempfile.TemporaryFile(dir=file.parent) as own:  # what the file system calls us: it may map users
+    with tempfile.TemporaryFile(dir=file.parent) as own:  # our user id on this file system, which may map ids
         owner = os.fstat(own.fileno()).st_uid
     if file.is_symlink() or not file.is_file() or file.lstat().st_uid != owner:
         raise StorageError(
@@ -87,11 +87,12 @@ def _read(file: Path) -> Secret:
         key = opened.read().strip()
     if len(key) < _FEWEST or found.st_uid != owner:
         raise StorageError(
-            f"{file} holds no key", "delete it: a new one is made, and checkpoints signed by the old one are refused"
+            f"{file} holds no key",
+            "delete it: a new key is created, and checkpoints signed with the old one are refused",
         )
     if found.st_mode & 0o077:
         log(
-            f"warning: others can read {file}, as its file system keeps no permissions; set {VARIABLE} in the "
-            "environment, or they can forge checkpoints"
+            f"warning: other users can read {file}, because its file system has no permissions, and could forge "
+            f"checkpoints; set {VARIABLE} in the environment"
         )
     return Secret(key.encode(), found.st_mtime)

@@ -1,4 +1,4 @@
-"""A stage as a value: what determines its result, what it reads, how it runs, and which stages it leads to."""
+"""Stages as values: configuration, inputs, run method and result of a unit of work."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,78 +16,79 @@ R = TypeVar("R")
 NOTHING: Mapping[str, float] = {}
 ONE_CPU: Mapping[str, float] = {"CPU": 1}
 _WITHOUT = (str, bool, int, float, Path, Config)
-"""What holds no stages, and so is not looked through: a large chain has thousands of configurations."""
+"""Types that contain no stages. They are not searched for inputs, because large chains have many configurations."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
-    """What a stage hands back for its record."""
+    """The return value of a stage's run, for its record."""
 
     result: R
-    """A dataclass of plain values, which the record keeps as its metrics."""
+    """Result as a dataclass of plain values, which the record stores as metrics."""
     cost: dict[str, Any] = field(default_factory=dict)
+    """Cost of the run, such as device time [s] and tokens; the runner adds the duration [s]."""
     resources: dict[str, Any] = field(default_factory=dict)
-    """The devices and settings that the stage ran on."""
+    """Devices and settings that the stage ran with."""
 
 
 class Stage(ABC, Generic[R]):
     """A unit of work whose result, an `R`, is determined by `what` and by the stages that it reads.
 
-    A kind of stage is a dataclass (`frozen=True, eq=False`) with `class Train(Stage[Trained])`, whose fields are its
-    settings and the stages it reads, wherever these stand in them: alone, in mappings, in tuples, in other dataclasses.
+    A kind of stage is a dataclass (`frozen=True, eq=False`) with `class Train(Stage[Trained])`. Its fields are its
+    settings and its input stages. Inputs may be fields, or inside of mappings, tuples and other dataclasses.
     """
 
     kind: ClassVar[str]
-    """The name of this kind of stage; the folder that holds all stages of the kind has the same name."""
+    """Name of this kind of stage, and of the folder with all stages of this kind."""
     version: ClassVar[int] = 1
-    """Raised by hand whenever the code of this kind begins to make other results from the same ingredients."""
+    """Version of the code. Raise it by hand whenever the code would give another result for the same configuration."""
     model_place: ClassVar[str] = "."
-    """Where in its folder the model lies, if it makes one."""
+    """Path of the model in the stage's folder, if the stage writes one."""
     takes: ClassVar[Mapping[str, float] | None] = None
-    """What it takes of the cluster while it runs, such as ONE_CPU; None for all. See `adapt.runner.parallel`."""
+    """Cluster resources that the stage uses, such as ONE_CPU; None for all of them. See `adapt.runner.parallel`."""
     name: str
-    """A name for people. It is part of the folder's name, and does not enter the key."""
+    """Readable name. It is part of the folder's name, but not of the key."""
 
     @abstractmethod
     def what(self) -> Mapping[str, Any]:
-        """What determines the result beside the stages it reads, as plain JSON values."""
+        """Returns the configuration that determines the result, besides the inputs, as plain JSON values."""
 
     @abstractmethod
     def run(self, folder: Path, done: "Done") -> Outcome[R]:
-        """Does the work.
+        """Runs the stage, and writes all its files to `folder`.
 
-        Everything it makes goes into `folder`, which may hold leftovers of a run that died; it must end in the same
-        state as a first run. The record is committed by the runner, afterwards.
+        The folder may contain files of an earlier run that was killed. The result must be the same as that of a first
+        run. The runner writes the record afterwards.
 
         Args:
-            folder: the stage's own.
-            done: the finished stages that it reads.
+            folder: folder of the stage.
+            done: finished input stages.
         """
 
     def refuse_early(self) -> None:
-        """Refuses what is known to fail, before any stage of a job runs. Quick, and without a cluster.
+        """Checks the settings before any stage of a job runs. It must be fast and need no cluster.
 
         Raises:
-            AdaptError: says why.
+            AdaptError: the stage would fail.
         """
 
     def disk(self, folder: Path) -> tuple[int, int]:
-        """About how much more the stage will write into its folder [bytes]: what stays, and what goes on its way."""
+        """Estimates how much more the stage will write to its folder [bytes]: files that stay, and temporary files."""
         return 0, 0
 
     def tidy(self, folder: Path) -> None:
-        """Removes what a finished stage's folder need not hold, once its record is committed; a kill may prevent it."""
+        """Removes files that are not needed after the record is written. It does not run if the process is killed."""
 
     def needs(self) -> Mapping[str, float] | None:
-        """What it takes of the cluster while it runs: `takes`, unless that depends on its settings."""
+        """Returns the cluster resources that the stage uses: `takes`, unless they depend on its settings."""
         return self.takes
 
     @cached_property
     def inputs(self) -> "Mapping[str, Stage[Any]]":
-        """The stages that it reads, named by where they stand: `training`, `corpora.cs`, `start.training`.
+        """Input stages by the path of the field that contains them: `training`, `corpora.cs`, `start.training`.
 
         Raises:
-            StageError: two have one name, as names with dots may make them.
+            StageError: two inputs have the same name, which is possible if names contain dots.
         """
         stages: dict[str, Stage[Any]] = {}
         for declared in fields(self):  # type: ignore[arg-type]
@@ -99,13 +100,13 @@ class Stage(ABC, Generic[R]):
 
     @cached_property
     def key(self) -> str:
-        """The stage's identity; see `adapt.runner.key`."""
+        """Key of the stage (SHA-256); see `adapt.runner.key`."""
         inputs = {name: stage.key for name, stage in self.inputs.items()}
         return stage_key(self.kind, self.version, self.what(), inputs)
 
     @classmethod
     def result_type(cls) -> type[R]:
-        """The class of the stage's result."""
+        """Returns the class of the stage's result."""
         (base,) = (base for base in cls.__orig_bases__ if getattr(base, "__origin__", None) is Stage)  # type: ignore[attr-defined]
         kind: type[R] = base.__args__[0]
         return kind
@@ -135,32 +136,32 @@ def _stages_in(value: Any, name: str) -> Iterator[tuple[str, Stage[Any]]]:
 
 @dataclass(frozen=True)
 class Finished(Generic[R]):
-    """A stage that has run: its record, and its result as it was handed back."""
+    """A finished stage: its record and its result."""
 
     record: Record
     kind: type[R]
-    """The class of the result."""
+    """Class of the result."""
 
     @cached_property
     def result(self) -> R:
-        """The result, read back from the record.
+        """Result of the stage, read from the record.
 
         Raises:
-            StageError: the record's metrics are not those of such a result.
+            StageError: the record's metrics are not a result of this class.
         """
         return read_result(self.kind, self.record)
 
     @property
     def path(self) -> Path:
-        """The stage's folder."""
+        """Folder of the stage."""
         return self.record.path
 
     @classmethod
     def of(cls, stage: Stage[R], record: Record) -> "Finished[R]":
-        """A stage and the record of its run.
+        """Combines a stage with the record of its run.
 
         Raises:
-            StageError: the record lacks a field of such a stage's result.
+            StageError: the record lacks a field of the stage's result.
         """
         kind = stage.result_type()
         check_record(kind, record)
@@ -169,10 +170,10 @@ class Finished(Generic[R]):
 
 @dataclass(frozen=True)
 class Done:
-    """The finished stages that a stage reads: `done[self.training].result.steps`."""
+    """The finished inputs of a stage, by stage: `done[self.training].result.steps`."""
 
     records: Mapping[str, Record]
-    """Records by the keys of their stages."""
+    """Records by the key of their stage."""
 
     def __getitem__(self, stage: Stage[R]) -> Finished[R]:
         return Finished.of(stage, self.records[stage.key])
@@ -182,11 +183,11 @@ class Done:
 
 
 def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
-    """Some stages and all stages that they read, directly or not, each once."""
+    """Returns stages and all their direct and indirect inputs, each stage once."""
     reached: dict[str, Stage[Any]] = {}
     waiting = list(stages)
     for stage in waiting:
         if stage.key not in reached:
             reached[stage.key] = stage
-            waiting += stage.inputs.values()  # the loop goes on to these
+            waiting += stage.inputs.values()  # extends the list that the loop iterates over
     return list(reached.values())

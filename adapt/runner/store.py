@@ -1,6 +1,6 @@
-"""Where stages live: `{root}/{stage}/{name}-{first 16 of key}/`; and their logs, in `{root}/logs/`.
+"""The folders of stages, `{root}/{stage}/{name}-{first 16 of key}/`, and their logs, in `{root}/logs/`.
 
-A log is a file of JSON lines: what a stage has said while it ran. It stays where the stage fails.
+A log is a JSON lines file of the messages that a stage logged while it ran. It is kept if the stage fails.
 """
 
 import json
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from adapt.runner.stage import Stage
 
 _passed_over: set[Path] = set()
-"""Records that this process has named, since it could not read them."""
+"""Unreadable records that this process has already logged."""
 DIGITS = 16
-"""Digits of the key in the name of a stage's folder. In a store of a million stages two share them with a chance of 1
-in 40 million."""
+"""Number of the key's digits in the name of a stage's folder. Among a million stages, the chance that two share them is
+1 in 40 million."""
 
 
 class Store:
@@ -35,23 +35,26 @@ class Store:
         self.root = root
 
     def folder(self, stage: str, name: str, key: str) -> Path:
-        """The folder of a stage: the one it has, also under an earlier name, or the one it will get.
+        """Returns the existing folder of a stage, which may have an earlier name, or else the folder it will get.
 
-        Where there are several (a copy that was cut short, say), one in which it is finished.
+        If there are several folders, for example an incomplete copy, it returns one in which the stage is finished.
         """
         existing = sorted((self.root / stage).glob(f"*-{key[:DIGITS]}"))
-        finished = (folder for folder in existing if os.path.exists(folder / RECORD_FILE))  # False without the right
+        finished = (folder for folder in existing if os.path.exists(folder / RECORD_FILE))  # False without permission
         return next(finished, existing[0] if existing else self.root / stage / f"{name}-{key[:DIGITS]}")
 
     def folder_of(self, stage: "Stage[Any]") -> Path:
-        """The folder of a stage, as `folder`."""
+        """Returns the folder of a stage, as `folder` does."""
         return self.folder(stage.kind, stage.name, stage.key)
 
     def find(self, stage: str, name: str, key: str) -> Record | None:
-        """The record of a finished stage with this key, whose files are there, under the name it goes by now.
+        """Loads the record of the stage with this key, and checks its files. None if the stage is not finished.
+
+        The returned record has the name `name`, even if the stage was finished under another name.
 
         Raises:
-            StageError: they are not (see `adapt.runner.outputs.check_outputs`), or as `known`.
+            StageError: files are missing or have another size (see `adapt.runner.outputs.check_outputs`), or as in
+                `known`.
         """
         record = self.known(stage, name, key)
         if record:
@@ -59,10 +62,10 @@ class Store:
         return record
 
     def known(self, stage: str, name: str, key: str) -> Record | None:
-        """The record of a finished stage with this key, as `find` gives it, but without looking at the stage's files.
+        """Loads the record of the stage with this key, as `find` does, but without a check of the stage's files.
 
         Raises:
-            StageError: there is one but it cannot be understood, or it is another stage's.
+            StageError: the record cannot be read, or is that of another stage.
         """
         folder = self.folder(stage, name, key)
         record = load_record(folder)
@@ -73,13 +76,14 @@ class Store:
         return replace(record, name=name) if record else None
 
     def record_of(self, stage: "Stage[Any]") -> Record | None:
-        """The record of a stage if it is finished, as `known`."""
+        """Loads the record of a stage, as `known` does; None if the stage is not finished."""
         return self.known(stage.kind, stage.name, stage.key)
 
     def records(self, stage: str = "*") -> Iterator[Record]:
-        """Every finished stage of a kind, in the order of their folders' names.
+        """Yields the records of all finished stages of a kind, ordered by folder name.
 
-        Records that cannot be read are passed over, and each is named once per process: they may be somebody else's.
+        Records that cannot be read are skipped, because they may belong to other users. Each is logged once per
+        process.
         """
         for file in sorted(self.root.glob(f"{stage}/*/stage.json")):
             try:
@@ -87,7 +91,7 @@ class Store:
             except StageError as error:
                 if file not in _passed_over:
                     _passed_over.add(file)
-                    log(f"passed over: {error.what}")
+                    log(f"skipped a record: {error.what}")
                 continue
             if record:
                 yield record
@@ -95,7 +99,7 @@ class Store:
     def nearest(
         self, stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]
     ) -> tuple[Record, list[str]] | None:
-        """The finished stage of this kind whose key differs in the fewest ingredients, and those."""
+        """Finds the finished stage of this kind with the fewest differences, and lists the differences."""
         new = _ingredients(version, what, inputs)
         candidates = [(record, changes(_of(record), new)) for record in self.records(stage)]
         return min(candidates, key=lambda pair: len(pair[1]), default=None)
@@ -111,17 +115,17 @@ def _ingredients(version: int, what: Mapping[str, Any], inputs: Mapping[str, str
 
 
 LOGS = "logs"
-"""The folder of all logs, in the storage root."""
+"""Folder of all logs, in the storage root."""
 
 
 def log_of(folder: Path) -> Path:
-    """The log of the stage with a folder."""
+    """Returns the path of a stage's log, from the stage's folder."""
     return folder.parent.parent / LOGS / folder.parent.name / f"{folder.name}.jsonl"
 
 
 @contextmanager
 def logged(folder: Path) -> Iterator[None]:
-    """Keeps what this thread logs, and how the block ended, in the stage's log."""
+    """Writes the messages that this thread logs in the block, and its error if any, to the stage's log."""
     file = log_of(folder)
     with suppress(OSError):
         make_folder(file.parent)
@@ -135,17 +139,17 @@ def logged(folder: Path) -> Iterator[None]:
 
 
 def logged_lines(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a stage's log, over all of its runs, the oldest first."""
+    """Yields the lines of a stage's log from all of its runs, oldest first."""
     try:
         lines = log_of(folder).read_text(errors="replace").splitlines()
-    except OSError:  # there is none, or it is another user's
+    except OSError:  # there is no log, or this user may not read it
         return
     for line in lines:
-        with suppress(ValueError, TypeError, RecursionError):  # the last one may be half written
+        with suppress(ValueError, TypeError, RecursionError):  # the last line may be incomplete
             yield dict(json.loads(line))
 
 
 def failure_of(folder: Path) -> str | None:
-    """What the stage failed with, if its last run failed and none has begun since."""
+    """Returns the message of a stage's failure if its last run failed; else None."""
     *_, last = [{}, *logged_lines(folder)]
     return str(last["message"]) if last.get("failed") else None

@@ -1,9 +1,9 @@
-"""Chains and jobs on a Ray cluster: submit, follow, look at, stop.
+"""Submits chains and jobs to a Ray cluster, follows them, shows their state, and stops them.
 
-- `submit_order`: the command line, and what is submitted, under an identity that follows from its configuration.
-- `package`: what goes to the cluster with it.
-- `cluster_jobs`: the cluster's dashboard, the jobs that do some work, and following one of them until its end.
-- `submission`: submits once, or each stage as a job; and runs commands that take seconds there.
-- `cluster_check`: whether the cluster has what the work needs.
-- `commands`: all of this by verb.
+- `submit_order`: parses the command line, and gives the work an identity that follows from its configuration.
+- `package`: the working directory and the environment that are sent to the cluster.
+- `cluster_jobs`: connects to the cluster's dashboard, lists its jobs, and follows a job until its end.
+- `submission`: submits work as one job or each stage as a job, and runs short commands on the cluster.
+- `cluster_check`: checks that the cluster has the storage and the nodes that the work needs.
+- `commands`: runs the command of each verb.
 """

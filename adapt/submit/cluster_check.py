@@ -1,4 +1,4 @@
-"""Looks, on a cluster, whether some work can be done there: storage that all nodes share, and places for workers."""
+"""Checks on a cluster that work can run there: storage that all nodes share, and nodes with room for its workers."""
 
 import os
 import platform
@@ -17,44 +17,46 @@ from adapt.support.errors import ClusterError, ConfigError, StorageError
 from adapt.terminal.console import log
 
 NODE_GROUPS = "DONTSTOP_NODE_GROUPS"
-"""The variable of the head's environment that says which nodes may be added, where no autoscaler does (KubeRay's): YAML
-such as `[{CPU: 8, GPU: 1, most: 8}]`."""
+"""Environment variable of the head with the nodes that may be added, if no autoscaler reports them (as with KubeRay):
+YAML such as `[{CPU: 8, GPU: 1, most: 8}]`."""
 
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes that are alike."""
+    """A group of nodes with the same resources."""
 
     resources: Mapping[str, float]
+    """Resources of one node."""
     now: int
+    """Present number of nodes."""
     most: int
-    """So many there can be, with those that are there."""
+    """Largest number of nodes, including the present ones."""
 
     def described(self) -> str:
-        """As in `up to 8 nodes with 8 CPU, 1 GPU`."""
+        """Describes the group for people, such as `up to 8 nodes with 8 CPU, 1 GPU`."""
         shown = {name: self.resources[name] for name in ("CPU", "GPU") if self.resources.get(name)}
         count = f"up to {self.most}" if self.most > self.now else str(self.now)
         return f"{count} node{'s' if self.most > 1 else ''} with {limit_words(shown)}"
 
 
 def limit_words(resources: Mapping[str, float]) -> str:
-    """Resources for people."""
+    """Formats resources for people, such as `8 CPU, 1 GPU`."""
     return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "no CPU"
 
 
-def places(each: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
-    """How many workers there can be room for, no worker being divided over nodes."""
+def places(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
+    """Returns the largest number of workers that the nodes have room for; each worker must fit on one node."""
     return sum(
-        kind.most * int(min(kind.resources.get(name, 0) / amount for name, amount in each.items())) for kind in kinds
+        kind.most * int(min(kind.resources.get(name, 0) / amount for name, amount in per_worker.items()))
+        for kind in kinds
     )
 
 
 def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
-    """The nodes that are there, those that can come, and whether an autoscaler is at work. Needs a connection to Ray.
+    """Returns the present and possible nodes of the cluster, and whether it may grow. Needs a connection to Ray.
 
-    Limits are what the autoscaler has told the cluster, what NODE_GROUPS says, or what stands in the file that the
-    autoscaler was started with on this node. Where none is to be had, the nodes that are there are all that can be
-    counted on.
+    The limits come from the autoscaler's report to the cluster, from NODE_GROUPS, or from the cluster file of an
+    autoscaler that runs on this node, in this order. Without any of these, only the present nodes count.
 
     Raises:
         ConfigError: NODE_GROUPS cannot be read.
@@ -68,7 +70,7 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     if not limits:
         return [NodeKind(resources, 1, 1) for resources in alive], False
     found = [NodeKind(resources, 1, 1) for resources in alive]
-    for resources, most in limits:  # nodes of this kind that are there are counted once
+    for resources, most in limits:  # present nodes of this kind must not be counted twice
         present = sum(_fits(resources, node) for node in alive)
         if most > present:
             found.append(NodeKind(resources, 0, most - present))
@@ -81,23 +83,23 @@ def _fits(resources: Mapping[str, float], node: Mapping[str, float]) -> bool:
 
 
 def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:
-    """The kinds of nodes that NODE_GROUPS names: resources of one, and the most of them.
+    """Parses NODE_GROUPS: for each kind of node, the resources of a node and the largest number of nodes.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the text cannot be parsed.
     """
     try:
-        found = [dict(group) for group in yaml.safe_load(groups) or []]
-        limits = [(group, int(group.pop("most"))) for group in found]
+        copies = [dict(group) for group in yaml.safe_load(groups) or []]
+        limits = [(group, int(group.pop("most"))) for group in copies]
         return [({name: float(amount) for name, amount in group.items()}, most) for group, most in limits]
     except (yaml.YAMLError, TypeError, ValueError, KeyError) as error:
-        what = f"{NODE_GROUPS} of the head's environment is {groups}, which names no groups of nodes"
-        fix = "write it as [{CPU: 8, GPU: 1, most: 8}]: resources of a node, and the most of them"
+        what = f"{NODE_GROUPS} in the head's environment is {groups}, which is not a list of groups of nodes"
+        fix = "write it as [{CPU: 8, GPU: 1, most: 8}]: resources of a node, and the largest number of nodes"
         raise ConfigError(what, fix) from error
 
 
 def autoscaler_file() -> Path | None:
-    """The cluster file that this cluster's autoscaler was started with, where it runs on this node."""
+    """Finds the cluster file of this cluster's autoscaler; None if the autoscaler does not run on this node."""
     import ray
 
     ours = f"--gcs-address={ray.get_runtime_context().gcs_address}"
@@ -111,7 +113,7 @@ def autoscaler_file() -> Path | None:
 
 
 def limits_in(file: Path | None) -> list[tuple[Mapping[str, float], int]]:
-    """The kinds of nodes of a cluster file, but for the head's: resources of one, and the most of them."""
+    """Reads the worker nodes in a cluster file: for each kind, the resources of a node and the largest number."""
     try:
         content: dict[str, Any] = yaml.safe_load(file.read_text()) if file else {}
     except (OSError, yaml.YAMLError):
@@ -128,20 +130,21 @@ _PATIENCE_S = 120.0
 
 
 def check_storage(root: Path) -> int:
-    """Lets every node read what was written here, and write and lock beside it. Needs a connection to Ray.
+    """Checks that every node can read a file of this node in the storage root, and write and lock files there.
 
-    Only the last folder of the root is made: where its parent is missing, the file system that holds it is.
+    Creates the root's folder only if its parent exists, since a missing parent means that a file system is not
+    mounted. Needs a connection to Ray.
 
     Returns:
-        The number of nodes that were asked.
+        Number of nodes that were checked.
 
     Raises:
-        StorageError: names the node and what it cannot do.
+        StorageError: a node cannot use the root; the message names the node and the failure.
     """
     if not root.parent.is_dir():
         raise StorageError(
             f"storage.root {root}: there is no {root.parent} on the cluster",
-            "mount the file system that holds it on every node, or name one that is there: --storage.root /shared/…",
+            "mount its file system on every node, or use a folder that exists: --storage.root /shared/…",
         )
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -151,12 +154,12 @@ def check_storage(root: Path) -> int:
         root.mkdir(exist_ok=True)
         sign.write_text(word)
     except OSError as error:
-        raise _unusable(root, "the node that drives", error.strerror or str(error)) from error
+        raise _unusable(root, "the job's node", error.strerror or str(error)) from error
     try:
-        asked = ray.remote(num_cpus=0, max_retries=0)(try_storage)
+        task = ray.remote(num_cpus=0, max_retries=0)(try_storage)
         nodes = [node for node in ray.nodes() if node["Alive"]]
         tries = {
-            asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
                 str(sign), word
             ): node["NodeManagerHostname"]
             for node in nodes
@@ -178,20 +181,20 @@ def check_storage(root: Path) -> int:
 
 
 def try_storage(sign: str, word: str) -> str:
-    """On a node: what keeps it from using the storage root; empty if nothing does.
+    """Runs on a node. Returns why the node cannot use the storage root; empty if it can.
 
     Args:
-        sign: a file that another node has written there.
-        word: what it holds.
+        sign: path of a file that another node has written there.
+        word: content of this file.
     """
     file = Path(sign)
     try:
         if file.read_text() != word:
-            return "it sees other files there than the node that drives"
+            return "it sees other files there than the job's node"
         with locked(file):
             file.with_name(f"{file.name}-{secrets.token_hex(4)}").write_text(word)
     except FileNotFoundError:
-        return "it does not see what another node has written there"
+        return "it does not see a file that another node has written there"
     except (OSError, StorageError) as error:
         return getattr(error, "strerror", None) or str(error)
     return ""
@@ -199,16 +202,16 @@ def try_storage(sign: str, word: str) -> str:
 
 def _unusable(root: Path, who: str, why: str) -> StorageError:
     return StorageError(
-        f"storage.root {root} does not serve {who}: {why}",
-        "name a folder on a file system that all nodes mount, that this user may write to, and that has locks",
+        f"{who} cannot use storage.root {root}: {why}",
+        "use a folder on a file system that all nodes mount, that this user may write to, and that supports locks",
     )
 
 
 def check_places(configs: Iterable[Config]) -> None:
-    """Holds what trainings ask for to what the cluster can ever have. Needs a connection to Ray.
+    """Checks that the workers of all trainings fit on the cluster at its largest size. Needs a connection to Ray.
 
     Raises:
-        ClusterError: some can never run; says what would.
+        ClusterError: a training can never run; the fix names one that can.
     """
     kinds, grows = kinds_of_nodes()
     for resources in {config.resources: None for config in configs}:
@@ -216,39 +219,40 @@ def check_places(configs: Iterable[Config]) -> None:
 
 
 def check_driver(resource: str) -> None:
-    """Looks whether there are nodes, or can be, on which work may drive itself. Needs a connection to Ray.
+    """Checks that a present or possible node has the resource of `--drive-on`. Needs a connection to Ray.
 
     Raises:
-        ClusterError: none has this resource.
+        ClusterError: no node has this resource.
     """
     kinds, _ = kinds_of_nodes()
     if not any(kind.resources.get(resource) for kind in kinds):
         raise ClusterError(
-            f"no node of the cluster has the resource {resource}, on which the work is to drive itself",
-            f"start one with `ray start --resources '{{\"{resource}\": 1}}'`, or leave --drive-on out",
+            f"no node of the cluster has the resource {resource}, which --drive-on names",
+            f"start a node with `ray start --resources '{{\"{resource}\": 1}}'`, or leave --drive-on out",
         )
 
 
 def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -> None:
-    """Holds the workers of a training to the nodes that there are, or can be.
+    """Checks that the workers of a training fit on the present or possible nodes.
 
     Raises:
-        ClusterError: there is no room for them, nor will there be.
+        ClusterError: there will never be room for them.
     """
     has_gpus = any(kind.resources.get("GPU") for kind in kinds)
     gpus = resources.gpus_per_worker
     if gpus is None and has_gpus and grows and not any(k.now and k.resources.get("GPU") for k in kinds):
         raise ClusterError(
             "resources.gpus_per_worker is null, and the cluster has no GPU now: it would train on CPUs",
-            "say --resources.gpus_per_worker 1, which brings GPU nodes up (or 0, for CPUs)",
+            "set --resources.gpus_per_worker 1, which starts GPU nodes (or 0, for CPUs)",
         )
-    each = {"CPU": resources.cpus_per_worker, "GPU": 1.0 if gpus is None and has_gpus else gpus or 0.0}
-    each = {name: amount for name, amount in each.items() if amount}
+    per_worker = {"CPU": resources.cpus_per_worker, "GPU": 1.0 if gpus is None and has_gpus else gpus or 0.0}
+    per_worker = {name: amount for name, amount in per_worker.items() if amount}
     fewest = fewest_of(resources.workers)
-    if (most := places(each, kinds)) < fewest:
+    if (most := places(per_worker, kinds)) < fewest:
         nodes = "; ".join(kind.described() for kind in kinds) or "no nodes"
         raise ClusterError(
-            f"{fewest} workers with {limit_words(each)} each can never run: there is room for {most} at most ({nodes})",
+            f"{fewest} workers with {limit_words(per_worker)} each can never run: "
+            f"there is room for {most} at most ({nodes})",
             f"set resources.workers to at most {most}, or ask less per worker"
             if most
             else "ask less per worker" + ", or raise max_workers of the cluster",
@@ -256,7 +260,7 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
 
 
 def check_environment(configs: Iterable[Config]) -> None:
-    """Says which keys the work needs that the environment of this node lacks; never their values."""
+    """Logs which credentials the work needs but the environment of this node lacks."""
     if any(config.tracking.wandb_project for config in configs) and not (
         os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") or (Path.home() / ".netrc").exists()
     ):
@@ -264,5 +268,5 @@ def check_environment(configs: Iterable[Config]) -> None:
 
 
 def cluster_findings(nodes: int, ahead: dict[str, int]) -> dict[str, Any]:
-    """What a check says at its end."""
+    """Returns the figures that a check prints: number of nodes, version of Python, number of stages to run."""
     return {"nodes": nodes, "python": ".".join(platform.python_version_tuple()[:2]), "to_run": sum(ahead.values())}

@@ -1,4 +1,4 @@
-"""The jobs of a cluster that do some work, what goes along with them, and how one is followed until its end."""
+"""Connects to a cluster's dashboard, starts, lists and stops jobs, and follows a job until its end."""
 
 import asyncio
 import logging
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 ADDRESS = "RAY_API_SERVER_ADDRESS"
-"""The variable that names a cluster's dashboard, as for `ray job`."""
+"""Environment variable with the address of a cluster's dashboard, as for `ray job`."""
 _PATIENCE_S = 5.0
 
 
 def address_from(given: str | None) -> str:
-    """The address of the dashboard that takes jobs: what is given, else what the environment says.
+    """Returns the address of the cluster's dashboard: the argument, or else that of the environment.
 
     Raises:
-        ClusterError: there is none, or it is no address of a dashboard.
+        ClusterError: there is no address, or it is not that of a dashboard.
     """
     ray_address = os.environ.get("RAY_ADDRESS", "")
     address = given or os.environ.get(ADDRESS) or (ray_address if "://" in ray_address else "")
-    how = "give the dashboard's, such as --address http://127.0.0.1:8265"
+    how = "give the address of the dashboard, such as --address http://127.0.0.1:8265"
     if not address:
         raise ClusterError("no cluster is named", f"{how}, or set {ADDRESS}; `ray dashboard FILE` opens a tunnel to it")
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
@@ -51,10 +51,10 @@ _TOKEN = "export RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/au
 
 
 def connected(address: str) -> "JobSubmissionClient":
-    """A client for the jobs of the cluster at an address.
+    """Creates a client for the jobs of the cluster at an address.
 
     Raises:
-        ClusterError: nobody answers, the token is missing or wrong, or the versions of Ray differ.
+        ClusterError: the cluster does not answer, the token is missing or wrong, or the versions of Ray differ.
     """
     _check_answers(address)
     import ray
@@ -64,16 +64,16 @@ def connected(address: str) -> "JobSubmissionClient":
     from adapt.ray.private import send_in_silence, version_at
 
     hush()
-    for name in ("dashboard_sdk", "job.sdk"):  # they tell of each package and each end of a log
+    for name in ("dashboard_sdk", "job.sdk"):  # they log each package, and the end of each job's log
         logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
     send_in_silence()
     try:
         client = JobSubmissionClient(address)
         there = version_at(client)
     except AuthenticationError as error:
-        raise ClusterError(f"the cluster at {address} does not let us in: {_first(error)}", _TOKEN) from error
+        raise ClusterError(f"the cluster at {address} refuses access: {_first(error)}", _TOKEN) from error
     except (RuntimeError, ValueError, KeyError, OSError) as error:
-        what = f"what answers at {address} is no Ray dashboard: {_first(error)}"
+        what = f"the server at {address} is not a Ray dashboard: {_first(error)}"
         raise ClusterError(what, "name the address of the cluster's dashboard, usually port 8265") from error
     if there != ray.__version__:
         raise ClusterError(
@@ -84,7 +84,7 @@ def connected(address: str) -> "JobSubmissionClient":
 
 
 def _check_answers(address: str) -> None:
-    """Ray's own client waits without end for a host that is not there."""
+    """Checks that a server answers, because Ray's own client waits forever for a host that does not exist."""
     parts = urlsplit(address)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -92,7 +92,7 @@ def _check_answers(address: str) -> None:
     except OSError as error:
         raise ClusterError(
             f"no cluster answers at {address}: {error}",
-            "see that it runs and that the tunnel to its dashboard is open (`ray dashboard`), or correct --address",
+            "check that it runs and that the tunnel to its dashboard is open (`ray dashboard`), or correct --address",
         ) from error
 
 
@@ -100,12 +100,12 @@ def _first(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-ORPHANED = "the node on which it drove itself is gone"
+ORPHANED = "the node that ran the job is gone"
 _MOST_NODES = 10_000
 
 
 def listed_jobs(client: "JobSubmissionClient") -> "list[JobDetails]":
-    """The jobs of a cluster, those without a driver as failed (see ORPHANED)."""
+    """Lists the jobs of a cluster; running jobs whose node is gone are listed as failed (see ORPHANED)."""
     jobs = client.list_jobs()
     if not any(job.status == "RUNNING" and job.driver_node_id for job in jobs):
         return jobs
@@ -114,13 +114,13 @@ def listed_jobs(client: "JobSubmissionClient") -> "list[JobDetails]":
 
 
 def dead_nodes(address: str) -> set[str]:
-    """The ids of the nodes that a cluster knows to be gone.
+    """Returns the ids of a cluster's dead nodes.
 
     Args:
-        address: of its dashboard.
+        address: address of its dashboard.
 
     Raises:
-        ConnectionError: the dashboard does not answer, or not yet.
+        ConnectionError: the dashboard does not answer.
     """
     from ray.util.state import list_nodes
     from ray.util.state.exception import RayStateApiException
@@ -134,7 +134,7 @@ def dead_nodes(address: str) -> set[str]:
 
 
 def is_orphaned(job: "JobDetails") -> bool:
-    """Whether `listed` found that its node is gone, and with it what it said last."""
+    """Whether `listed_jobs` found that the job's node is gone, and with it the end of its log."""
     return job.message == ORPHANED
 
 
@@ -145,32 +145,32 @@ def _failed(job: "JobDetails") -> "JobDetails":
     return failed
 
 
-LASTING = {each.exit_code for each in vars(errors).values() if isinstance(each, type) and issubclass(each, AdaptError)}
+LASTING = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AdaptError)}
 LASTING = (LASTING | {70}) - {ClusterError.exit_code}
-"""Exit codes that say that the same command would end the same way."""
+"""Exit codes of failures that a retry of the same command would repeat."""
 DRIVERS_SHARE = 0.001
-"""What a job takes of the resource that marks such nodes: so little that as many as anybody has find room."""
+"""Amount that a job reserves of the resource of `--drive-on`, small enough that it never limits the number of jobs."""
 
 
 @dataclass(frozen=True)
 class JobCluster:
-    """Where work goes, and what goes with it."""
+    """A cluster that jobs are submitted to, and the settings of these jobs."""
 
     client: "JobSubmissionClient"
     environment: dict[str, Any]
-    """What each job takes along; see `adapt.submit.package`."""
+    """Runtime environment of each job; see `adapt.submit.package`."""
     retries: int = 2
-    """How often work that ended by bad luck (a lost node, a killed process) begins again."""
+    """Number of retries after a loss that a retry may avoid (a lost node, a killed process)."""
     drive_on: str | None = None
-    """A resource of the nodes on which work drives itself; None for the head."""
+    """Ray resource of the nodes that run the jobs' entry points; None for the head."""
 
     def jobs(self, name: str) -> "list[JobDetails]":
-        """The jobs of a chain or job of this name, the oldest first."""
-        found = [each for each in listed_jobs(self.client) if (each.metadata or {}).get(NAME) == name]
-        return sorted(found, key=lambda each: each.start_time or 0)
+        """Lists the jobs of the chain or job with this name, oldest first."""
+        of_name = [job for job in listed_jobs(self.client) if (job.metadata or {}).get(NAME) == name]
+        return sorted(of_name, key=lambda job: job.start_time or 0)
 
     def start(self, entrypoint: str, submission: str, metadata: dict[str, str]) -> None:
-        """Starts a job, unless somebody else has just done so."""
+        """Starts a job, unless a job with this submission id exists already."""
         where: Any = {"entrypoint_resources": {self.drive_on: DRIVERS_SHARE}} if self.drive_on else {}
         try:
             self.client.submit_job(
@@ -186,83 +186,83 @@ class JobCluster:
 
 
 def of_order(order: Order, jobs: "Iterable[JobDetails]", part: str = "") -> "list[JobDetails]":
-    """The jobs that did this very work."""
-    wanted = order.metadata(part)
-    return [each for each in jobs if {name: (each.metadata or {}).get(name) for name in wanted} == wanted]
+    """Returns the jobs that have exactly this work: the same name, configuration and part."""
+    metadata = order.metadata(part)
+    return [job for job in jobs if {name: (job.metadata or {}).get(name) for name in metadata} == metadata]
 
 
 def is_bad_luck(job: "JobDetails") -> bool:
-    """Whether the same command may well end otherwise: nobody stopped it, and no error of ours ended it."""
+    """Whether a retry may succeed: the job failed, but not by one of our own errors."""
     return job.status == "FAILED" and (job.driver_exit_code is None or job.driver_exit_code not in LASTING)
 
 
 def ended(job: "JobDetails") -> "JobDetails":
-    """The job, if it has ended well.
+    """Returns the job if it has succeeded.
 
     Raises:
-        AdaptError: it was stopped, or has failed, as its log says.
+        AdaptError: the job was stopped or has failed.
     """
     if job.status == "SUCCEEDED":
         return job
     if job.status == "STOPPED":
-        raise ClusterError(f"{job.submission_id} was stopped", "submit it again to go on: what is finished stays")
-    error = ClusterError(f"{job.submission_id} has failed: {job.message}", "its log says why; mend that, submit again")
+        raise ClusterError(f"{job.submission_id} was stopped", "submit it again to go on: finished stages are kept")
+    error = ClusterError(f"{job.submission_id} has failed: {job.message}", "its log says why; fix that, submit again")
     if job.driver_exit_code:
         error.exit_code = job.driver_exit_code
     raise error
 
 
 def stop(cluster: JobCluster, name: str) -> list[str]:
-    """Stops all jobs of a name, those that start others first, and waits for their end.
+    """Stops all jobs of a name, beginning with those that start others, and waits for their end.
 
     Returns:
-        The names of the jobs.
+        Submission ids of the jobs.
 
     Raises:
-        ClusterError: one does not end.
+        ClusterError: a job does not end.
     """
-    running = [each for each in cluster.jobs(name) if not each.status.is_terminal()]
-    for job in sorted(running, key=lambda each: bool((each.metadata or {}).get(PART))):
+    running = [job for job in cluster.jobs(name) if not job.status.is_terminal()]
+    for job in sorted(running, key=lambda job: bool((job.metadata or {}).get(PART))):
         log(f"stopping {job.submission_id}")
         cluster.client.stop_job(str(job.submission_id))
     began = time.monotonic()
-    while left := [each for each in cluster.jobs(name) if not each.status.is_terminal()]:
+    while left := [job for job in cluster.jobs(name) if not job.status.is_terminal()]:
         waited = time.monotonic() - began
         if waited > STOP_WAIT_S + 30:
-            pending = all(each.status == "PENDING" for each in left)
-            why = "they have not started, and Ray ends none before" if pending else "their nodes may be gone"
+            pending = all(job.status == "PENDING" for job in left)
+            why = "Ray cannot stop jobs that have not started" if pending else "their nodes may be gone"
             raise ClusterError(
-                f"{', '.join(str(each.submission_id) for each in left)} still live after {duration(waited)}: {why}",
+                f"{', '.join(str(job.submission_id) for job in left)} did not end within {duration(waited)}: {why}",
                 "give the same command again once they have started" if pending else "see the cluster's dashboard",
             )
         for job in left:
             if job.status == "RUNNING" and waited > 5:
-                cluster.client.stop_job(str(job.submission_id))  # one that had not started did not hear the first
+                cluster.client.stop_job(str(job.submission_id))  # again, if the job had not started the first time
         time.sleep(1)
-    return [str(each.submission_id) for each in running]
+    return [str(job.submission_id) for job in running]
 
 
 PATIENCE_S = 3600.0
-"""How long a lost connection is looked for again [s]."""
+"""Time that we try to restore a lost connection [s]."""
 _SAID_AFTER_S = 30.0
 _AGAIN_S = 1.0, 30.0
 
 
 def show_log(text: str) -> None:
-    """What the job has said, as it has said it."""
-    sys.stderr.write(text)  # it never fails: see adapt.terminal.streams
+    """Writes text of a job's log to stderr, unchanged."""
+    sys.stderr.write(text)  # never fails: see adapt.terminal.streams
     sys.stderr.flush()
 
 
 class Unread(Exception):
-    """Nobody reads what is shown any more."""
+    """The reader of stderr has closed it."""
 
 
 def show_while_read(text: str) -> None:
-    """Shows what the job has said.
+    """Writes text of a job's log to stderr.
 
     Raises:
-        Unread: the reader of stderr has gone, as after `| head`.
+        Unread: the reader has closed stderr, as `| head` does.
     """
     show_log(text)
     if is_unread():
@@ -271,29 +271,35 @@ def show_while_read(text: str) -> None:
 
 @dataclass
 class Follower:
-    """How much of a job's log has been shown, and since when its cluster does not answer."""
+    """Shows a job's log until the job ends, across lost connections to the cluster."""
 
     client: "JobSubmissionClient"
     job: str
+    """Submission id of the job."""
     shown: Callable[[str], None] = show_log
+    """Function that gets new text of the log."""
     characters: int = 0
+    """Number of characters of the log that have been shown."""
     lost_at: float | None = None
+    """Time at which the connection was lost; None if it is not lost."""
     patience_s: float = PATIENCE_S
+    """Time after which a lost connection is an error [s]."""
     again_s: float = field(default=_AGAIN_S[0])
+    """Time until the next attempt to connect [s]."""
 
     def until_end(self) -> "JobDetails | None":
-        """Waits for the end of the job.
+        """Waits for the end of the job, and shows its log.
 
         Returns:
-            The job; None if the cluster, started anew perhaps, does not know it any more.
+            The job; None if the cluster does not know the job any more, for example after a restart.
 
         Raises:
-            ClusterError: the cluster has not answered for so long.
+            ClusterError: the cluster has not answered for `patience_s`.
         """
         began, said = time.monotonic(), ""
         while True:
             try:
-                known = {each.submission_id: each for each in listed_jobs(self.client)}
+                known = {job.submission_id: job for job in listed_jobs(self.client)}
                 job = known.get(self.job)
                 if job is None or is_orphaned(job):
                     self._found()
@@ -316,7 +322,7 @@ class Follower:
                 self._wait(error)
 
     async def _tail(self) -> None:
-        """Shows what comes. A log that is followed again comes from its beginning."""
+        """Shows new text of the log. After a reconnection, Ray sends the log from its beginning."""
         position = 0
         async for text in self.client.tail_job_logs(self.job):
             self._found()
@@ -324,7 +330,7 @@ class Follower:
             self._show(text, position)
 
     def _rest(self) -> None:
-        """A connection can end as if all had been shown."""
+        """Shows the rest of the log, because a lost connection may look like the end of the log."""
         text = self.client.get_job_logs(self.job)
         self._show(text, len(text))
 
@@ -342,7 +348,7 @@ class Follower:
         now = time.monotonic()
         if self.lost_at is None:
             self.lost_at = now
-            log(f"the connection is lost ({type(error).__name__}); the work goes on without it, looking for it again")
+            log(f"the connection is lost ({type(error).__name__}); the job goes on, trying to connect again")
         if now - self.lost_at > self.patience_s:
             raise ClusterError(
                 f"the cluster has not answered for {duration(now - self.lost_at)}",
@@ -353,7 +359,7 @@ class Follower:
 
 
 def _lost() -> tuple[type[BaseException], ...]:
-    """What is raised where a cluster does not answer, or not in full."""
+    """Returns the exceptions that are raised if a cluster does not answer, or if a connection breaks."""
     import aiohttp
     import requests
 

@@ -1,4 +1,4 @@
-"""What dontstop chain does with clusters: submit, follow, look at, and end a chain or a job."""
+"""Commands of `dontstop chain` on clusters: submit, status, logs, stop, check and stages."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,10 +24,10 @@ from adapt.terminal.console import duration, finish, log
 
 
 def carry_out_there(asked: Asked) -> None:
-    """Does what a command line of jobs/chain.py asks of a cluster.
+    """Runs a cluster command of jobs/chain.py.
 
     Raises:
-        AdaptError: it cannot be done; says why, before anything is started.
+        AdaptError: the command cannot be carried out. Checks come before any work starts.
     """
     verbs: dict[str, Callable[[Asked, Order], None]] = {
         "submit": _submit,
@@ -43,7 +43,7 @@ def carry_out_there(asked: Asked) -> None:
 
 
 def _cluster(asked: Asked) -> JobCluster:
-    """The cluster that is meant, once it answers; and what goes to it, once it is small enough."""
+    """Checks the size of the working directory, and connects to the cluster."""
     environment = runtime_environment(working_directory())
     check_size(environment)
     return JobCluster(connected(address_from(asked.address)), environment, asked.retries, asked.drive_on)
@@ -71,9 +71,9 @@ def _status(asked: Asked, order: Order) -> None:
     rows = []
     for job in jobs:
         part, times = (job.metadata or {}).get(PART) or "all", _times(job)
-        told = [part, str(job.status.value).lower(), times.get("began", ""), times.get("took", "")]
-        rows.append([str(job.submission_id), *told, (job.message or "")[:200]])
-    show_blocks([Table(["job", "does", "status", "began", "took", "what Ray says"], rows, words=True)])
+        cells = [part, str(job.status.value).lower(), times.get("began", ""), times.get("took", "")]
+        rows.append([str(job.submission_id), *cells, (job.message or "")[:200]])
+    show_blocks([Table(["job", "part", "status", "began", "took", "Ray's message"], rows, words=True)])
     follow = ["--follow"] if "follow" in asked.switches else []
     said = run_small(cluster, order.command("status", *follow), f"dontstop-status-{order.digest[:12]}")
     finish("status", said["path"], {**said["metrics"], "jobs": len(jobs)})
@@ -87,7 +87,7 @@ def _logs(asked: Asked, order: Order) -> None:
         return
     jobs = cluster.jobs(order.name)
     if not jobs:
-        raise ConfigError(f"{order.name} has not been submitted", "give `submit` in place of `logs`")
+        raise ConfigError(f"{order.name} has not been submitted", "use `submit` instead of `logs`")
     last = [job for job in jobs if not (job.metadata or {}).get(PART)][-1]
     with suppress(Unread):
         Follower(cluster.client, str(last.submission_id), show_while_read).until_end()
@@ -97,12 +97,12 @@ def _logs(asked: Asked, order: Order) -> None:
 def _stop(asked: Asked, order: Order) -> None:
     stopped = stop(_cluster(asked), order.name)
     if not stopped:
-        log(f"nothing of {order.name} runs")
+        log(f"no job of {order.name} is running")
     finish("stop", order.name, {"stopped": len(stopped)})
 
 
 def _check(asked: Asked, order: Order) -> None:
-    """Runs on the cluster."""
+    """Checks storage, nodes, credentials and memory; runs on the cluster."""
     first = order.configs[0]
     connect(first.resources)
     nodes = check_storage(root_of(first))
@@ -115,14 +115,14 @@ def _check(asked: Asked, order: Order) -> None:
     for stage in everything(goal.stage for goal in chain.goals):
         if isinstance(stage, Train):
             model, config = stage.start.pretrained.model, stage.config
-            if (alike := (model, config.training, config.resources, config.objective)) not in looked_at:
-                looked_at.add(alike)
+            if (settings := (model, config.training, config.resources, config.objective)) not in looked_at:
+                looked_at.add(settings)
                 check_memory(config, model)
     finish("check", chain.store.root, cluster_findings(nodes, ahead(chain)))
 
 
 def _stages(asked: Asked, order: Order) -> None:
-    """Runs on the cluster, as the job that starts those of the stages, which take along what it has taken."""
+    """Starts a job for each stage, with this job's runtime environment; runs as a job on the cluster."""
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient()
@@ -135,14 +135,14 @@ def _stages(asked: Asked, order: Order) -> None:
 
 
 def chain_of(order: Order) -> Chain:
-    """The stages of the work, found where this runs."""
+    """Builds the stages of the work."""
     if order.job:
         return build_one(order.job, order.configs[0])
     return build_chain(list(order.nodes.values()))
 
 
 def _times(job: object) -> dict[str, str]:
-    """When a job began, and how long it took or has taken."""
+    """Returns the start and the duration of a job, up to now if it has not ended."""
     began, ended = getattr(job, "start_time", None), getattr(job, "end_time", None)
     if not began:
         return {}

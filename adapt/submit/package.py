@@ -1,4 +1,4 @@
-"""What goes to a cluster with a job: the working directory, held to Ray's limit before it is sent."""
+"""The files and the environment that a job gets on a cluster: the working directory, checked against Ray's limit."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,28 +11,30 @@ from adapt.support.errors import ConfigError
 from adapt.support.redact import names_secret, redact
 
 MOST_BYTES = 100_000_000
-"""The largest working directory. Ray refuses a package of more than 100 MiB, after it has been made."""
+"""Largest working directory [bytes]. Ray refuses packages of more than 100 MiB, but only after it has packed them."""
 STOP_WAIT_S = 60
-"""What a stopped job has to end by itself [s]; Ray gives 3."""
+"""Time that a stopped job has to end by itself [s]; Ray's default is 3."""
 
 
 def working_directory() -> Path:
-    """The folder that goes to the cluster: where the command is given, which must be the project's.
+    """Returns the current folder, which is sent to the cluster and must be the project's.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not the project's folder.
     """
     here = Path.cwd().resolve()
     if not (here / "jobs" / "chain.py").is_file() or not (here / "cluster" / "runtime_env.yaml").is_file():
-        raise ConfigError(f"{here} is not the project's folder, which goes to the cluster", "cd to it, and try again")
+        raise ConfigError(
+            f"{here} is not the project's folder, which is sent to the cluster", "cd to it, and try again"
+        )
     return here
 
 
 def runtime_environment(root: Path) -> dict[str, Any]:
-    """What Ray is told of a job's surroundings: `cluster/runtime_env.yaml`, with the working directory by its path.
+    """Returns the runtime environment of a job: `cluster/runtime_env.yaml` and the path of the working directory.
 
     Raises:
-        ConfigError: the file sets a variable that holds a secret: Ray shows a job's variables to whoever sees its jobs.
+        ConfigError: the file sets a variable that holds a secret, which Ray would show in its lists of jobs.
     """
     content: dict[str, Any] = yaml.safe_load((root / "cluster" / "runtime_env.yaml").read_text())
     for name, value in content.get("env_vars", {}).items():
@@ -46,13 +48,13 @@ def runtime_environment(root: Path) -> dict[str, Any]:
 
 
 def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
-    """Adds up what would be sent, but for what `.rayignore`, `.gitignore` and `excludes` name.
+    """Checks the size of the files that would be sent, without those in `.rayignore`, `.gitignore` and `excludes`.
 
     Returns:
-        Its bytes, before they are compressed.
+        Size of the files before compression [bytes].
 
     Raises:
-        ConfigError: it is too much; names what is largest.
+        ConfigError: the files are too large; the message names the largest folders.
     """
     from adapt.ray.private import files_sent
 
@@ -65,19 +67,19 @@ def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
     if total > most:
         largest = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in sizes.most_common(3))
         raise ConfigError(
-            f"the working directory {root} has {total / 1e6:,.0f} MB, and {most / 1e6:,.0f} go to a cluster at most;"
-            f" the largest: {largest}",
-            f"name what jobs do not need in {root / '.rayignore'}, a line each; text and results lie on the cluster's"
-            " own storage",
+            f"the working directory {root} has {total / 1e6:,.0f} MB, and at most {most / 1e6:,.0f} can be sent to a"
+            f" cluster; the largest: {largest}",
+            f"list files that jobs do not need in {root / '.rayignore'}, one per line; text and results belong on the"
+            " cluster's own storage",
         )
     return total
 
 
 def inside(arguments: Sequence[str], root: Path) -> list[str]:
-    """Arguments as they hold in the copy of the working directory: files that are there now, by their place in it.
+    """Rewrites the paths of YAML files in arguments, so that they are relative to the working directory.
 
     Raises:
-        ConfigError: a file of YAML lies outside.
+        ConfigError: a YAML file is outside of the working directory.
     """
     return [_inside(argument, root) for argument in arguments]
 
@@ -88,16 +90,16 @@ def _inside(argument: str, root: Path) -> str:
     if not value.endswith((".yaml", ".yml")) or not path.is_file():
         return argument
     if not path.resolve().is_relative_to(root):
-        what = f"{value} lies outside of the working directory {root}, which is what goes to the cluster"
-        raise ConfigError(what, "put it in there, such as beside jobs/recipes")
+        what = f"{value} is outside of the working directory {root}, which is sent to the cluster"
+        raise ConfigError(what, "move it there, for example next to jobs/recipes")
     return f"{option}{equals}{path.resolve().relative_to(root)}"
 
 
 def check_no_secrets(arguments: Sequence[str]) -> None:
-    """Refuses passwords and signatures on a command line: a cluster shows them to whoever sees its jobs.
+    """Refuses passwords and signatures in arguments, because the cluster's lists of jobs show command lines.
 
     Raises:
-        ConfigError: names the argument, without what is secret in it.
+        ConfigError: an argument contains a secret; the message names the argument without it.
     """
     for argument in arguments:
         if redact(argument) != argument:

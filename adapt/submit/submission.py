@@ -1,4 +1,4 @@
-"""Submits work as one job, or each stage as a job: checked first, never twice, and begun again after bad luck."""
+"""Submits work as one job, or each stage as a job: checks first, never submits twice, and retries after losses."""
 
 import json
 import re
@@ -27,15 +27,15 @@ _MESSAGE = re.compile(r"^(\w+): (.*)\n  fix: (.*)$", re.MULTILINE)
 
 
 def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
-    """Looks on the cluster whether the work can be done there; see `adapt.submit.cluster_check`.
+    """Checks on the cluster that the work can run there; see `adapt.submit.cluster_check`.
 
     Returns:
-        What was found.
+        The last line of the check: path and figures.
 
     Raises:
-        AdaptError: it cannot, as the cluster says.
+        AdaptError: the check failed on the cluster.
     """
-    log("looking on the cluster at storage, files, models and resources")
+    log("checking storage, files, models and resources on the cluster")
     command = order.command("check", *driver_options(cluster.drive_on))
     said = run_small(replace(cluster, drive_on=None), command, f"dontstop-check-{order.digest[:12]}")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -47,18 +47,18 @@ def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
 
 
 def driver_options(resource: str | None) -> list[str]:
-    """The argument that says on which nodes work drives itself; none for the head."""
+    """Returns the `--drive-on` argument; empty if the work runs on the head."""
     return [f"--drive-on={resource}"] if resource else []
 
 
 def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = True) -> dict[str, Any]:
-    """Runs a command on the cluster that takes seconds, and leaves nothing of it in the list of jobs.
+    """Runs a short command on the cluster, and deletes it from the list of jobs.
 
     Returns:
-        What its last line says.
+        The JSON object in the last line of its output.
 
     Raises:
-        AdaptError: what the command ended with.
+        AdaptError: the command's error.
     """
     text: list[str] = []
     submission = f"{name}-{secrets.token_hex(3)}"
@@ -83,43 +83,43 @@ def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = Tru
         return dict(json.loads(last))
     except ValueError as error:
         raise ClusterError(
-            f"{entrypoint} said nothing that can be read: {last}", "see that the code is whole"
+            f"the output of {entrypoint} does not end with a line of JSON: {last}", "check that the code is complete"
         ) from error
 
 
 def _as_ours(text: str, job: "JobDetails") -> AdaptError:
-    """The error that a command on the cluster ended with, as if it had been raised here."""
+    """Converts the output of a failed command on the cluster to one of our own errors."""
     for name, what, fix in reversed(_MESSAGE.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, AdaptError):
             return kind(f"on the cluster: {what}", fix)
-    tail = " | ".join(text.strip().splitlines()[-3:]) or job.message or "it said nothing"
+    tail = " | ".join(text.strip().splitlines()[-3:]) or job.message or "it printed nothing"
     return ClusterError(
-        f"the cluster could not look: {tail}",
+        f"the command failed on the cluster: {tail}",
         "its nodes need this project's packages (cluster/Dockerfile, `make env`), and `python` must be that one",
     )
 
 
 def submit(cluster: JobCluster, order: Order, again: bool = False) -> "JobDetails":
-    """Brings work to its end on a cluster, or goes on following it where it has been submitted before.
+    """Submits work to a cluster and follows it until its end; work that was submitted before is only followed.
 
     Args:
-        cluster: that does it.
+        cluster: cluster that runs the work.
         order: the work.
-        again: whether work that has ended well begins anew.
+        again: whether to run the work again if it has succeeded before.
 
     Returns:
-        The job that did it.
+        The job that succeeded.
 
     Raises:
-        AdaptError: it cannot be done, or has failed.
+        AdaptError: the work cannot run there, or has failed.
     """
     jobs = cluster.jobs(order.name)
     refuse_other(order, jobs)
     before = of_order(order, jobs)
     last = before[-1] if before else None
     if last and last.status == "SUCCEEDED" and not again:
-        log(f"{last.submission_id} has ended well, so nothing is started (--again: look for what has changed since)")
+        log(f"{last.submission_id} has succeeded, so no job is started (--again: run again what has changed since)")
         return last
     if last and not last.status.is_terminal():
         log(f"following {last.submission_id}, which was submitted before")
@@ -137,12 +137,12 @@ def submit(cluster: JobCluster, order: Order, again: bool = False) -> "JobDetail
             attempt = _begin(cluster, order, len(of_order(order, cluster.jobs(order.name))) + 1)
     raise ClusterError(
         f"{order.name} was lost {cluster.retries + 1} times; the last time: {why}",
-        "see the cluster's dashboard for nodes that ended; then give the same command: what is finished stays",
+        "look for lost nodes in the cluster's dashboard; then give the same command: finished stages are kept",
     )
 
 
 def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
-    """Starts a job, and gives back its name."""
+    """Starts a job, and returns its submission id."""
     name = order.submission(attempt)
     cluster.start(order.entrypoint, name, order.metadata())
     log(f"submitted {name}; ctrl-C ends following it, not the job")
@@ -150,15 +150,15 @@ def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
 
 
 def refuse_other(order: Order, jobs: "Iterable[JobDetails]") -> None:
-    """Refuses a name under which other work is being done: both would be taken for one.
+    """Refuses a name under which other work is running, since the two could not be told apart.
 
     Raises:
-        ConfigError: names the job.
+        ConfigError: such a job exists; the message names it.
     """
     for job in jobs:
         if not job.status.is_terminal() and (job.metadata or {}).get(DIGEST) != order.digest:
             raise ConfigError(
-                f"{order.name} is being done with another configuration, as {job.submission_id}",
+                f"{order.name} is running with another configuration, as {job.submission_id}",
                 "give this one another name, undo the change to follow that one, or end that one with"
                 f" `ray job stop {job.submission_id}`",
             )
@@ -170,22 +170,24 @@ _SAID_AFTER_S = 15.0
 
 @dataclass
 class StagesProgress:
-    """How far the stages of a chain are, by their labels."""
+    """State of the stages of a chain, by label."""
 
     ready: deque[str] = field(default_factory=deque)
-    """Those whose inputs are finished, and that have not been started."""
+    """Stages that have not been started, and whose inputs are finished."""
     running: dict[str, str] = field(default_factory=dict)
-    """The names of their jobs."""
+    """Submission ids of the jobs of running stages."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Why."""
+    """Reasons of the failures, by stage."""
     begun: Counter[str] = field(default_factory=Counter)
+    """Number of jobs started for each stage."""
     said: dict[str, str] = field(default_factory=dict)
-    """Why each waits, as it was said last."""
+    """Last message on why a stage waits, by stage."""
     since: dict[str, float] = field(default_factory=dict)
+    """Time at which each stage's last job was started."""
 
 
 def command_of(order: Order, node: Node) -> list[str]:
-    """What a stage's job is to run: the chain, kept to this one stage."""
+    """Returns the arguments of a stage's job: those of the chain, limited to this stage."""
     own = {"stage": node.name, **node.values}
     kept: list[str] = []
     rest = list(order.arguments)
@@ -201,23 +203,23 @@ def command_of(order: Order, node: Node) -> list[str]:
 def run_as_jobs(
     cluster: JobCluster, order: Order, at_once: int, again: bool = False, wait: Callable[[float], None] = time.sleep
 ) -> dict[str, int]:
-    """Starts a job for each stage of a chain when what it needs is finished, and waits for all of them.
+    """Starts a job for each stage of a chain as soon as its inputs are finished, and waits for all jobs.
 
-    Jobs that work already, or have ended well, are those of an earlier run of this, and are not started again. A stage
-    that fails leaves out those that need it, and no others.
+    Jobs of an earlier call that are running or have succeeded are not started again. If a stage fails, only the stages
+    that depend on it are left out.
 
     Args:
-        cluster: whose jobs they are.
+        cluster: cluster that runs the jobs.
         order: the chain.
-        at_once: jobs that may live at a time.
-        again: whether jobs that have ended well are begun anew.
-        wait: for so many seconds.
+        at_once: largest number of jobs at the same time.
+        again: whether to run jobs again that have succeeded before.
+        wait: function that waits for a number of seconds.
 
     Returns:
-        How many stages are finished, and how many jobs were begun.
+        Number of finished stages, and number of started jobs.
 
     Raises:
-        StageError: some failed, or were left out.
+        StageError: stages have failed.
     """
     graph = TopologicalSorter({label: node.needed for label, node in order.nodes.items()})
     graph.prepare()
@@ -258,8 +260,8 @@ def _start(cluster: JobCluster, order: Order, progress: StagesProgress, label: s
 
 
 def _ended(cluster: JobCluster, order: Order, progress: StagesProgress) -> list[str]:
-    """The stages that have ended well since the last look; those that were lost are begun again."""
-    known = {each.submission_id: each for each in cluster.jobs(order.name)}
+    """Returns the stages that have succeeded since the last call; schedules lost stages again."""
+    known = {job.submission_id: job for job in cluster.jobs(order.name)}
     finished = []
     for label, name in list(progress.running.items()):
         job = known.get(name)
@@ -271,10 +273,10 @@ def _ended(cluster: JobCluster, order: Order, progress: StagesProgress) -> list[
             log(f"{label}: finished")
             finished.append(label)
         elif (job is None or is_bad_luck(job)) and progress.begun[label] <= cluster.retries:
-            log(f"{label}: {name} was lost ({job.message if job else 'it is not known any more'}); beginning again")
+            log(f"{label}: {name} was lost ({job.message if job else 'the cluster forgot it'}); starting it again")
             progress.ready.appendleft(label)
         else:
-            why = (job.message if job else None) or "its job is not known any more"
+            why = (job.message if job else None) or "the cluster does not know its job any more"
             progress.failed[label] = why
             log(f"{label}: failed: {why}")
     return finished
@@ -289,7 +291,7 @@ def _say_pending(progress: StagesProgress, label: str, message: str | None) -> N
 
 def _say_room(progress: StagesProgress, at_once: int) -> None:
     for label in progress.ready:
-        message = f"{at_once} jobs live already (resources.stages_at_once)"
+        message = f"{at_once} jobs are running, the largest number (resources.stages_at_once)"
         if progress.said.get(label) != message:
             progress.said[label] = message
             log(f"{label} waits: {message}")
@@ -300,8 +302,8 @@ def _raise_failed(nodes: Mapping[str, Node], progress: StagesProgress, done: int
         return
     left = len(nodes) - done - len(progress.failed)
     first, why = next(iter(progress.failed.items()))
-    also = f", and {left} that need them were left out" if left else ""
+    also = f", and {left} that depend on them were left out" if left else ""
     raise StageError(
         f"{len(progress.failed)} stages failed{also}; the first: {first}: {why}",
-        "see its log (`jobs/chain.py logs FILE STAGE`), mend that, and submit again: what is finished stays",
+        "see its log (`jobs/chain.py logs FILE STAGE`), fix that, and submit again: finished stages are kept",
     )

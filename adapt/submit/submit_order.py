@@ -1,4 +1,4 @@
-"""The command line for a cluster, and the work that it names, under an identity that follows from its configuration."""
+"""Parses the command line of cluster commands, and gives the work an identity that follows from its configuration."""
 
 import hashlib
 import json
@@ -16,35 +16,39 @@ from adapt.parse import parse
 from adapt.support.errors import ConfigError
 
 VERBS = ("submit", "stop", "check", "stages")
-"""What is done by a cluster alone; `status` and `logs` also look at results on this machine."""
+"""Verbs that only exist for clusters; `status` and `logs` also show results on this machine."""
 USAGE = (
     "jobs/chain.py submit|status|logs|stop|report --serve FILE [--address URL] [--NAME VALUE] [--section.field VALUE],"
     " with --job NAME --config FILE in place of FILE for a single job"
 )
 PORT = 8300
-"""Where `report --serve` serves, beside Ray's 8265."""
+"""Port of `report --serve`; Ray's dashboard has 8265."""
 _VALUES, _SWITCHES = {"address", "drive-on", "port", "retries", "stage"}, {"again", "job-per-stage", "follow", "serve"}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a cluster."""
+    """A parsed command line of a cluster command."""
 
     verb: str
     rest: list[str]
-    """What says which chain or job: its file and the fields that are set."""
+    """Arguments that name the chain or job: its file and the fields to set."""
     address: str | None = None
+    """Address of the cluster's dashboard; None for that of the environment."""
     retries: int = 2
+    """Number of retries after lost nodes or killed processes."""
     switches: frozenset[str] = frozenset()
+    """Names of the options without a value."""
     stage: str | None = None
-    """Whose log is asked for."""
+    """Stage whose log to show."""
     port: int = PORT
+    """Port of `report --serve`."""
     drive_on: str | None = None
-    """A resource of Ray's that some nodes have: work drives itself there, and not on the head."""
+    """Ray resource of the nodes that run the job's entry point instead of the head."""
 
 
 def read_asked(arguments: Sequence[str]) -> Asked:
-    """Reads `submit FILE --address http://127.0.0.1:8265 --job-per-stage --data /shared/data`.
+    """Parses a command such as `submit FILE --address http://127.0.0.1:8265 --job-per-stage --data /shared/data`.
 
     Raises:
         ConfigError: an option has no value, or a wrong one.
@@ -63,7 +67,7 @@ def read_asked(arguments: Sequence[str]) -> Asked:
             if not equals and not words:
                 raise ConfigError(f"{word} has no value", f"use: {USAGE}")
             values[name] = value if equals else words.pop(0)
-        else:  # of the chain or the job; its value is not to be taken for a word of ours
+        else:  # an option of the chain or job, whose value may look like one of our options
             rest.append(word)
             if not equals and words and word != "--debug":
                 rest.append(words.pop(0))
@@ -83,73 +87,73 @@ def read_asked(arguments: Sequence[str]) -> Asked:
 
 
 NAME, DIGEST, PART = "dontstop_name", "dontstop_digest", "dontstop_part"
-"""What a job's metadata say: the name of the chain, the digest of its configuration, the stage that it is."""
+"""Keys of a job's metadata: name of the chain, digest of its configuration, and label of the stage."""
 _DIGITS = 12
 
 
 @dataclass(frozen=True)
 class Order:
-    """Work for a cluster."""
+    """A chain or a job to run on a cluster."""
 
     name: str
-    """Names the chain, or the job by its configuration."""
+    """Name of the chain, or that in the job's configuration."""
     digest: str
-    """SHA-256 of all configurations; their first digits are part of the names of jobs."""
+    """SHA-256 of all configurations; its first digits are part of submission ids."""
     program: str
     """`chain`, or the name of the job."""
     arguments: list[str]
-    """For the program, without its verb."""
+    """Arguments of the program, without its verb."""
     configs: list[Config]
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    """The jobs of a chain by their labels, those that others start from first."""
+    """Nodes of a chain by label, each after the nodes that it starts from."""
     job: Job | None = None
-    """None for a chain."""
+    """The job; None for a chain."""
     verb: str = "run"
-    """What does a chain: `run`, or `stages`, each as a job of its own."""
+    """Verb that runs a chain: `run` as one job, or `stages` with each stage as a separate job."""
     further: tuple[str, ...] = ()
-    """Arguments for that verb alone."""
+    """Additional arguments of that verb."""
     baseline: str = ""
-    """The member of a chain's set `recipe` that its report compares the others to."""
+    """Member of a chain's set `recipe` to which its report compares the other members."""
 
     @property
     def entrypoint(self) -> str:
-        """The command that does the work."""
+        """Command that runs the work."""
         if self.job is None:
             return self.command(self.verb, *self.further)
         return shlex.join(["python", f"jobs/{self.program}.py", *self.arguments])
 
     def command(self, verb: str, *further: str) -> str:
-        """A command of jobs/chain.py about this work.
+        """Returns a command of jobs/chain.py for this work.
 
         Args:
-            verb: such as `status`.
-            further: arguments after those that name the work.
+            verb: verb of the command, such as `status`.
+            further: additional arguments.
         """
         job = ["--job", self.program] if self.job else []
         return shlex.join(["python", "jobs/chain.py", verb, *job, *self.arguments, *further])
 
     def narrowed(self, arguments: Sequence[str]) -> str:
-        """The command for a part of a chain."""
+        """Returns the command that runs a part of a chain."""
         return shlex.join(["python", "jobs/chain.py", "run", *arguments])
 
     def submission(self, attempt: int, part: str = "") -> str:
-        """The name of a job in Ray: the same for the same work.
+        """Returns the submission id of a job, which is the same for the same work.
 
         Args:
-            attempt: 1 for the first.
-            part: the label of a stage that is a job of its own.
+            attempt: number of the attempt, from 1.
+            part: label of the stage, if each stage is a separate job.
         """
         words = [re.sub(r"[^\w.-]+", "-", word).strip("-") for word in (self.name, part) if word]
-        own = hashlib.sha256(part.encode()).hexdigest()[:6] if part else ""  # labels may differ by their signs alone
+        own = hashlib.sha256(part.encode()).hexdigest()[:6] if part else ""  # labels may differ by special characters
         return "-".join(["dontstop", *words, *([own] if own else []), self.digest[:_DIGITS], str(attempt)])
 
     def metadata(self, part: str = "") -> dict[str, str]:
-        """What Ray keeps beside the job, for those who look for it."""
+        """Returns the metadata by which jobs of this work are found."""
         return {NAME: self.name, DIGEST: self.digest, PART: part}
 
 
 def order_of(arguments: Sequence[str]) -> Order:
-    """Reads `FILE --only task=acl_arc --resources.workers 2`, or `--job dapt --config FILE …`.
+    """Parses arguments such as `FILE --only task=acl_arc --resources.workers 2`, or `--job dapt --config FILE …`.
 
     Raises:
         ConfigError: a file or an argument cannot be read.

@@ -1,1 +1,1 @@
-"""What every part may use: errors, versions, hidden credentials, names of columns and files."""
+"""Helpers that all packages may use: errors, versions, redaction of credentials, names of columns and files."""

@@ -1,4 +1,4 @@
-"""Which way a figure of a result is better: the field declares it, and searches and reports read the declaration."""
+"""Declares whether higher or lower values of a result's figure are better; searches and reports use it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
@@ -10,26 +10,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Better:
-    """What a field declares about its figure."""
+    """Annotation of a figure's type with the direction in which the figure is better."""
 
     sign: int
-    """1 if more is better, -1 if less is better."""
+    """1 if higher values are better, -1 if lower values are better."""
 
 
 More = Annotated[T, Better(1)]
-"""A figure of which more is better: `score: More[float]`."""
+"""Type of a figure for which higher is better: `score: More[float]`."""
 Less = Annotated[T, Better(-1)]
-"""A figure of which less is better: `loss: Less[float | None]`."""
+"""Type of a figure for which lower is better: `loss: Less[float | None]`."""
 
 
 def ways_of(result: type[Any], only_declared: bool = False) -> dict[str, int]:
-    """1 for each figure of which more is better, -1 if less is, and 0 for a number that does not declare it.
+    """Returns the direction of each figure of a result: 1 if higher is better, -1 if lower is, 0 if not declared.
 
-    A field `losses: dict[Literal["a", "b"], Loss]` has the declared figures of `Loss`, as `losses.a.NAME`.
+    For a field such as `losses: dict[Literal["a", "b"], Loss]`, it returns the declared figures of `Loss` under names
+    such as `losses.a.NAME`.
 
     Args:
-        result: a dataclass.
-        only_declared: leaves out numbers that declare nothing.
+        result: dataclass of results.
+        only_declared: whether to leave out numbers without a declared direction.
     """
     return {name: sign for name, sign in _ways(result) if sign or not only_declared}
 
@@ -45,7 +46,7 @@ def _ways(result: type[Any]) -> Iterator[tuple[str, int]]:
 
 
 def _sign(hint: Any) -> int:
-    return next((each.sign for each in get_args(hint) if isinstance(each, Better)), 0)
+    return next((argument.sign for argument in get_args(hint) if isinstance(argument, Better)), 0)
 
 
 def _is_number(hint: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Errors that a user can cause, and the nearest of the names that are known."""
+"""Errors that users can cause, and suggestions for misspelled names."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ from adapt.support.redact import redact
 
 
 class AdaptError(Exception):
-    """Base class of the errors that dontstop raises on purpose. Its text never contains passwords of URLs.
+    """Base class of the errors that dontstop raises on purpose. Their text never contains credentials.
 
     Args:
-        what: a sentence that names the file, line or field at fault.
-        fix: a sentence that says what to change.
+        what: sentence that names the file, line or field at fault.
+        fix: sentence that says what to change.
     """
 
     exit_code = 1
@@ -31,7 +31,7 @@ class ConfigError(AdaptError):
 
 
 class DataError(AdaptError):
-    """The input text is missing, broken, empty or too small."""
+    """The input text is missing, damaged, empty or too small."""
 
     exit_code = 3
 
@@ -43,7 +43,7 @@ class ModelError(AdaptError):
 
 
 class ClusterError(AdaptError):
-    """The cluster cannot be reached or cannot give what was asked."""
+    """The cluster cannot be reached, or lacks the requested resources."""
 
     exit_code = 5
 
@@ -55,7 +55,7 @@ class StorageError(AdaptError):
 
 
 class CheckpointError(StorageError):
-    """A checkpoint is not as the job wrote it. It was removed, so that another start goes on from the one before."""
+    """A checkpoint has changed since the job wrote it. It was removed, so that a restart uses the checkpoint before."""
 
 
 class TrainingError(AdaptError):
@@ -68,11 +68,11 @@ class DeviceMemoryError(TrainingError):
     """A device ran out of memory while it trained.
 
     Args:
-        what: as `AdaptError`.
-        fix: as `AdaptError`.
-        micro_batch: sequences that passed it at once.
-        steps: that had gone well since the ranks began, or began again.
-        field: that makes passes smaller.
+        what: as in `AdaptError`.
+        fix: as in `AdaptError`.
+        micro_batch: number of sequences per pass.
+        steps: number of successful steps since the ranks were started last.
+        field: configuration field that makes passes smaller.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DeviceMemoryError(TrainingError):
     ) -> None:
         super().__init__(what, fix)
         self.micro_batch, self.steps, self.field = micro_batch, steps, field
-        self.args = (self.what, self.fix, micro_batch, steps, field)  # which survive pickling
+        self.args = (self.what, self.fix, micro_batch, steps, field)  # all arguments, for unpickling
 
 
 class StageError(AdaptError):
@@ -96,12 +96,12 @@ class Interrupted(AdaptError):
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The fix for an unknown name: the nearest known one, else all of them.
+    """Returns the fix for an unknown name: the most similar known name, or else a list of all known names.
 
     Args:
-        name: as it was written.
-        known: names.
-        otherwise: what to say in place of all names where none is near.
+        name: unknown name.
+        known: known names.
+        otherwise: text to return instead of the list if no known name is similar.
     """
     names = sorted(known)
     near = [known for known in names if known.lower() == name.lower()] or difflib.get_close_matches(name, names, 1, 0.5)

@@ -1,4 +1,4 @@
-"""Keeps credentials out of messages, records, cards and trackers: passwords, signatures, keys and tokens."""
+"""Removes credentials from messages, records, model cards and trackers: passwords, signatures, keys and tokens."""
 
 import re
 from typing import Any
@@ -14,9 +14,9 @@ _PASSWORD = re.compile(
 )
 _AZURE = r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<!ABFS://)(?<!ABFSS://)(?<!WASB://)(?<!WASBS://)"
 _USER = re.compile(rf"(?<=://){_AZURE}[^\s/?#]*@")  # Azure names a container before the @
-_END = r"[^\s'\"]*?(?=[:;,.)\]}]*(?:[\s'\"]|$))"  # of a URL: without the marks of the sentence it stands in
+_END = r"[^\s'\"]*?(?=[:;,.)\]}]*(?:[\s'\"]|$))"  # end of a URL, without punctuation of the sentence around it
 _QUERY = re.compile(rf"(?<=://)([^\s?'\"]*)\?(?=[^\s'\"]*[=&]){_END}")
-_WEB_QUERY = re.compile(rf"(https?://[^\s?'\"]*)\?{_END}", re.IGNORECASE)  # elsewhere a ? may stand for a character
+_WEB_QUERY = re.compile(rf"(https?://[^\s?'\"]*)\?{_END}", re.IGNORECASE)  # in other schemes ? may be a wildcard
 _FRAGMENT = re.compile(rf"(?<=://)([^\s#'\"]*)\#(?=[^\s'\"]*=){_END}")
 
 _SECRET_NAME = r"""
@@ -79,7 +79,7 @@ _HINTS = (
     ),
     *("ya29.", "wandb_v", "dapi", "eyj"),
 )
-"""Parts, in small letters, of which a text with a credential outside of a URL has one. It is quick to look for them."""
+"""Lower-case parts of credentials. A text without any of them has no credential outside of URLs, a fast first check."""
 _IN_URLS = (_PASSWORD, ""), (_USER, ""), (_QUERY, r"\1"), (_WEB_QUERY, r"\1"), (_FRAGMENT, r"\1")
 _ANYWHERE = (_BY_NAME, r"\1\2***"), (_BEARER, r"\1***"), (_KNOWN, _LEFT_OUT)
 
@@ -87,9 +87,9 @@ _ANYWHERE = (_BY_NAME, r"\1\2***"), (_BEARER, r"\1***"), (_KNOWN, _LEFT_OUT)
 def redact(text: str) -> str:
     """Removes credentials from a message.
 
-    URLs lose `user:password@`, queries (`?signature=…`) and fragments (`#access_token=…`). Values that follow the name
-    of a secret (`api_key=…`, `Authorization: Bearer …`, `HF_TOKEN: …`) and tokens of well-known forms become `***`. A
-    secret without a name and without a form of its own, such as a bare AWS secret key, cannot be recognized.
+    URLs lose `user:password@`, queries (`?signature=…`) and fragments (`#access_token=…`). Values after the name of a
+    secret (`api_key=…`, `Authorization: Bearer …`, `HF_TOKEN: …`) and tokens of well-known formats become `***`. A
+    secret without a name or a typical format, such as a bare AWS secret key, cannot be recognized.
     """
     if "://" in text:
         for pattern, kept in _IN_URLS:
@@ -102,17 +102,17 @@ def redact(text: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL names a user with a password."""
+    """Whether a URL contains a user name and a password."""
     return bool(_PASSWORD.search(url))
 
 
 def names_secret(name: str) -> bool:
-    """Whether a field (`mine.api_key`), or a variable of the environment, is named as one that holds a secret."""
+    """Whether the name of a field (`mine.api_key`) or an environment variable is typical of a secret."""
     return bool(_IS_SECRET_NAME.fullmatch(name.rpartition(".")[2]))
 
 
 def redacted(value: Any) -> Any:
-    """Removes credentials from all texts of a JSON value, keys too. Texts under the name of a secret become `***`."""
+    """Removes credentials from all texts and keys of a JSON value. Texts under the name of a secret become `***`."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):

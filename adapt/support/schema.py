@@ -1,4 +1,4 @@
-"""The columns and types that stages hand each other."""
+"""Names of the columns, files and types of data that one stage writes and another reads."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TOKENS = "tokens"
-"""Column of a token shard: one list of token ids a document, special tokens included."""
+"""Column of a token shard: one list of token ids per document, including special tokens."""
 
 KEYS = "key"
-"""Column of a token shard: what each document is known by, a hash of its normalised text
-(`adapt.corpus.heldout`)."""
+"""Column of a token shard: the identity of each document, a hash of its normalised text (`adapt.corpus.heldout`)."""
 
 BYTES = "bytes"
-"""Column of a token shard: how long each document's text is, as UTF-8. Older shards lack it."""
+"""Column of a token shard: length of each document's text in UTF-8 [bytes]. Older shards lack it."""
 
 STARTS = "starts"
-"""Column of a batch: where documents start, which a shard's offsets say."""
+"""Column of a batch: True at the first token of each document, computed from a shard's offsets."""
 
 WORD_STARTS = "word_starts"
 """Column of a token shard: True at the first token of each word, and at every special token."""
@@ -34,7 +33,7 @@ _MARKS = {"whole_word": (WORD_STARTS,), "span": (WORD_STARTS,), "entity": (UNIT_
 
 
 def marks_of(kind: str) -> tuple[str, ...]:
-    """The columns that an objective needs beyond the tokens."""
+    """Returns the columns that an objective needs besides the tokens."""
     return _MARKS.get(kind, ())
 
 
@@ -45,11 +44,11 @@ HELDOUT_GLOB = "heldout-*.arrow"
 """Token shards of the held-out documents, in stream order."""
 
 TOKENS_IN = {SHARD_GLOB: "train_tokens", HELDOUT_GLOB: "heldout_tokens"}
-"""What the record of a prepared corpus calls the number of their tokens."""
+"""Names of the metrics with the number of tokens in these shards, in the record of a prepared corpus."""
 
 
 def token_schema(vocabulary_size: int, marks: tuple[str, ...] = ()) -> pa.Schema:
-    """Schema of a token shard: ids as the smallest unsigned integer that holds each, marks as a bit a token."""
+    """Returns the schema of a token shard: ids as 16 or 32 bit unsigned integers, marks as one bit per token."""
     import pyarrow as pa
 
     smallest = pa.uint16() if vocabulary_size <= 2**16 else pa.uint32()

@@ -1,4 +1,4 @@
-"""Where the recipes and search spaces are that come with the package."""
+"""Paths of the recipes and search spaces that come with the package."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,31 +6,31 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = (PACKAGE / "recipes", PACKAGE.parent / "jobs" / "recipes")
 SPACES = (PACKAGE / "spaces", PACKAGE.parent / "tune_spaces")
-"""Folders: in an installed package, and in a clone."""
+"""Folders of search spaces in an installed package and in a clone; `RECIPES` has those of recipes."""
 
 
 def recipes() -> dict[str, Path]:
-    """The files of all recipes, by name."""
+    """Returns the files of all recipes, by name."""
     return _files(RECIPES, "*.yaml")
 
 
 def spaces() -> dict[str, Path]:
-    """The files of all search spaces, by name."""
+    """Returns the files of all search spaces, by name."""
     return _files(SPACES, "*.py")
 
 
 def recipe_file(name: str) -> str:
-    """The file of a recipe. A name that is no recipe's, or for which there is a file, is returned as it is."""
+    """Returns the file of a recipe. Returns the name unchanged if it is not a recipe's, or if a file has that name."""
     return unless_here(recipes()).get(name, name)
 
 
 def space_file(name: str) -> str:
-    """The file of a search space. A name that is no space's, or for which there is a file, is returned as it is."""
+    """Returns the file of a search space. Returns the name unchanged if there is none, or if a file has that name."""
     return unless_here(spaces()).get(name, name)
 
 
 def unless_here(shipped: Mapping[str, Path]) -> dict[str, str]:
-    """Files by name, without the names for which there is a file here: a user's own file comes first."""
+    """Returns files by name, without names that exist as a file in the current folder: the user's files come first."""
     return {name: str(file) for name, file in shipped.items() if not Path(name).is_file()}
 
 

@@ -1,18 +1,18 @@
-"""The versions of Ray, DeepSpeed and transformers that dontstop was tried with, compared with the installed ones."""
+"""The versions of Ray, DeepSpeed and transformers that dontstop was tested with, compared with the installed ones."""
 
 import importlib.metadata
 from collections.abc import Iterable
 
 TRIED = {"ray": "2.60.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
-"""The versions that the tests passed with. pyproject.toml allows those with the same major and minor number."""
+"""Versions that the tests passed with. pyproject.toml allows versions with the same major and minor number."""
 _NAMES = {"ray": "Ray", "deepspeed": "DeepSpeed"}
 
 
 def untried(*packages: str) -> list[str]:
-    """One line for each package that is installed in another minor version than dontstop was tried with.
+    """Returns a line for each installed package whose minor version is not the one that dontstop was tested with.
 
     Args:
-        packages: which to look at; all of TRIED if none is named.
+        packages: packages to check; all of TRIED if none is named.
     """
     return [
         f"not tried with {named(package)} (tried: {_minor(TRIED[package])})" for package in _others(packages or TRIED)
@@ -20,17 +20,17 @@ def untried(*packages: str) -> list[str]:
 
 
 def install_command() -> str:
-    """The command that installs what was tried in place of what was not."""
+    """Returns the command that installs the tested versions of all packages that have another minor version."""
     return "pip install " + " ".join(f"{package}=={TRIED[package]}" for package in _others(TRIED))
 
 
 def named(package: str) -> str:
-    """A package and its installed version, such as "Ray 2.60.0"."""
+    """Returns the name of a package with its installed version, such as "Ray 2.60.0"."""
     return f"{_NAMES.get(package, package)} {_installed(package) or '(not installed)'}"
 
 
 def _others(packages: Iterable[str]) -> list[str]:
-    """The packages of which another minor version is installed."""
+    """Returns the packages that are installed in another minor version than the tested one."""
     return [
         package
         for package in packages
@@ -39,7 +39,7 @@ def _others(packages: Iterable[str]) -> list[str]:
 
 
 def _minor(version: str) -> str:
-    """The major and minor number of a version: 2.60 of 2.60.1."""
+    """Returns the major and minor number of a version: 2.60 for 2.60.1."""
     return ".".join(version.split(".")[:2])
 
 

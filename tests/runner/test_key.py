@@ -72,7 +72,7 @@ def test_what_has_no_stable_text_is_refused_with_its_place(unstable: Any) -> Non
 
 @pytest.mark.parametrize("key", [1, 1.5, True, None, ("a",), Choice.ONE])
 def test_keys_must_be_strings(key: Any) -> None:
-    with pytest.raises(StageError, match=r"^train\.what\.model has the key .* which is no string"):
+    with pytest.raises(StageError, match=r"^train\.what\.model has the key .* which is not a string"):
         stage_key("train", 1, {"model": {key: 1}}, {})
 
 

@@ -231,7 +231,7 @@ def test_a_file_of_a_stage_that_a_configuration_names_is_compared_with_its_recor
         StageError, match=f"{file} has other content than stage {record.path.parent.name} wrote"
     ) as caught:
         Digests().of(file)
-    assert "name a copy of its folder without stage.json" in caught.value.fix
+    assert "use a copy of its folder without stage.json" in caught.value.fix
     without_digests(record)
     assert Digests().of(file) == hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -254,4 +254,4 @@ def test_many_gigabytes_are_announced(
     new_process.clear()
     monkeypatch.setattr(outputs, "SAID_BYTES", 10)
     outputs.check_content(record)
-    assert f"checking 0 GB of {record.path.parent.name}/{record.path.name}" in capsys.readouterr().err
+    assert f"checking the content of {record.path.parent.name}/{record.path.name} (0 GB)" in capsys.readouterr().err

@@ -153,7 +153,9 @@ def test_several_failures_are_counted(store: Store) -> None:
     watched = Watched()
     broken = [watched.stage(name, error=DataError(f"no {name}", "bring some")) for name in ("text", "label")]
     needing = watched.stage("needing", *broken)
-    with pytest.raises(StageError, match="2 stages failed, and 1 that need them were left out; the first: no text"):
+    with pytest.raises(
+        StageError, match="2 stages failed, and 1 that depend on them were left out; the first: no text"
+    ):
         ensure_all([needing], store, None, 4)
 
 

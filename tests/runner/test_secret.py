@@ -69,7 +69,7 @@ def test_a_file_system_without_permissions_is_named(
     key_file(tmp_path).chmod(0o644)
     monkeypatch.setattr(os, "fchmod", lambda *_: None)
     secret_of(tmp_path)
-    assert f"others can read {key_file(tmp_path)}" in capsys.readouterr().err
+    assert f"other users can read {key_file(tmp_path)}" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

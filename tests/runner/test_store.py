@@ -155,7 +155,7 @@ def test_broken_records_of_others_are_passed_over_and_named_once(
     for _ in range(2):
         assert list(store.records()) == [made]
         assert store.nearest("prepare", 1, {}, {}) is not None
-    assert capsys.readouterr().err.count(f"passed over: {other.path / 'stage.json'}") == 1
+    assert capsys.readouterr().err.count(f"skipped a record: {other.path / 'stage.json'}") == 1
 
 
 def test_files_where_folders_are_expected_are_passed_over(store: Store) -> None:

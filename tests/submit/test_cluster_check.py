@@ -89,7 +89,7 @@ def test_limits_are_read_from_the_environment_where_no_autoscaler_tells_them() -
     assert limits_from("[{CPU: 8, GPU: 1, most: 8}, {CPU: 2, most: 3}]") == [({"CPU": 8, "GPU": 1}, 8), ({"CPU": 2}, 3)]
     assert limits_from("") == []
     for wrong in ("8", "[{CPU: 8}]", "[{CPU: many, most: 2}]", "[{", "[8]"):
-        with pytest.raises(ConfigError, match="names no groups of nodes"):
+        with pytest.raises(ConfigError, match="not a list of groups of nodes"):
             limits_from(wrong)
 
 

@@ -241,13 +241,15 @@ def test_independent_stages_run_side_by_side_up_to_a_number(at_once: int, capsys
     ends = Ends()
     ran(FakeClient(ends), at_once=at_once)
     assert ends.most == at_once
-    assert f"waits: {at_once} jobs live already (resources.stages_at_once)" in capsys.readouterr().err
+    assert (
+        f"waits: {at_once} jobs are running, the largest number (resources.stages_at_once)" in capsys.readouterr().err
+    )
 
 
 def test_a_lost_job_begins_again_so_often() -> None:
     client = FakeClient(Ends(b=[None, 0]))
     assert ran(client) == {"finished": 5, "begun": 6}
-    with pytest.raises(StageError, match="1 stages failed, and 1 that need them were left out; the first: b: why"):
+    with pytest.raises(StageError, match="1 stages failed, and 1 that depend on them were left out; the first: b: why"):
         ran(FakeClient(Ends(b=[None, None, 0])))
 
 
