@@ -71,7 +71,7 @@ def test_ray_accepts_the_files_for_ray_up(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_clouds_grow_from_nothing_by_spot_nodes_with_gpus(name: str) -> None:
+def test_cloud_clusters_start_without_workers_and_add_spot_gpu_nodes(name: str) -> None:
     content = read(name)
     types = dict(content["available_node_types"])
     head = json.dumps(types.pop(content["head_node_type"])).lower()
@@ -84,7 +84,7 @@ def test_clouds_grow_from_nothing_by_spot_nodes_with_gpus(name: str) -> None:
         assert worker["resources"] == {} or worker["resources"]["GPU"] >= 1
 
 
-def test_the_files_for_ray_up_install_start_and_let_in_alike() -> None:
+def test_the_files_for_ray_up_have_the_same_setup_and_access() -> None:
     first, *others = (read(name) for name in LAUNCHED)
 
     def setup(content: dict[str, Any]) -> list[str]:
@@ -101,7 +101,7 @@ def test_the_files_for_ray_up_install_start_and_let_in_alike() -> None:
 
 
 @pytest.mark.parametrize("name", [*LAUNCHED[1:], *KUBERAY, "cluster/skypilot.yaml", "cluster/kuberay/storage.yaml"])
-def test_what_is_to_be_filled_in_is_announced(name: str) -> None:
+def test_placeholders_are_described_in_comments(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "FILL-IN" in text
     assert "FILL IN" in text
@@ -110,7 +110,7 @@ def test_what_is_to_be_filled_in_is_announced(name: str) -> None:
 # --- Kubernetes
 
 
-def test_kuberay_knows_the_fields() -> None:
+def test_kuberay_accepts_the_fields() -> None:
     cluster, job = read(KUBERAY[0]), read(KUBERAY[1])
     assert {(each["apiVersion"], each["kind"]) for each in (cluster, job)} == {
         ("ray.io/v1", "RayCluster"),
@@ -126,7 +126,7 @@ def test_kuberay_knows_the_fields() -> None:
         assert all(set(group) <= GROUP_FIELDS for group in spec["workerGroupSpecs"])
 
 
-def test_pods_of_ray_take_connections_from_each_other_and_else_at_the_dashboard_alone() -> None:
+def test_other_pods_can_reach_only_the_dashboard() -> None:
     policy = read("cluster/kuberay/network.yaml")
     assert (policy["apiVersion"], policy["kind"]) == ("networking.k8s.io/v1", "NetworkPolicy")
     pods = {"matchLabels": {"ray.io/is-ray-node": "yes"}}
@@ -152,11 +152,11 @@ def test_a_job_has_the_cluster_of_the_other_file_and_limits() -> None:
     assert queued["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
 
 
-# --- nodes that are taken back
+# --- preempted nodes
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
-def test_workers_watch_for_their_end_and_have_the_file(name: str) -> None:
+def test_cloud_workers_have_and_start_the_preemption_watcher(name: str) -> None:
     content = read(name)
     there = "~/dontstop/cluster/preemption.py"
     assert content["file_mounts"][there] == "cluster/preemption.py"
@@ -166,7 +166,7 @@ def test_workers_watch_for_their_end_and_have_the_file(name: str) -> None:
     subprocess.run(["bash", "-n", "-c", last], check=True)
 
 
-def test_pods_watch_for_their_end_and_save_before_it() -> None:
+def test_pods_start_the_preemption_watcher_and_save_before_they_end() -> None:
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
     (folder,) = re.findall(r"^WORKDIR (/opt/.+)$", docker, re.MULTILINE)
     assert re.search(r"^COPY .*cluster/preemption\.py.* cluster/$", docker, re.MULTILINE)
@@ -184,13 +184,13 @@ def test_pods_watch_for_their_end_and_save_before_it() -> None:
         assert 30 < int(seconds) < pod["terminationGracePeriodSeconds"]
 
 
-def test_nodes_of_skypilot_watch_for_their_end() -> None:
+def test_skypilot_nodes_start_the_preemption_watcher() -> None:
     sky = read("cluster/skypilot.yaml")
     assert "python cluster/preemption.py watch > " in sky["run"]
     assert sky["run"].index("preemption.py") < sky["run"].index("ray start")
 
 
-def test_gpus_come_from_nothing_and_pods_have_limits_and_no_root() -> None:
+def test_gpu_groups_start_empty_and_pods_have_limits_and_no_root() -> None:
     for spec in clusters():
         assert spec["enableInTreeAutoscaling"] is True
         (group,) = spec["workerGroupSpecs"]
@@ -211,7 +211,7 @@ def test_gpus_come_from_nothing_and_pods_have_limits_and_no_root() -> None:
             assert {mount["name"] for mount in container["volumeMounts"]} <= {each["name"] for each in pod["volumes"]}
 
 
-# --- all of one mind
+# --- consistency of the files
 
 
 def test_versions_agree() -> None:
@@ -250,7 +250,7 @@ def test_the_image_has_the_tested_versions_by_their_hashes_and_reads_s3() -> Non
     assert not {"pytest", "mypy", "ruff", "hypothesis", "datasketch"} & set(image)
 
 
-def test_the_image_takes_nothing_without_a_hash_and_only_pytorch_from_another_index() -> None:
+def test_the_image_installs_by_hash_and_only_pytorch_from_another_index() -> None:
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
     run = docker.replace("\\\n", " ")
     installs = [part for line in run.splitlines() if line.startswith("RUN") for part in re.split(r"&&|;", line)]
@@ -296,7 +296,7 @@ def test_paths_agree() -> None:
         assert "--storage.root /shared/runs" in (ROOT / name).read_text()
 
 
-def test_every_cluster_asks_for_the_token_and_no_file_holds_one() -> None:
+def test_every_cluster_requires_a_token_and_no_file_contains_one() -> None:
     for spec in clusters():
         assert spec["authOptions"] == {"mode": "token", "secretName": TOKEN}
     assert f"kubectl create secret generic {TOKEN} --from-literal=auth_token=" in (ROOT / KUBERAY[0]).read_text()

@@ -99,7 +99,7 @@ def gone(process: psutil.Process) -> bool:
     return True
 
 
-def test_a_process_that_hides_is_found_and_ends_with_its_node(detached: Any) -> None:
+def test_a_detached_process_is_found_and_ends_with_its_node(detached: Any) -> None:
     starter, _, hidden, folder = detached
     assert hidden in processes(FOLDER, f"{folder}/")
     Node(1, folder, [], {}).lose()
@@ -109,7 +109,7 @@ def test_a_process_that_hides_is_found_and_ends_with_its_node(detached: Any) -> 
 
 
 @pytest.mark.parametrize("killed", ["starter", "leader"])
-def test_a_node_ends_whole_when_its_starter_or_leader_is_killed(detached: Any, killed: str) -> None:
+def test_all_processes_of_a_node_end_when_its_starter_or_leader_is_killed(detached: Any, killed: str) -> None:
     starter, keeper, hidden, _ = detached
     (leader,) = [each for each in keeper.children() if each != hidden]
     (starter if killed == "starter" else leader).kill()
@@ -119,7 +119,7 @@ def test_a_node_ends_whole_when_its_starter_or_leader_is_killed(detached: Any, k
         assert gone(keeper)
 
 
-def test_what_writes_to_a_nodes_logs_is_found_without_its_keeper_and_environment(tmp_path: Path) -> None:
+def test_a_process_is_found_by_its_open_log_files(tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     with (tmp_path / "node" / "worker.out").open("w") as out:
         process = subprocess.Popen(["sleep", "600"], env={}, stdout=out)
@@ -130,7 +130,7 @@ def test_what_writes_to_a_nodes_logs_is_found_without_its_keeper_and_environment
         other.kill()
 
 
-def test_a_process_that_ends_without_the_word_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_process_that_ends_without_the_expected_line_is_not_waited_for(tmp_path: Path) -> None:
     process = started("print('down')", tmp_path / "said")
     assert not wait_for_line(tmp_path / "said", "up", process, 60)
     process = started("print('up')", tmp_path / "said")
@@ -162,7 +162,7 @@ time.sleep(600)
     assert end_all(FOLDER, f"{node.folder}/") == 2 - failing
 
 
-def test_a_port_is_none_that_a_connection_could_be_given() -> None:
+def test_ports_are_outside_of_the_ephemeral_range() -> None:
     lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     ports = {free_port() for _ in range(50)}
     assert max(ports) < int(lowest)
@@ -171,7 +171,7 @@ def test_a_port_is_none_that_a_connection_could_be_given() -> None:
         pass
 
 
-def test_a_cluster_asks_for_a_token_of_its_own_and_stays_on_loopback(
+def test_a_cluster_requires_its_own_token_and_stays_on_loopback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
@@ -220,7 +220,7 @@ def test_the_autoscaler_file_is_one_that_checks_can_read(tmp_path: Path) -> None
     assert (resources["CPU"], most) == (3, 2)
 
 
-def test_reports_tell_where_a_training_began_again(tmp_path: Path) -> None:
+def test_reports_show_the_step_at_which_a_training_restarted(tmp_path: Path) -> None:
     file = tmp_path / "train" / "demo-0" / "metrics.jsonl"
     file.parent.mkdir(parents=True)
 
@@ -249,7 +249,7 @@ def test_what_a_model_has_learnt_is_read_from_its_record(tmp_path: Path) -> None
     assert exported(tmp_path) == losses
 
 
-def test_a_submission_that_is_refused_says_so_and_ends(tmp_path: Path) -> None:
+def test_a_refused_submission_is_reported_and_ends(tmp_path: Path) -> None:
     submission = Submission(["nowhere.yaml", "--address", "http://127.0.0.1:1"], dict(os.environ), "one")
     with pytest.raises(Exception, match="has ended before it trains"):
         submission.wait(lambda: False, "it trains")
@@ -259,7 +259,7 @@ def test_a_submission_that_is_refused_says_so_and_ends(tmp_path: Path) -> None:
     assert not submission.has_said("nowhere.yaml", since=len(submission.said))
 
 
-def test_a_story_is_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_a_story_are_printed_again_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     story = Story()
     story.tell("it rains")
     story.retell()
@@ -277,7 +277,9 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("ended", ["stopped", "killed"])
-def test_a_submission_ends_with_whoever_follows_it(ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_ends_with_the_process_that_follows_it(
+    ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "chain.py").write_text(
         "import os, time; open('part', 'w').write(str(os.getpid())); os.rename('part', 'pid'); time.sleep(600)"

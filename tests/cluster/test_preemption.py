@@ -34,7 +34,7 @@ def test_the_cloud_is_recognized_by_its_metadata_server(metadata: Metadata) -> N
     assert found[1](metadata.address) is None
 
 
-def test_a_notice_is_handed_on_with_its_end(metadata: Metadata) -> None:
+def test_a_notice_is_passed_to_ray_with_its_deadline(metadata: Metadata) -> None:
     told: list[Notice] = []
 
     def drain(notice: Notice) -> bool:
@@ -53,7 +53,7 @@ def test_a_notice_is_handed_on_with_its_end(metadata: Metadata) -> None:
     assert "Ray knows that this node ends" in said
 
 
-def test_events_of_other_machines_and_of_no_consequence_are_passed_over() -> None:
+def test_events_of_other_machines_and_harmless_events_are_ignored() -> None:
     with served("azure") as metadata:
         metadata.announce(25)
         assert preemption.azure(metadata.address)
@@ -63,7 +63,7 @@ def test_events_of_other_machines_and_of_no_consequence_are_passed_over() -> Non
         assert preemption.azure(metadata.address) is None
 
 
-def test_an_event_that_has_begun_leaves_a_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_started_event_has_a_short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     with served("azure") as metadata:
         metadata.announce(-5)
         notice = preemption.azure(metadata.address)
@@ -77,7 +77,7 @@ def test_a_machine_without_a_cloud_is_not_watched() -> None:
         assert "no cloud's metadata server answers" in watch(metadata.address, lambda notice: True, look_s=0)
 
 
-def test_a_server_that_fails_for_a_while_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_metadata_server_is_contacted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([None, OSError("timed out"), ValueError("no JSON"), Notice(30, "now")])
 
     def ask(metadata: str) -> Notice | None:
@@ -90,7 +90,7 @@ def test_a_server_that_fails_for_a_while_is_asked_again(monkeypatch: pytest.Monk
     assert watch("", lambda notice: True, look_s=0).startswith("now")
 
 
-def test_a_pod_that_trains_waits_until_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_pod_waits_until_the_training_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption.time, "sleep", lambda seconds: None)
     trains = iter([True, True, True, False, False])
     told: list[Notice] = []
@@ -100,13 +100,13 @@ def test_a_pod_that_trains_waits_until_it_does_not(monkeypatch: pytest.MonkeyPat
     assert 100 < notice.seconds <= 110
 
 
-def test_an_idle_pod_goes_at_once_and_a_busy_one_no_later_than_its_time() -> None:
+def test_an_idle_pod_ends_at_once_and_a_busy_one_within_its_limit() -> None:
     assert stop(110, lambda notice: pytest.fail("it is idle"), lambda: False) == "nothing trains here"
     assert stop(0, lambda notice: True, lambda: True) == "the time is over"
     assert stop(0, lambda notice: False, lambda: True) == "Ray could not be told"
 
 
-def test_what_trains_is_known_by_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_processes_are_recognized_by_their_title(monkeypatch: pytest.MonkeyPatch) -> None:
     title = f"ray::RayTrainWorker-{os.getpid()}"  # other trainings may run on this machine
     assert title.encode().startswith(preemption.TRAINS)
     monkeypatch.setattr(preemption, "TRAINS", title.encode())

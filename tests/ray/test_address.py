@@ -1,4 +1,4 @@
-"""Addresses of Ray clusters: what is joined, and what is refused by the name of the variable that holds it."""
+"""Tests the addresses of Ray clusters: which are accepted, and that refusals name the variable of the address."""
 
 import socket
 import threading
@@ -35,16 +35,14 @@ def test_an_address_has_a_host_and_a_port(address: str, expected: tuple[str, int
     "address",
     ["head", "10.0.0.1", "::1:6379", "fd00::1", "[::1]", "head:x", "head:99999", "ftp://head:1", ":6379", "a:1/b"],
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_malformed_addresses_are_refused(address: str) -> None:
     with pytest.raises(ClusterError, match=r"RAY_ADDRESS is .* no address of a Ray cluster") as caught:
         endpoint(address, "RAY_ADDRESS")
     assert "[fd00::1]:6379" in caught.value.fix
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://ray.example.org"])
-def test_the_address_of_a_dashboard_is_told_from_that_of_a_cluster(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_address_of_a_dashboard_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ClusterError, match=r"RAY_ADDRESS is http.* dashboard") as caught:
         check_address(ResourcesConfig())
@@ -53,7 +51,7 @@ def test_the_address_of_a_dashboard_is_told_from_that_of_a_cluster(
         check_address(ResourcesConfig(address=address))
 
 
-def test_local_starts_ray_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_and_no_address_start_ray_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert address_of(ResourcesConfig()) is None
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
@@ -65,7 +63,9 @@ def raylet(*command: str) -> SimpleNamespace:
     return SimpleNamespace(info={"name": "raylet", "cmdline": ["/bin/raylet", *command]})
 
 
-def test_auto_is_the_cluster_with_a_node_here_and_never_the_ray_of_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_finds_the_cluster_with_a_node_on_this_machine_but_no_ray_of_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     others = [
         raylet("--gcs-address=127.0.0.1:1", "--raylet_socket_name=/tmp/dontstop-x/r/raylet"),
         SimpleNamespace(info={"name": "python", "cmdline": ["--gcs-address=10.0.0.3:1"]}),
@@ -85,7 +85,7 @@ def test_auto_is_the_cluster_with_a_node_here_and_never_the_ray_of_another_job(m
 
 @contextmanager
 def server(answer: bytes, family: socket.AddressFamily = socket.AF_INET) -> Iterator[int]:
-    """The port of something on this machine that gives each of its callers an answer."""
+    """Returns the port of a server on this machine that sends the same answer to every client."""
     with socket.socket(family) as listening:
         listening.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
         listening.listen()
@@ -101,7 +101,7 @@ def server(answer: bytes, family: socket.AddressFamily = socket.AF_INET) -> Iter
 
 
 @pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
-def test_a_control_store_is_known_by_its_answer(host: str, family: socket.AddressFamily) -> None:
+def test_a_control_store_is_recognized_by_its_answer(host: str, family: socket.AddressFamily) -> None:
     with server(SETTINGS, family) as port:
         check_answers(host, port, "RAY_ADDRESS")
 
@@ -109,24 +109,24 @@ def test_a_control_store_is_known_by_its_answer(host: str, family: socket.Addres
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n", "a web server, such as its dashboard"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "a web server, such as Ray's dashboard"),
         (b"SSH-2.0-x", "not Ray"),
         (b"", "not Ray"),
     ],
 )
-def test_another_server_is_none(answer: bytes, message: str) -> None:
+def test_another_server_is_not_taken_for_a_control_store(answer: bytes, message: str) -> None:
     with server(answer) as port, pytest.raises(ClusterError, match=message) as caught:
         check_answers("127.0.0.1", port, "RAY_ADDRESS")
     assert "set RAY_ADDRESS" in caught.value.fix
 
 
-def test_a_port_where_nobody_listens_is_named() -> None:
+def test_a_port_without_a_server_is_named() -> None:
     with pytest.raises(ClusterError, match=r"no Ray cluster answers at \[::1\]:1 \(RAY_ADDRESS\)"):
         check_answers("::1", 1, "RAY_ADDRESS")
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_ray_s_own_control_store_answers() -> None:
+def test_a_real_control_store_answers() -> None:
     import ray
 
     host, port = endpoint(ray.get_runtime_context().gcs_address, "RAY_ADDRESS")

@@ -1,4 +1,4 @@
-"""The job ends with one message where Ray's processes die, or do not answer."""
+"""Tests that a job ends with one message when Ray's processes die or do not answer."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ run_job(job)
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])
 def test_a_process_of_ray_that_dies_ends_the_job_with_one_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:  # the logs of a Ray that died stay
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:  # the logs of a crashed Ray are kept
         monkeypatch.setenv("RAY_TMPDIR", folder)
         done = subprocess.run([sys.executable, "-c", KILL, name], capture_output=True, text=True, timeout=300)
     assert done.returncode == 7
@@ -61,7 +61,7 @@ run_job(job)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_heeded_where_compiled_code_does_not_return(number: signal.Signals) -> None:
+def test_signals_end_the_process_while_compiled_code_does_not_return(number: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", DEAF], stderr=subprocess.PIPE, text=True)
     assert process.stderr
     assert process.stderr.readline() == "ready\n"

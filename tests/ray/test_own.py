@@ -1,4 +1,4 @@
-"""A Ray of our own: what it consists of, that it is private, and that it starts where others do not."""
+"""Tests a Ray that the job starts itself: its processes, its privacy, and its start on unusual machines."""
 
 import os
 import signal
@@ -26,8 +26,8 @@ from adapt.support.errors import ClusterError
 PATIENCE_S = 300
 
 
-def test_a_cluster_that_is_joined_is_none_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by a process that one of our own has started."""
+def test_a_joined_cluster_does_not_count_as_a_ray_that_we_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests a process that was itself started by a process of our Ray."""
     monkeypatch.setenv(OWN_RAY, "/tmp/dontstop-1")
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("adapt.ray.runtime._made", {})
@@ -39,7 +39,7 @@ def test_a_cluster_that_is_joined_is_none_of_our_own(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_nobody_else_may_enter_its_folder_or_read_its_token() -> None:
+def test_other_users_cannot_enter_its_folder_or_read_its_token() -> None:
     folder = Path(os.environ[OWN_RAY])
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     started = {process.name(): process for process in processes_of(folder)}
@@ -48,7 +48,7 @@ def test_nobody_else_may_enter_its_folder_or_read_its_token() -> None:
     assert len(token) == 64
     for file in folder.rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes(), file
-    assert os.environ.get("RAY_AUTH_TOKEN") != token  # what this process starts, such as another cluster, has its own
+    assert os.environ.get("RAY_AUTH_TOKEN") != token  # other processes, such as another cluster, must not inherit it
 
 
 def two_ranks(config: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ def two_ranks(config: dict[str, Any]) -> None:
 
 
 def listening_addresses(driver: int) -> list[str]:
-    """Addresses at which a process and all processes that it has started listen."""
+    """Returns the addresses at which a process and its children listen."""
     root = psutil.Process(driver)
     sockets = [each for process in (root, *root.children(recursive=True)) for each in process.net_connections("inet")]
     return [each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN]
@@ -80,7 +80,7 @@ def train_two_ranks(folder: str) -> None:
 
 
 @pytest.mark.heavy
-def test_while_two_ranks_train_nothing_listens_beyond_this_machine(tmp_path: Path) -> None:
+def test_while_two_ranks_train_all_ports_are_on_loopback(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     command = f"from tests.ray.test_own import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
     root = Path(__file__).parents[2]
@@ -93,8 +93,8 @@ def test_while_two_ranks_train_nothing_listens_beyond_this_machine(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_no_other_ray_is_asked_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray Train ends a training whose controller the dashboard does not know, as that of another Ray would."""
+def test_ray_train_does_not_contact_the_dashboard_of_another_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dashboard of another Ray does not know our controller, so Ray Train would end the training."""
     import ray
 
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://10.0.0.1:8265")
@@ -126,8 +126,8 @@ run_job(job)
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_nothing_of_it_is_left(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the end of its driver, however it comes."""
+def test_no_process_and_no_folder_remain(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests several ways in which the driver can end."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     driver = subprocess.Popen([sys.executable, "-c", WORK, str(int(number))], stdout=subprocess.PIPE, text=True)
     assert driver.stdout
@@ -150,7 +150,7 @@ def test_nothing_of_it_is_left(number: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def belonging_to(folder: Path) -> list[str]:
-    """Command lines of all processes of a Ray of our own and of its driver: the folder is in their environment."""
+    """Returns the command lines of our Ray's processes and its driver, found by the folder in their environment."""
     found: list[str] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -186,7 +186,7 @@ def test_it_needs_no_home_and_no_short_tmpdir_and_leaves_nothing(tmp_path: Path)
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a short path in which folders are made first."""
+    """Makes a folder with a short path the first choice of parent."""
     folder = Path("/tmp") / f"t{os.getpid()}"
     folder.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
@@ -194,14 +194,14 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     adapt.ray.own.remove(folder)
 
 
-def test_a_folder_is_private_and_where_it_is_asked_for(short: Path) -> None:
+def test_a_folder_is_private_and_in_the_requested_parent(short: Path) -> None:
     folder = private_folder()
     assert folder.parent == short
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("name", ["x" * 60, "größe"])
-def test_a_path_that_sockets_cannot_have_is_passed_over(
+def test_folders_with_paths_too_long_for_sockets_are_skipped(
     short: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (short / name).mkdir()
@@ -210,7 +210,7 @@ def test_a_path_that_sockets_cannot_have_is_passed_over(
     assert private_folder().parent == short
 
 
-def test_where_nothing_can_be_written_tmpdir_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_folder_can_be_written_the_error_names_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(prefix: str, dir: str) -> str:
         raise PermissionError(13, "Permission denied", dir)
 
@@ -240,7 +240,7 @@ def test_what_a_killed_process_left_is_removed_a_day_later(short: Path) -> None:
 # --- how it starts
 
 
-def test_a_slow_start_is_tried_again(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+def test_a_slow_start_is_repeated(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
     tried: list[Path] = []
 
     def start(folder: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_slow_start_is_tried_again(monkeypatch: pytest.MonkeyPatch, short: Pat
     assert [folder.exists() for folder in tried] == [False, True]
 
 
-def test_a_start_that_fails_says_why_and_is_no_bug_of_ours(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+def test_a_failed_start_is_explained_and_not_reported_as_a_bug(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
     def start(folder: Path) -> None:
         raise OSError("no such device")
 
@@ -264,7 +264,7 @@ def test_a_start_that_fails_says_why_and_is_no_bug_of_ours(monkeypatch: pytest.M
     assert str(short) in caught.value.fix
 
 
-def test_nothing_of_a_start_that_failed_goes_on(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+def test_processes_of_a_failed_start_are_killed(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path) -> None:
@@ -278,8 +278,8 @@ def test_nothing_of_a_start_that_failed_goes_on(monkeypatch: pytest.MonkeyPatch,
     assert [process.wait(PATIENCE_S) for process in started] == [-signal.SIGKILL]
 
 
-def test_a_user_whose_home_nobody_knows_gets_one(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
-    """As in containers that run with any user id."""
+def test_a_user_without_a_home_folder_gets_one(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    """Some containers run with an arbitrary user id."""
     monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("atexit.register", lambda *_: None)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)

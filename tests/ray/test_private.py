@@ -37,7 +37,7 @@ def parameters(function: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["2.59.1", "2.61.0", "3.0.0"])
-def test_another_version_of_ray_is_named_with_the_one_that_is_needed(
+def test_another_version_of_ray_is_refused_and_the_required_one_is_named(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda package: version)
@@ -47,7 +47,7 @@ def test_another_version_of_ray_is_named_with_the_one_that_is_needed(
     assert private.TESTED in caught.value.fix
 
 
-def test_a_private_part_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_private_part_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(packaging, "_dir_travel")
     monkeypatch.delitem(sys.modules, "adapt.ray.private")
     with pytest.raises(ClusterError, match=r"_dir_travel") as caught:
@@ -55,7 +55,7 @@ def test_a_private_part_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert private.TESTED in caught.value.fix
 
 
-def test_the_policy_answers_what_ray_trains_controller_asks() -> None:
+def test_the_policy_has_all_methods_that_ray_trains_controller_calls() -> None:
     from adapt.train.elastic.policy import ElasticPolicy
 
     asked = {"make_decision_for_non_running_worker_group", "make_decision_for_running_worker_group"}
@@ -96,14 +96,14 @@ def test_ray_trains_own_policy_is_replaced() -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_real_ray_answers() -> None:
+def test_free_resources_and_leaving_nodes_are_read_from_a_real_ray() -> None:
     (node,) = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
     assert private.free_resources()[node]["CPU"] <= 2
     assert private.leaving_nodes() == set()
     assert private.autoscaler_limits() == []
 
 
-def test_what_the_autoscaler_told_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_the_autoscaler_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [
         autoscaler_pb2.NodeGroupConfig(resources={"CPU": 8}, max_count=3),
         autoscaler_pb2.NodeGroupConfig(resources={"CPU": 4, "GPU": 1}, max_count=-1),
@@ -130,7 +130,7 @@ def test_the_files_sent_are_those_that_ray_packs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ignores", "count"), [("0", 2), ("1", 3)])
-def test_ray_may_be_told_to_send_what_git_ignores(
+def test_ray_can_be_configured_to_send_files_that_git_ignores(
     ignores: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", ignores)
@@ -139,5 +139,5 @@ def test_ray_may_be_told_to_send_what_git_ignores(
     assert len(list(private.files_sent(tmp_path, []))) == count
 
 
-def test_the_client_of_jobs_asks_by_the_method_that_is_used() -> None:
+def test_the_job_client_has_the_method_that_version_at_calls() -> None:
     assert parameters(JobSubmissionClient._do_request)[:2] == ["method", "endpoint"]

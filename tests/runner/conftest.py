@@ -1,4 +1,4 @@
-"""A store for stages, and a file in which toy stages note that they ran."""
+"""Fixtures: a store for stages, and a file in which toy stages record that they ran."""
 
 from pathlib import Path
 

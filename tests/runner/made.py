@@ -1,4 +1,4 @@
-"""Results that nothing has measured, and stages that take them for theirs."""
+"""Makes up results, and finishes stages with them without running the stages."""
 
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -13,14 +13,14 @@ PLAIN: dict[Any, Any] = {int: 0, float: 0.0, str: "", bool: False, type(None): N
 
 
 def made_up(kind: type[R], **given: Any) -> R:
-    """A result of a class: what is given, else the field's default, else nothing, zero, or an empty list."""
+    """Makes up a result of a class: given values, else defaults, else None, zero or an empty list."""
     hints = get_type_hints(kind)
     needed = [each.name for each in fields(kind) if each.name not in given and _is_required(each)]  # type: ignore[arg-type]
     return kind(**{name: _value(hints[name]) for name in needed}, **given)
 
 
 def pretend(stage: Stage[R], **metrics: Any) -> Stage[R]:
-    """The same stage with the same inputs and key, whose work is done by writing nothing.
+    """Returns a stage with the same inputs and key that finishes without doing any work.
 
     Args:
         stage: a stage.

@@ -1,4 +1,4 @@
-"""Digests of files, and the cache that spares a second look."""
+"""Tests digests of files, and their cache."""
 
 import hashlib
 import json
@@ -19,14 +19,14 @@ def cache(tmp_path: Path) -> Path:
 
 
 def write(file: Path, content: bytes, at: int = 1_000_000_000) -> Path:
-    """Sets the modification time, since two writes may fall into one tick of the clock."""
+    """Writes a file and sets its modification time, since two writes may have the same time stamp."""
     file.write_bytes(content)
     os.utime(file, (at, at))
     return file
 
 
 def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many files have been read for their digest since the last call."""
+    """Returns the number of files that were read for their digest since the last call."""
     real, calls = hashlib.file_digest, []
 
     def counted(*args: object) -> object:
@@ -51,7 +51,7 @@ def test_a_digest_is_the_sha256_of_the_content(tmp_path: Path, cache: Path) -> N
     assert digests.of(write(tmp_path / "empty", b"")) == hashlib.sha256(b"").hexdigest()
 
 
-def test_a_file_is_read_once_also_by_the_next_process(
+def test_a_file_is_read_only_once_even_across_processes(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = looks(monkeypatch)
@@ -66,7 +66,7 @@ def test_a_file_is_read_once_also_by_the_next_process(
 @pytest.mark.parametrize(
     ("content", "at"), [(b"new content", 1_000_000_000), (b"tex2", 1_000_000_001)], ids=["size", "time"]
 )
-def test_a_changed_file_is_noticed(tmp_path: Path, cache: Path, content: bytes, at: int) -> None:
+def test_a_changed_file_is_read_again(tmp_path: Path, cache: Path, content: bytes, at: int) -> None:
     file, digests = write(tmp_path / "a", b"text"), Digests(cache)
     digests.of(file)
     digests.save()
@@ -76,14 +76,14 @@ def test_a_changed_file_is_noticed(tmp_path: Path, cache: Path, content: bytes, 
     assert Digests(cache).of(file) == expected
 
 
-def test_another_file_put_in_its_place_is_noticed(tmp_path: Path, cache: Path) -> None:
+def test_a_replaced_file_is_read_again(tmp_path: Path, cache: Path) -> None:
     file, digests = write(tmp_path / "a", b"text"), Digests(cache)
     digests.of(file)
-    write(tmp_path / "b", b"tex2").rename(file)  # as big and as old as the first
+    write(tmp_path / "b", b"tex2").rename(file)  # same size and time as the first
     assert digests.of(file) == hashlib.sha256(b"tex2").hexdigest()
 
 
-def test_content_that_changed_with_its_time_set_back_is_noticed(tmp_path: Path, cache: Path) -> None:
+def test_a_changed_file_with_its_time_reset_is_read_again(tmp_path: Path, cache: Path) -> None:
     file = write(tmp_path / "a", b"text")
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
     digests = Digests(cache)
@@ -97,13 +97,15 @@ def test_content_that_changed_with_its_time_set_back_is_noticed(tmp_path: Path, 
     assert (digests.of(file), Digests(cache).of(file)) == (expected, expected)
 
 
-def test_touching_a_file_changes_no_digest(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_touching_a_file_does_not_change_its_digest(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = looks(monkeypatch)
     file, digests = write(tmp_path / "a", b"text"), Digests(cache)
     first = digests.of(file)
     os.utime(file, (5, 5))
     assert digests.of(file) == first
-    assert count() == 2  # it did look
+    assert count() == 2  # the file was read
 
 
 BROKEN = [b"", b"{", b"[]", b"7", b"null", b"\xff"]
@@ -121,7 +123,7 @@ def test_a_corrupt_cache_is_an_empty_one(tmp_path: Path, cache: Path, content: b
     assert list(json.loads(cache.read_text())) == [str(file)]
 
 
-def test_a_file_that_is_gone_leaves_the_cache(tmp_path: Path, cache: Path) -> None:
+def test_a_deleted_file_is_removed_from_the_cache(tmp_path: Path, cache: Path) -> None:
     files = [write(tmp_path / name, b"text") for name in "ab"]
     digests = Digests(cache)
     digests.of_all(files)
@@ -134,7 +136,7 @@ def test_a_file_that_is_gone_leaves_the_cache(tmp_path: Path, cache: Path) -> No
     assert set(json.loads(cache.read_text())) == {str(tmp_path / "b"), str(tmp_path / "c")}
 
 
-def test_nothing_is_written_where_nothing_was_learnt(tmp_path: Path, cache: Path) -> None:
+def test_the_cache_is_not_written_without_new_digests(tmp_path: Path, cache: Path) -> None:
     Digests(cache).save()
     assert not cache.exists()
     digests = Digests(cache)
@@ -156,14 +158,14 @@ def test_a_cache_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> No
         digests.save()
 
 
-def test_the_digest_of_several_files_is_of_names_content_and_order(tmp_path: Path, cache: Path) -> None:
+def test_the_digest_of_several_files_depends_on_names_contents_and_order(tmp_path: Path, cache: Path) -> None:
     one, two, twin = (write(tmp_path / name, content) for name, content in [("1", b"x"), ("2", b"y"), ("3", b"x")])
     digests = Digests(cache)
     lists: tuple[list[Path], ...] = ([one, two], [two, one], [twin, two], [one], [one, twin], [])
     assert len({digests.of_all(files) for files in lists}) == len(lists)
 
 
-def test_the_digest_of_a_folder_is_of_the_paths_in_it(tmp_path: Path, cache: Path) -> None:
+def test_the_digest_of_a_folder_depends_on_the_paths_in_it(tmp_path: Path, cache: Path) -> None:
     def of(folder: str, *names: str) -> str:
         for name in names:
             (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The runner, with toy stages: what runs, in which order, and what is left after failures."""
+"""Tests the runner with toy stages: which stages run, in which order, and what remains after failures."""
 
 import errno
 import json
@@ -18,7 +18,7 @@ from tests.runner.toys import Toy, ToyResult, content, part, ran, single, states
 def test_inputs_run_first_and_once(store: Store, runs: Path) -> None:
     finished = ensure(toys.diamond(runs), store)
     assert ran(runs) == ["source", "left", "right", "top"]
-    assert finished.result == ToyResult(lines=32)  # of two inputs: 8 each, and 8 of the source each
+    assert finished.result == ToyResult(lines=32)  # two inputs with 8 lines each, and 8 of the source in each
     assert finished.record.metrics["lines"] == 32
     assert content(finished.path) == toys.expected("top")
 
@@ -30,7 +30,7 @@ def test_a_second_run_runs_nothing_and_has_the_same_record(store: Store, runs: P
     assert ran(runs) == []
 
 
-def test_versions_that_were_not_tried_are_named_once_before_anything_runs(
+def test_untested_versions_are_logged_once_before_any_stage_runs(
     store: Store, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(TRIED, "ray", "2.1.0")
@@ -65,7 +65,7 @@ def test_the_record_is_written_after_everything_else(store: Store) -> None:
     assert written["packages"]["python"] == sys.version.split()[0]
 
 
-def test_a_folder_is_tidied_once_its_record_is_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_tidied_after_its_record_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def tidy(stage: Toy, folder: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_folder_is_tidied_once_its_record_is_there(store: Store, monkeypatch: 
     with pytest.raises(DataError):
         ensure(single(broken, rate=0.1), store)
     assert seen == []
-    for _ in range(2):  # what is finished is not run, and not tidied, again
+    for _ in range(2):  # a finished stage is neither run nor tidied again
         ensure(single(rate=0.1), store)
     assert seen == [True]
 
@@ -107,11 +107,11 @@ def test_a_failed_stage_keeps_its_folder_and_has_no_record(store: Store, runs: P
     folder = store.folder("top", "toy", top.key)
     assert [file.name for file in folder.iterdir()] == ["half"]
     assert store.find("top", "toy", top.key) is None
-    assert ensure(top, store).result.found == ["half"]  # the next run goes on with what is there ...
-    assert ran(runs) == []  # ... and what was done before is not lost
+    assert ensure(top, store).result.found == ["half"]  # the next run continues with the existing files ...
+    assert ran(runs) == []  # ... and earlier work is not lost
 
 
-def test_a_failed_input_stops_what_needs_it(store: Store, runs: Path) -> None:
+def test_a_failed_input_stops_the_stages_that_depend_on_it(store: Store, runs: Path) -> None:
     def fail(folder: Path, done: Done) -> Outcome[ToyResult]:
         raise KeyError("bug")
 
@@ -135,7 +135,7 @@ def test_a_stage_that_cannot_write_names_its_folder(store: Store, code: int, mes
         ensure(stage, store)
 
 
-def test_a_record_that_cannot_be_committed_leaves_the_stage_unfinished(
+def test_a_stage_whose_record_cannot_be_written_stays_unfinished(
     store: Store, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -159,7 +159,7 @@ def test_an_unreadable_record_stops_the_run_and_names_its_folder(store: Store) -
             look(single(), store)
 
 
-def test_a_new_version_runs_again_and_keeps_the_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_version_runs_again_and_keeps_the_old_results(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     old = ensure(single(), store).record
     monkeypatch.setattr(Toy, "version", 2)
     new = ensure(single(), store).record
@@ -168,7 +168,7 @@ def test_a_new_version_runs_again_and_keeps_the_old(store: Store, monkeypatch: p
     assert (old.path / "stage.json").exists()
 
 
-def test_a_change_runs_what_is_downstream_and_nothing_else(store: Store, runs: Path) -> None:
+def test_a_change_reruns_only_the_stages_downstream(store: Store, runs: Path) -> None:
     def chain(rate: float) -> Toy:
         top = toys.diamond(runs)
         return replace(top, left=replace(part(top, "left"), settings={"rate": rate}))
@@ -181,14 +181,14 @@ def test_a_change_runs_what_is_downstream_and_nothing_else(store: Store, runs: P
     assert ran(runs) == []
 
 
-def test_a_new_name_is_the_same_stage(store: Store, runs: Path) -> None:
+def test_a_stage_with_a_new_name_is_still_finished(store: Store, runs: Path) -> None:
     first = ensure(toys.diamond(runs), store)
     ran(runs)
     assert ensure(toys.diamond(runs, name="renamed"), store).path == first.path
     assert ran(runs) == []
 
 
-def test_a_moved_store_is_still_done(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_stages_in_a_moved_store_are_still_finished(store: Store, runs: Path, tmp_path: Path) -> None:
     ensure(toys.diamond(runs), store)
     ran(runs)
     store.root.rename(tmp_path / "moved")
@@ -208,10 +208,10 @@ def test_a_plan_lists_every_stage_once_inputs_first(store: Store, runs: Path) ->
         store.folder(line.stage.kind, "toy", line.stage.key) for line in planned
     ]
     assert ran(runs) == []
-    assert not store.root.exists()  # looking leaves no trace
+    assert not store.root.exists()  # planning writes no files
 
 
-def test_a_plan_tells_done_from_to_do(store: Store, runs: Path) -> None:
+def test_a_plan_says_which_stages_are_finished(store: Store, runs: Path) -> None:
     top = toys.diamond(runs)
     ensure(top.inputs["left"], store)
     assert states(top, store) == {"source": "done", "left": "done", "right": [], "top": []}
@@ -219,7 +219,7 @@ def test_a_plan_tells_done_from_to_do(store: Store, runs: Path) -> None:
     assert states(top, store) == dict.fromkeys(toys.NAMES, "done")
 
 
-def test_a_plan_is_what_then_runs(store: Store, runs: Path) -> None:
+def test_the_planned_stages_are_those_that_run(store: Store, runs: Path) -> None:
     ensure(toys.diamond(runs).inputs["left"], store)
     ran(runs)
     expected = [line.stage.kind for line in plan_stages(toys.diamond(runs), store) if not line.record]
@@ -258,14 +258,14 @@ def test_a_plan_says_that_the_version_changed(store: Store, monkeypatch: pytest.
     assert states(single(rate=1), store) == {"toy": ["version of the stage's code: 1 -> 2"]}
 
 
-def test_a_plan_compares_with_the_stage_that_is_most_alike(store: Store) -> None:
+def test_a_plan_compares_with_the_most_similar_stage(store: Store) -> None:
     for name, rate, seed in (("a", 1, 1), ("b", 2, 0), ("c", 3, 3)):
         ensure(single(name=name, rate=rate, seed=seed), store)
     (line,) = plan_stages(single(name="d", rate=2, seed=5), store)
     assert (line.nearest and line.nearest.name, line.changed) == ("b", ["seed: 0 -> 5"])
 
 
-def test_a_half_done_stage_is_not_compared_with(store: Store) -> None:
+def test_a_plan_ignores_unfinished_stages_for_comparison(store: Store) -> None:
     def fail(folder: Path, done: Done) -> Outcome[ToyResult]:
         raise DataError("no")
 

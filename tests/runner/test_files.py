@@ -1,4 +1,4 @@
-"""Files and folders that are written aside."""
+"""Tests atomic writing of files and folders."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ def names(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
-def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file"
     with pytest.raises(TypeError), file_aside(path) as aside:
         aside.write_bytes("half")  # type: ignore[arg-type]
@@ -25,7 +25,7 @@ def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_takes_the_place_of_the_one_before_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_folder_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for name in ("first", "second"):
         with folder_aside(folder) as aside:
@@ -34,13 +34,13 @@ def test_a_folder_takes_the_place_of_the_one_before_when_it_is_whole(tmp_path: P
     with pytest.raises(StorageError), folder_aside(folder) as aside:
         aside.mkdir()
     assert names(folder) == {"second"}
-    (tmp_path / ".model.aside" / "left").touch()  # of the one that failed
+    (tmp_path / ".model.aside" / "left").touch()  # from the block that failed
     with folder_aside(folder) as aside:
         assert names(aside) == set()
     assert names(tmp_path) == {"model"}
 
 
-def test_what_was_left_aside_is_removed_files_and_folders(tmp_path: Path) -> None:
+def test_temporary_files_and_folders_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / ".file.x.aside").touch()
     (tmp_path / "a" / ".model.aside").mkdir()
@@ -51,7 +51,7 @@ def test_what_was_left_aside_is_removed_files_and_folders(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("can_link", [True, False])
-def test_a_file_in_a_second_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool) -> None:
+def test_a_file_is_linked_or_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_text("new")
     target.write_text("old")

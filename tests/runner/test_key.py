@@ -1,4 +1,4 @@
-"""What a key depends on, and that its text is stable."""
+"""Tests what a key depends on, and that its text is stable."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ JSON = st.recursive(
 
 
 def reordered(value: Any, draw: random.Random) -> Any:
-    """The same mappings, filled in another order."""
+    """Returns equal mappings with their keys in another order."""
     if isinstance(value, dict):
         items = [(key, reordered(item, draw)) for key, item in value.items()]
         draw.shuffle(items)
@@ -32,30 +32,30 @@ def reordered(value: Any, draw: random.Random) -> Any:
 
 
 @given(JSON, st.randoms(use_true_random=False))
-def test_canonical_text_says_the_value_and_not_the_order_of_its_keys(value: Any, draw: random.Random) -> None:
+def test_canonical_text_does_not_depend_on_the_order_of_keys(value: Any, draw: random.Random) -> None:
     assert canonical(reordered(value, draw)) == canonical(value)
     assert json.dumps(json.loads(canonical(value)), sort_keys=True) == json.dumps(value, sort_keys=True)
 
 
-def test_canonical_text_is_this() -> None:
+def test_canonical_text_of_an_example() -> None:
     value = {"b": [1, 0.1, None, True], "a": {"é": "x y", "empty": {}}, "rate": 5e-4}
     assert canonical(value) == '{"a":{"empty":{},"\\u00e9":"x y"},"b":[1,0.1,null,true],"rate":0.0005}'
 
 
-def test_numbers_of_different_type_are_different_and_sequences_are_not() -> None:
+def test_number_types_are_distinguished_and_sequence_types_are_not() -> None:
     assert len({canonical({"a": value}) for value in (1, 1.0, True, "1", None, [1])}) == 6
     assert canonical({"a": (1, (2,))}) == canonical({"a": [1, [2]]})
 
 
 @dataclass
 class Thing:
-    """Has no stable text."""
+    """An object without a stable text."""
 
     value: int = 1
 
 
 class Choice(IntEnum):
-    """Prints like a number, but its text depends on the Python version."""
+    """An enum that prints like a number, but whose text depends on the Python version."""
 
     ONE = 1
 
@@ -65,7 +65,7 @@ class Choice(IntEnum):
     [{1, 2}, frozenset(), Thing(), object(), Choice.ONE, Path("a"), b"a", 1j, float("nan"), float("inf"), iter("a")],
     ids=lambda value: type(value).__name__ + str(value)[:3],
 )
-def test_what_has_no_stable_text_is_refused_with_its_place(unstable: Any) -> None:
+def test_values_without_stable_text_are_refused_by_name(unstable: Any) -> None:
     with pytest.raises(StageError, match=r"^train\.what\.model\.layers\[1\]\.rate is "):
         stage_key("train", 1, {"model": {"layers": [{"rate": 1}, {"rate": unstable}]}}, {})
 
@@ -79,7 +79,7 @@ def test_keys_must_be_strings(key: Any) -> None:
 BASE: dict[str, Any] = {"stage": "train", "version": 1, "what": {"rate": 0.1, "seed": 0}, "inputs": {"corpus": "ab"}}
 
 
-def test_a_key_is_the_hash_of_this_text() -> None:
+def test_the_key_of_an_example() -> None:
     text = '{"inputs":{"corpus":"ab"},"stage":"train","version":1,"what":{"rate":0.1,"seed":0}}'
     assert stage_key(**BASE) == hashlib.sha256(text.encode()).hexdigest()
 
@@ -100,11 +100,11 @@ def test_a_key_is_the_hash_of_this_text() -> None:
     ],
     ids=str,
 )
-def test_every_ingredient_changes_the_key(change: dict[str, Any]) -> None:
+def test_the_key_depends_on_every_ingredient(change: dict[str, Any]) -> None:
     assert stage_key(**{**BASE, **change}) != stage_key(**BASE)
 
 
-def test_ingredients_cannot_trade_places() -> None:
+def test_swapped_ingredients_change_the_key() -> None:
     assert stage_key("s", 1, {"a": "x"}, {}) != stage_key("s", 1, {}, {"a": "x"})
 
 
@@ -123,6 +123,6 @@ def test_changes_name_the_fields_that_differ() -> None:
     ]
 
 
-def test_changes_see_what_keys_see() -> None:
+def test_changes_are_listed_exactly_when_keys_differ() -> None:
     assert changes({"a": 1, "b": 1}, {"a": 1.0, "b": True}) == ["a: 1 -> 1.0", "b: 1 -> true"]
     assert changes({"a": [1]}, {"a": (1,)}) == []

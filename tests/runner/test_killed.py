@@ -1,4 +1,4 @@
-"""Processes that run the same stages: two at once share the work, and one that is killed is completed by the next."""
+"""Tests processes that run the same stages: two at once share the work, and the next one completes a killed one."""
 
 import json
 import random
@@ -21,7 +21,7 @@ PATIENCE_S = 600
 
 
 def start(store: Store, runs: Path, pause_s: float = 0, kill_at: int = 0, at_once: int = 1) -> subprocess.Popen[str]:
-    """A process that will run the diamond once it is told to `go`."""
+    """Starts a process that runs the diamond of stages after it reads `go`."""
     arguments = [str(store.root), str(runs), str(pause_s), str(kill_at), str(at_once)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.runner.toys", *arguments],
@@ -43,7 +43,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def check_finished_are_complete(store: Store) -> int:
-    """Every folder that has a record holds all that belongs there. Returns their number."""
+    """Checks that every folder with a record has all its files. Returns the number of folders."""
     records = list(store.records())
     for record in records:
         assert content(record.path) == toys.expected(record.stage)
@@ -52,7 +52,7 @@ def check_finished_are_complete(store: Store) -> int:
 
 
 def written(store: Store) -> int:
-    """Lines that the diamond has come to."""
+    """Returns the number of lines that the diamond has written."""
     return sum(len(part.read_text().splitlines()) for part in store.root.glob("*/*/part-*"))
 
 
@@ -60,7 +60,7 @@ def written(store: Store) -> int:
 def test_two_processes_at_once_share_the_work(store: Store, runs: Path, at_once: int) -> None:
     processes = [start(store, runs, pause_s=0.03, at_once=at_once) for _ in range(2)]
     source = toys.diamond(runs).inputs["left"].inputs["source"]
-    with locked(store.folder(source.kind, source.name, source.key)):  # until both have come there, however slowly
+    with locked(store.folder(source.kind, source.name, source.key)):  # until both have reached this point
         for process in processes:
             go(process)
         said = [process.stderr.readline() for process in processes if process.stderr]
@@ -74,7 +74,7 @@ def test_two_processes_at_once_share_the_work(store: Store, runs: Path, at_once:
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_a_run_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, runs: Path, at_once: int) -> None:
+def test_a_run_killed_at_any_moment_is_completed_by_the_next_run(tmp_path: Path, runs: Path, at_once: int) -> None:
     draw, unfinished = random.Random(7), 0
     whole = len(toys.NAMES) * toys.PARTS * toys.LINES
     for number in range(10):
@@ -92,7 +92,7 @@ def test_a_run_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, run
         ensure(toys.diamond(runs), store)
         assert set(ran(runs)) == set(toys.NAMES) - done
         assert check_finished_are_complete(store) == 4
-    assert unfinished >= 4  # else the kills came too late to show anything
+    assert unfinished >= 4  # else all kills came too late to test anything
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_kill_before_a_rename_leaves_nothing_behind(store: Store, runs: Path, 
     go(process)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
-    assert len(list(store.root.rglob("*.aside"))) == 1  # it was in the middle of writing
+    assert len(list(store.root.rglob("*.aside"))) == 1  # it was killed while writing
     assert check_finished_are_complete(store) == finished
     ensure(toys.diamond(runs), store)
     assert check_finished_are_complete(store) == 4

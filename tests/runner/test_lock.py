@@ -1,4 +1,4 @@
-"""The lock of a stage: one holder, others wait, a kill frees it."""
+"""Tests the lock of a stage: it has one holder, others wait, and a kill releases it."""
 
 import errno
 import fcntl
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def enter(folder: Path) -> tuple[threading.Thread, threading.Event]:
-    """A thread that takes the lock and lets it go, and whether it had it."""
+    """Starts a thread that takes and releases the lock. Returns the thread and an event for the lock being held."""
     had = threading.Event()
 
     def take() -> None:
@@ -55,7 +55,7 @@ def test_a_second_holder_waits_for_the_first(folder: Path, capfd: pytest.Capture
     thread.join(PATIENCE_S)
 
 
-def test_locks_of_two_folders_are_two(folder: Path) -> None:
+def test_two_folders_have_separate_locks(folder: Path) -> None:
     with locked(folder), locked(folder.with_name("demo-2b2b2b2b")):
         pass
 
@@ -81,7 +81,7 @@ def test_a_killed_holder_frees_the_lock(folder: Path, capfd: pytest.CaptureFixtu
     assert f"process {holder.pid} on " in capfd.readouterr().err
 
 
-def test_the_folder_may_be_cleared_while_its_lock_is_held(folder: Path) -> None:
+def test_the_folder_may_be_deleted_while_its_lock_is_held(folder: Path) -> None:
     folder.mkdir(parents=True)
     with locked(folder):
         shutil.rmtree(folder)
@@ -89,16 +89,16 @@ def test_the_folder_may_be_cleared_while_its_lock_is_held(folder: Path) -> None:
         assert not had.wait(0.3)
     assert had.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
-    assert not folder.exists()  # the lock makes none
+    assert not folder.exists()  # the lock itself creates no folder
 
 
-def test_the_lock_is_beside_the_folder_and_is_no_stage(folder: Path) -> None:
+def test_the_lock_file_is_next_to_the_folder_and_not_taken_for_a_stage(folder: Path) -> None:
     with locked(folder):
         assert [path.name for path in folder.parent.iterdir()] == [".demo-1a1a1a1a.lock"]
         assert list(folder.parent.glob("*-1a1a1a1a")) == []
 
 
-def test_a_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(StorageError, match=f"cannot write {tmp_path}"), locked(tmp_path / "runs" / "train" / "demo"):
         pass
@@ -120,7 +120,7 @@ def test_a_file_system_without_locks_is_a_storage_error(
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
-def test_who_may_only_read_sees_a_run_and_who_may_not_sees_none(
+def test_a_running_stage_is_visible_only_with_read_permission(
     folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     real, refused = os.open, [os.O_RDWR]
@@ -137,13 +137,13 @@ def test_who_may_only_read_sees_a_run_and_who_may_not_sees_none(
         assert not is_held(folder)
 
 
-def test_looking_makes_no_lock(folder: Path) -> None:
+def test_is_held_does_not_create_a_lock_file(folder: Path) -> None:
     folder.parent.mkdir(parents=True)
     assert not is_held(folder)
     assert list(folder.parent.iterdir()) == []
 
 
-def test_the_last_holder_is_named_alone(folder: Path) -> None:
+def test_only_the_last_holder_is_named(folder: Path) -> None:
     folder.parent.mkdir(parents=True)
     lock = folder.parent / f".{folder.name}.lock"
     lock.write_text("process 4711 on a machine with a long name")
@@ -152,7 +152,7 @@ def test_the_last_holder_is_named_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder_mode", [0o755, 0o2775, 0o1777, 0o700])
-def test_who_may_write_to_the_folder_may_take_the_lock(folder: Path, folder_mode: int) -> None:
+def test_users_who_may_write_to_the_folder_may_take_the_lock(folder: Path, folder_mode: int) -> None:
     folder.parent.mkdir(parents=True)
     folder.parent.chmod(folder_mode)
     with locked(folder):
@@ -160,7 +160,7 @@ def test_who_may_write_to_the_folder_may_take_the_lock(folder: Path, folder_mode
     assert (folder.parent / f".{folder.name}.lock").stat().st_mode & 0o777 == 0o600 | folder_mode & 0o066
 
 
-def test_a_link_is_no_lock_and_the_file_behind_it_stays(folder: Path, tmp_path: Path) -> None:
+def test_a_link_is_refused_as_a_lock_and_its_target_stays_unchanged(folder: Path, tmp_path: Path) -> None:
     folder.parent.mkdir(parents=True)
     victim = tmp_path / "victim"
     victim.write_text("important")

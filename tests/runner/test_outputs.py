@@ -1,4 +1,4 @@
-"""Files of finished stages: on disk before the record says so, and compared with it before they are used."""
+"""Tests files of finished stages: on disk before their record, and compared with it before use."""
 
 import errno
 import hashlib
@@ -22,9 +22,7 @@ from tests.runner.toys import ToyResult, content, part, ran, single, states
 
 
 @pytest.mark.parametrize(("damaged", "other"), [("left", "right"), ("right", "left")])
-def test_files_that_are_gone_stop_what_needs_them_before_anything_runs(
-    store: Store, runs: Path, damaged: str, other: str
-) -> None:
+def test_missing_files_stop_a_run_before_any_stage_starts(store: Store, runs: Path, damaged: str, other: str) -> None:
     top = toys.diamond(runs)
     record = ensure(top.inputs[damaged], store).record
     ran(runs)
@@ -41,7 +39,7 @@ def test_files_that_are_gone_stop_what_needs_them_before_anything_runs(
     assert content(record.path) == toys.expected(damaged)
 
 
-def test_files_that_nothing_needs_any_more_may_go(store: Store, runs: Path) -> None:
+def test_files_that_no_stage_needs_may_be_deleted(store: Store, runs: Path) -> None:
     record = ensure(toys.diamond(runs), store).record
     ran(runs)
     (Path(record.inputs["left"]["path"]) / "part-1").unlink()
@@ -54,7 +52,7 @@ SPARED = ("checkpoints/step-1/weights", "branch/step-1/weights", "tensorboard/ev
 
 
 @pytest.mark.parametrize("name", [*SPARED, ".training.lock", "deep/.half.4711"])
-def test_what_is_to_resume_from_or_for_people_may_be_deleted_or_edited(store: Store, name: str) -> None:
+def test_spare_files_may_be_deleted_or_edited(store: Store, name: str) -> None:
     def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("text")
@@ -69,11 +67,11 @@ def test_what_is_to_resume_from_or_for_people_may_be_deleted_or_edited(store: St
     assert ensure(single(run), store).record == record
 
 
-def test_names_of_what_may_be_deleted_are_those_that_stages_use() -> None:
+def test_names_of_spare_files_match_those_that_stages_write() -> None:
     assert {f"{CHECKPOINTS}/", f"{BRANCHES}/", f"{REJECTS}/", INDEX_FILE} < set(SPARE)
 
 
-def test_everything_is_on_disk_before_the_record_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_files_are_on_disk_before_the_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     real = os.fsync
 
@@ -96,7 +94,7 @@ def test_everything_is_on_disk_before_the_record_says_so(store: Store, monkeypat
 
 
 @pytest.mark.parametrize(("code", "message"), [(errno.ENOSPC, "no space left"), (errno.EDQUOT, "no space left")])
-def test_a_disk_that_is_full_when_files_are_synced_leaves_the_stage_unfinished(
+def test_a_stage_stays_unfinished_if_the_disk_is_full_during_sync(
     store: Store, monkeypatch: pytest.MonkeyPatch, code: int, message: str
 ) -> None:
     def refuse(descriptor: int) -> None:
@@ -110,7 +108,7 @@ def test_a_disk_that_is_full_when_files_are_synced_leaves_the_stage_unfinished(
     assert store.find("toy", "toy", stage.key) is None
 
 
-def test_a_file_system_that_cannot_sync_is_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_sync_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -119,25 +117,25 @@ def test_a_file_system_that_cannot_sync_is_used_all_the_same(tmp_path: Path, mon
     assert settle(tmp_path) == {"a": 4}
 
 
-def test_looking_at_a_stage_of_many_files_is_quick(tmp_path: Path) -> None:
+def test_checking_the_sizes_of_many_files_is_fast(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number}").touch()
     record = Record("toy", "toy", "", 1, {}, {}, {}, {}, {}, {f"{n}": 0 for n in range(2000)}, {}, "", tmp_path)
-    start = time.process_time()  # also where the machine is busy
+    start = time.process_time()  # limit for a busy machine
     check_outputs(record)
     assert time.process_time() - start < 0.5  # some 10 ms
 
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What this process knows of files is forgotten, as by a new one."""
+    """Clears the cache of checked files, as in a new process."""
     known: dict[str, str] = {}
     monkeypatch.setattr(outputs, "_checked", known)
     return known
 
 
 def flip(file: Path) -> None:
-    """Changes a bit, and sets the modification time back."""
+    """Flips a bit of a file, and resets its modification time."""
     times = file.stat()
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0x04
@@ -145,7 +143,7 @@ def flip(file: Path) -> None:
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def test_a_record_holds_the_digest_of_each_file(store: Store) -> None:
+def test_a_record_has_the_digest_of_each_file(store: Store) -> None:
     def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         for name in ("a", "deep/b", "checkpoints/spare", ".hidden"):
             (folder / name).parent.mkdir(exist_ok=True)
@@ -158,7 +156,7 @@ def test_a_record_holds_the_digest_of_each_file(store: Store) -> None:
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-def test_a_flipped_bit_stops_what_reads_the_file_before_it_runs(
+def test_a_flipped_bit_stops_the_stage_that_reads_the_file(
     store: Store, runs: Path, new_process: dict[str, str], same_process: bool
 ) -> None:
     top = toys.diamond(runs)
@@ -204,7 +202,7 @@ def test_a_plan_and_a_finished_job_read_no_content(store: Store, runs: Path, mon
 
 
 def without_digests(record: Record) -> None:
-    """As earlier versions wrote them."""
+    """Removes digests from records, as in those of earlier versions."""
     file = record.path / "stage.json"
     content = json.loads(file.read_text())
     del content["digests"]
@@ -221,8 +219,8 @@ def test_records_of_earlier_versions_are_used_by_their_sizes(
     assert toys.content(ensure(top, store).path) == toys.expected("top")
 
 
-def test_a_file_of_a_stage_that_a_configuration_names_is_compared_with_its_record(store: Store, runs: Path) -> None:
-    """As a model that was exported, or text that was selected."""
+def test_a_stages_file_named_in_a_configuration_is_compared_with_its_record(store: Store, runs: Path) -> None:
+    """Examples are an exported model and selected text."""
     record = ensure(part(part(toys.diamond(runs), "left"), "source"), store).record
     file = record.path / "part-1"
     assert Digests().of(file) == record.digests["part-1"]
@@ -236,14 +234,14 @@ def test_a_file_of_a_stage_that_a_configuration_names_is_compared_with_its_recor
     assert Digests().of(file) == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_a_file_beside_those_of_a_stage_is_nobodys(store: Store, runs: Path) -> None:
+def test_additional_files_in_a_stages_folder_are_not_checked(store: Store, runs: Path) -> None:
     record = ensure(part(part(toys.diamond(runs), "left"), "source"), store).record
     (record.path / "mine").write_text("text")
     (record.path / "README.md").write_text("edited")
     assert Digests().of_all([record.path / "mine", record.path / "README.md"])
 
 
-def test_many_gigabytes_are_announced(
+def test_checks_of_many_gigabytes_are_logged(
     store: Store,
     runs: Path,
     new_process: dict[str, str],

@@ -1,4 +1,4 @@
-"""Stages side by side: order, room, failures."""
+"""Tests stages that run at the same time: order, resources, failures."""
 
 import _thread
 import signal
@@ -19,20 +19,20 @@ PATIENCE_S = 600
 
 @dataclass(frozen=True)
 class Called:
-    """What a stage of these tests leaves."""
+    """Result of a stage in these tests."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Waiting(Stage[Called]):
-    """A stage of these tests."""
+    """A stage that calls a function."""
 
     kind = "toy"
 
     name: str
     act: Callable[[Done], None]
-    """Its work."""
+    """Function that does the stage's work."""
     reads: tuple[Stage[Called], ...] = ()
     room: Mapping[str, float] | None = None
 
@@ -48,7 +48,7 @@ class Waiting(Stage[Called]):
 
 
 class Watched:
-    """Stages that note when they run, and how many at once."""
+    """Makes stages that record when they run, and the largest number that ran at once."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -72,7 +72,7 @@ class Watched:
                 self._running.add(name)
                 self.at_once.append(set(self._running))
             if meet:
-                meet.wait(PATIENCE_S)  # fails where the others do not run at the same time
+                meet.wait(PATIENCE_S)  # fails unless the others run at the same time
             with self._lock:
                 self._running.remove(name)
             if error:
@@ -111,7 +111,7 @@ def test_inputs_come_first_and_run_once(store: Store) -> None:
     ("capacity", "most", "widest"),
     [({"CPU": 2.0}, 10, 2), ({"CPU": 0.5}, 10, 1), (None, 3, 3), ({"CPU": 100.0}, 1, 1), ({"CPU": 100.0}, 4, 4)],
 )
-def test_no_more_at_once_than_there_is_room_for(
+def test_no_more_stages_run_at_once_than_the_cluster_has_room_for(
     store: Store, capacity: dict[str, float] | None, most: int, widest: int
 ) -> None:
     watched = Watched()
@@ -128,7 +128,7 @@ def test_a_stage_without_needs_runs_alone(store: Store) -> None:
     assert not [together for together in watched.at_once if "all" in together and len(together) > 1]
 
 
-def test_what_is_finished_is_not_run_and_its_inputs_are_not_looked_at(store: Store) -> None:
+def test_finished_stages_are_not_run_and_their_inputs_not_checked(store: Store) -> None:
     watched = Watched()
     ensure_all([watched.stage("last", watched.stage("first"))], store, None, 1)
     again = Watched()
@@ -138,7 +138,7 @@ def test_what_is_finished_is_not_run_and_its_inputs_are_not_looked_at(store: Sto
     assert again.order == []
 
 
-def test_a_failure_costs_only_what_needs_it(store: Store) -> None:
+def test_a_failure_stops_only_dependent_stages(store: Store) -> None:
     watched = Watched()
     broken = watched.stage("broken", needs=ONE, error=DataError("no text", "bring some"))
     needing = watched.stage("needing", broken, needs=ONE)
@@ -161,14 +161,16 @@ def test_several_failures_are_counted(store: Store) -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C as in a process of its own: pytest's own processes may ignore it, or another test have changed it."""
+    """Restores Python's handler of ctrl-C, which pytest or another test may have changed."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_is_no_failure_of_the_stages_that_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_is_not_reported_as_a_failure_of_running_stages(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     interrupted, threads = threading.Event(), list[threading.Thread]()
 
     def act(done: Done) -> None:
@@ -184,7 +186,7 @@ def test_ctrl_c_is_no_failure_of_the_stages_that_run(store: Store, capsys: pytes
     assert "failed" not in capsys.readouterr().err
 
 
-def test_a_later_run_goes_on_where_a_failed_one_ended(store: Store) -> None:
+def test_a_later_run_continues_a_failed_one(store: Store) -> None:
     first = Watched()
     broken = first.stage("b", first.stage("a"), error=DataError("broken", ""))
     with pytest.raises(DataError):

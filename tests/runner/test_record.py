@@ -1,4 +1,4 @@
-"""The record: committed whole or not at all, and read back as it was."""
+"""Tests the record: written completely or not at all, and read back unchanged."""
 
 import errno
 import json
@@ -41,7 +41,7 @@ def record(folder: Path, **changed: Any) -> Record:
     return Record(**{**values, **changed})
 
 
-def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
+def test_a_record_is_read_back_unchanged(tmp_path: Path) -> None:
     saved = record(tmp_path / "deep" / "folder")
     saved.save()
     loaded = load_record(saved.path)
@@ -49,7 +49,7 @@ def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert loaded.path == saved.path
 
 
-def test_a_record_knows_where_it_is_now(tmp_path: Path) -> None:
+def test_a_record_has_its_present_folder(tmp_path: Path) -> None:
     record(tmp_path / "old").save()
     (tmp_path / "old").rename(tmp_path / "new")
     moved = load_record(tmp_path / "new")
@@ -58,7 +58,7 @@ def test_a_record_knows_where_it_is_now(tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "new" / "stage.json").read_text()
 
 
-def test_who_may_look_into_the_folder_may_read_the_file(tmp_path: Path) -> None:
+def test_users_who_may_read_the_folder_may_read_the_record(tmp_path: Path) -> None:
     for folder, file in ((0o755, 0o644), (0o2775, 0o664), (0o1777, 0o644), (0o750, 0o640), (0o700, 0o600)):
         tmp_path.chmod(folder)
         record(tmp_path).save()
@@ -98,13 +98,13 @@ def test_a_record_with_other_fields_is_unreadable(tmp_path: Path) -> None:
             load_record(tmp_path)
 
 
-def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("")
     with pytest.raises(StageError, match=str(tmp_path / "folder")):
         load_record(tmp_path / "folder")
 
 
-# Every refusal of the operating system, at every call that can meet it.
+# Every error of the operating system, at every call that can raise it.
 REFUSALS = [
     (errno.ENOSPC, "no space left while writing"),
     (errno.EDQUOT, "no space left while writing"),
@@ -169,7 +169,7 @@ def test_a_file_where_a_folder_should_be_is_a_storage_error(tmp_path: Path, plac
         write_atomically(tmp_path / place, "")
 
 
-def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+def test_other_errors_are_not_converted(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), storage_errors(tmp_path):
         (tmp_path / "gone").read_text()
 
@@ -184,7 +184,7 @@ def test_leftovers_of_killed_writes_are_removed_and_nothing_else(tmp_path: Path)
 
 
 @pytest.mark.parametrize("variable", ["HOME", "TMPDIR"])
-def test_a_refusal_elsewhere_does_not_blame_the_storage(
+def test_a_write_error_elsewhere_does_not_blame_the_storage_root(
     tmp_path: Path, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/")
@@ -199,7 +199,7 @@ def test_a_refusal_elsewhere_does_not_blame_the_storage(
 
 
 @pytest.mark.parametrize("named", ["runs", "runs/train/a", "runs/.train.lock", None])
-def test_a_refusal_at_what_is_written_blames_the_storage(tmp_path: Path, named: str | None) -> None:
+def test_a_write_error_in_the_storage_root_blames_it(tmp_path: Path, named: str | None) -> None:
     with pytest.raises(StorageError, match=r"point storage\.root"), storage_errors(tmp_path / "runs" / "train"):
         raise PermissionError(errno.EACCES, "denied", named and str(tmp_path / named))
 
@@ -223,7 +223,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type."""
+    """Generates values of a type."""
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if hint in PLAIN:
         return PLAIN[hint]
@@ -245,7 +245,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def instances(kind: type[Any]) -> st.SearchStrategy[Any]:
-    """Instances of a dataclass, with every field set."""
+    """Generates instances of a dataclass, with every field set."""
     return st.builds(kind, **{name: values(hint) for name, hint in get_type_hints(kind).items()})
 
 
@@ -253,7 +253,7 @@ RESULTS: list[type[Any]] = list(dict.fromkeys(kind.result_type() for kind in KIN
 
 
 def through_a_record(result: Any, folder: Path) -> Any:
-    """What is read from the file of a record."""
+    """Writes a result to a record, and reads it back."""
     record(folder, metrics=plain_values(result)).save()
     loaded = load_record(folder)
     assert loaded is not None
@@ -261,7 +261,7 @@ def through_a_record(result: Any, folder: Path) -> Any:
 
 
 def differences(first: Any, second: Any) -> list[str]:
-    """Where two values are not the same, types included: 1 is neither 1.0 nor true, a tuple no list."""
+    """Lists the differences of two values, including their types: 1, 1.0 and true differ, as do tuples and lists."""
     if type(first) is not type(second):
         return [f"{first!r} is a {type(first).__name__}, {second!r} a {type(second).__name__}"]
     if is_dataclass(first):
@@ -277,7 +277,7 @@ def differences(first: Any, second: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
-def test_a_result_comes_back_from_its_record_as_itself(
+def test_a_result_is_read_back_from_its_record_unchanged(
     kind: type[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("stage")
@@ -320,11 +320,11 @@ class Everything:
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(instances(Everything))
-def test_every_type_of_field(tmp_path_factory: pytest.TempPathFactory, result: Everything) -> None:
+def test_every_type_of_field_is_read_back(tmp_path_factory: pytest.TempPathFactory, result: Everything) -> None:
     assert differences(result, through_a_record(result, tmp_path_factory.getbasetemp())) == []
 
 
-def test_a_record_keeps_plain_values() -> None:
+def test_a_record_stores_plain_values() -> None:
     part = Part(0.5, ("x",))
     assert plain_values(part) == {"share": 0.5, "names": ["x"]}
     found = plain_values(made_up(Everything, choice="a", pair=(1, "x"), maybe=part, by_number={3: [None]}, mapping={}))
@@ -333,7 +333,7 @@ def test_a_record_keeps_plain_values() -> None:
 
 
 @pytest.mark.parametrize("given", [{"lines": 3}, None, 3, Part])
-def test_a_result_that_is_no_dataclass_is_refused(given: Any) -> None:
+def test_a_result_must_be_a_dataclass(given: Any) -> None:
     with pytest.raises(TypeError, match="the result of a stage is a dataclass, not "):
         plain_values(given)
 
@@ -350,7 +350,7 @@ FITS = {"lines": 3, "share": 0.5, "found": {"a": {"share": 1.0, "names": ["x"]}}
 
 @dataclass(frozen=True, eq=False)
 class Counting(Stage[Counted]):
-    """For the tests below."""
+    """Result of the tests below."""
 
     kind = "counting"
 
@@ -367,10 +367,10 @@ def kept(path: Path, metrics: Any) -> Record:
     return record(path, stage="counting", metrics=metrics)
 
 
-def test_what_fits_is_read(tmp_path: Path) -> None:
+def test_metrics_that_fit_the_result_are_read(tmp_path: Path) -> None:
     assert read_result(Counted, kept(tmp_path, FITS)) == Counted(3, 0.5, {"a": Part(1.0, ("x",))})
     assert read_result(Counted, kept(tmp_path, FITS | {"share": 1})).share == 1.0  # JSON has one kind of number
-    with_more = FITS | {"gone": 1}  # a field that results of this kind had when it was written
+    with_more = FITS | {"gone": 1}  # a field that an earlier version of this class had
     assert read_result(Counted, kept(tmp_path, with_more)) == read_result(Counted, kept(tmp_path, FITS))
 
 
@@ -387,7 +387,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_record_that_does_not_fit_is_refused_kindly(tmp_path: Path, name: str) -> None:
+def test_a_record_that_does_not_fit_its_result_is_refused_with_a_fix(tmp_path: Path, name: str) -> None:
     change, place = WRONG[name]
     with pytest.raises(StageError) as caught:
         read_result(Counted, kept(tmp_path, change(FITS)))
@@ -397,7 +397,7 @@ def test_a_record_that_does_not_fit_is_refused_kindly(tmp_path: Path, name: str)
     assert caught.value.fix == f"delete the folder {tmp_path} to run the stage again"
 
 
-def test_a_stage_whose_record_does_not_fit_is_not_taken_for_finished(tmp_path: Path) -> None:
+def test_a_stage_whose_record_does_not_fit_is_not_finished(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finished = ensure(Counting(), store)
     assert finished.result == Counted(3, 0.5, {"a": Part(1.0, ("x",))})
@@ -410,7 +410,7 @@ def test_a_stage_whose_record_does_not_fit_is_not_taken_for_finished(tmp_path: P
     assert str(finished.path) in caught.value.fix
 
 
-def test_the_cost_is_hours_times_the_price_and_unknown_without_one() -> None:
+def test_the_cost_is_hours_times_price_and_unknown_without_a_price() -> None:
     assert cost_of(5400.0, 2.0) == {"device_seconds": 5400.0, "device_hours": 1.5, "cost": 3.0}
     assert cost_of(5400.0, None)["cost"] is None
     assert cost_of(5400.0, 0.0)["cost"] == 0.0

@@ -1,4 +1,4 @@
-"""The key of a user in a storage root."""
+"""Tests the user's secret key in a storage root."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ def key_file(root: Path) -> Path:
     return root / f".key-{os.getuid()}"
 
 
-def test_a_key_is_made_once_and_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_a_key_is_created_once_and_only_its_user_can_read_it(tmp_path: Path) -> None:
     first = secret_of(tmp_path)
     assert key_file(tmp_path).stat().st_mode & 0o777 == 0o600
     assert secret_of(tmp_path) == first
@@ -28,7 +28,7 @@ def test_a_key_is_made_once_and_nobody_else_can_read_it(tmp_path: Path) -> None:
     assert first.key.decode() not in repr(first)
 
 
-def test_processes_that_begin_at_once_have_one_key(tmp_path: Path) -> None:
+def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     found: list[Secret] = []
     threads = [threading.Thread(target=lambda: found.append(secret_of(tmp_path))) for _ in range(8)]
     for thread in threads:
@@ -39,7 +39,7 @@ def test_processes_that_begin_at_once_have_one_key(tmp_path: Path) -> None:
     assert len({each.key for each in found}) == 1
 
 
-def test_what_was_signed_is_recognized_and_nothing_else() -> None:
+def test_only_signed_texts_are_recognized() -> None:
     one, other = Secret(b"a" * 32), Secret(b"b" * 32)
     assert one.has_signed("text", one.sign("text"))
     assert not one.has_signed("text", other.sign("text"))
@@ -55,14 +55,14 @@ def test_the_environment_replaces_the_file(tmp_path: Path, monkeypatch: pytest.M
         secret_of(tmp_path)
 
 
-def test_a_key_that_others_could_read_is_closed(tmp_path: Path) -> None:
+def test_a_key_file_that_others_could_read_is_made_private(tmp_path: Path) -> None:
     first = secret_of(tmp_path)
     key_file(tmp_path).chmod(0o644)
     assert secret_of(tmp_path).key == first.key
     assert key_file(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_system_without_permissions_is_named(
+def test_a_file_system_without_permissions_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret_of(tmp_path)
@@ -73,14 +73,14 @@ def test_a_file_system_without_permissions_is_named(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_of_another_user_is_no_key(tmp_path: Path) -> None:
+def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
     secret_of(tmp_path)
     os.chown(key_file(tmp_path), 12345, -1)
     with pytest.raises(StorageError, match="is not a file of this user"):
         secret_of(tmp_path)
 
 
-def test_a_link_or_an_empty_file_is_no_key(tmp_path: Path) -> None:
+def test_a_link_or_an_empty_key_file_is_refused(tmp_path: Path) -> None:
     key_file(tmp_path).touch(mode=0o600)
     with pytest.raises(StorageError, match="holds no key"):
         secret_of(tmp_path)

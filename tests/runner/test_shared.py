@@ -1,4 +1,4 @@
-"""Two users of one storage root. Needs the right to become another user."""
+"""Tests two users of one storage root. Needs permission to change the user id."""
 
 import os
 import pickle
@@ -28,7 +28,7 @@ MODES = {"group": 0o2775, "sticky": 0o1777}
 
 
 def as_user(user: int, function: Callable[[], Any]) -> Any:
-    """What a function returns in a process of another user, or its error."""
+    """Calls a function in a process of another user, and returns its result or raises its error."""
     out, into = os.pipe()
     if not (child := os.fork()):
         try:
@@ -53,7 +53,7 @@ def as_user(user: int, function: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Loads what is imported late: Python itself may lie where another user cannot read it."""
+    """Imports modules early, because another user may not be able to read Python's own files."""
     root = tmp_path_factory.mktemp("own")
     run(root, single(write))
     with pytest.raises(StageError):
@@ -67,7 +67,7 @@ def mode(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def root(mode: int) -> Iterator[Path]:
-    """A root that both may write to, in a folder that both may enter."""
+    """Returns a storage root that both users may write to."""
     above = Path(tempfile.mkdtemp(prefix="shared-"))
     above.chmod(0o755)
     root = above / "runs"
@@ -99,20 +99,20 @@ def run(root: Path, stage: Toy) -> dict[str, str]:
     return record.digests
 
 
-def test_both_run_stages_of_a_kind_and_read_each_others(root: Path) -> None:
+def test_two_users_run_stages_of_one_kind_and_read_each_others_results(root: Path) -> None:
     first = single(write, number=1)
     top = Toy("toy", "toy", write, {"number": 3}, first)
     as_user(ANN, lambda: run(root, first))
     assert as_user(BOB, lambda: [line.record is not None for line in plan_stages(top, Store(root))]) == [True, False]
     as_user(BOB, lambda: run(root, top))
     as_user(ANN, lambda: run(root, single(write, number=2)))
-    as_user(ANN, lambda: run(root, top))  # it is there
+    as_user(ANN, lambda: run(root, top))  # it exists
     assert len(list(Store(root).records())) == 3
     assert {file.stat().st_uid for file in root.glob(".key-*")} == {ANN, BOB}
     assert {stat.S_IMODE(file.stat().st_mode) for file in root.glob(".key-*")} == {0o600}
 
 
-def test_one_waits_for_the_others_lock(root: Path) -> None:
+def test_one_user_waits_for_the_lock_of_another(root: Path) -> None:
     def held() -> bool:
         with locked(root / "toy" / "a-12"):
             return bool(as_user_now(BOB, lambda: is_held(root / "toy" / "a-12")))
@@ -133,7 +133,7 @@ def test_one_waits_for_the_others_lock(root: Path) -> None:
 
 
 def test_a_lock_of_an_earlier_version_can_be_taken(root: Path) -> None:
-    """Only its owner can write to it."""
+    """Such a lock file is writable only for its owner."""
 
     def old() -> None:
         (root / "toy").mkdir()
@@ -148,8 +148,8 @@ def test_a_lock_of_an_earlier_version_can_be_taken(root: Path) -> None:
     assert as_user(BOB, take)
 
 
-def test_a_stage_that_another_user_began(root: Path, mode: int) -> None:
-    """A group continues it; where only owners delete files, the message says who may."""
+def test_continuing_a_stage_that_another_user_began(root: Path, mode: int) -> None:
+    """Members of the group may continue it. In a folder with the sticky bit, the error names the user who may."""
     stage = single(fail)
     with pytest.raises(StageError, match="it failed"):
         as_user(ANN, lambda: run(root, stage))
@@ -163,7 +163,7 @@ def test_a_stage_that_another_user_began(root: Path, mode: int) -> None:
     assert "storage.root" in caught.value.fix
 
 
-def test_a_folder_that_lets_nobody_in_stops_no_one_else(root: Path) -> None:
+def test_a_private_folder_of_one_user_does_not_stop_another(root: Path) -> None:
     theirs, mine = single(write, number=1), single(write, number=2)
     as_user(ANN, lambda: run(root, theirs))
     (folder,) = (root / "toy").glob("toy-*")
@@ -174,7 +174,7 @@ def test_a_folder_that_lets_nobody_in_stops_no_one_else(root: Path) -> None:
         as_user(BOB, lambda: run(root, theirs))
 
 
-def test_files_that_only_their_owner_could_read_are_opened(root: Path) -> None:
+def test_files_that_only_their_owner_could_read_become_readable(root: Path) -> None:
     def private(folder: Path, done: Done) -> Outcome[ToyResult]:
         os.close(os.open(folder / "weights", os.O_CREAT, 0o600))  # as safetensors does
         write(folder, done)

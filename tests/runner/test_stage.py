@@ -1,4 +1,4 @@
-"""A stage as a value: which stages it reads and what they are called, when two are the same, what its result is."""
+"""Tests stages as values: names of their inputs, equality, and results."""
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, replace
@@ -40,7 +40,7 @@ class Constant(Stage[Number]):
 
 @dataclass(frozen=True)
 class Pair:
-    """A value that holds stages, and is none."""
+    """A dataclass that contains stages, but is not a stage."""
 
     first: Stage[Any] | None
     second: Stage[Any] | None = None
@@ -55,7 +55,7 @@ class Outer:
 
 @dataclass(frozen=True, eq=False)
 class Reads(Stage[Word]):
-    """Reads whatever stages stand in its fields."""
+    """A stage whose inputs are all stages in its fields."""
 
     kind = "reads"
     version = 3
@@ -89,26 +89,26 @@ FOUND: list[tuple[Any, dict[str, Stage[Any]]]] = [
     (Outer((), {"x": Pair(A)}), {"one.by_name.x.first": A}),
     ({"deep": {"er": {"est": (Outer((Pair(B),)),)}}}, {"one.deep.er.est.0.pairs.0.first": B}),
     ((A, A), {"one.0": A, "one.1": A}),
-    (Number, {}),  # a class holds nothing
+    (Number, {}),  # classes are not searched
 ]
 
 
 @pytest.mark.parametrize(("value", "expected"), FOUND, ids=[str(number) for number in range(len(FOUND))])
-def test_inputs_are_found_wherever_they_stand(value: Any, expected: dict[str, Stage[Any]]) -> None:
+def test_inputs_are_found_in_all_kinds_of_fields(value: Any, expected: dict[str, Stage[Any]]) -> None:
     stage = Reads("x", value)
     assert list(stage.inputs) == list(expected)
     assert all(stage.inputs[name] is needed for name, needed in expected.items())
 
 
-def test_inputs_of_all_fields_in_their_order_and_not_those_of_inputs() -> None:
+def test_inputs_follow_the_order_of_fields_and_exclude_indirect_ones() -> None:
     inner = Reads("inner", A)
     stage = Reads("outer", {"x": B}, inner)
     assert list(stage.inputs) == ["one.x", "two"]
     assert inner.inputs == {"one": A}
 
 
-def test_two_stages_that_would_have_one_name_are_refused() -> None:
-    """Else one of them would be missing from the key."""
+def test_two_inputs_with_the_same_name_are_refused() -> None:
+    """Otherwise one of them would be missing from the key."""
     with pytest.raises(StageError, match=r"two of its inputs are called one\.a\.b"):
         _ = Reads("x", {"a": {"b": A}, "a.b": B}).inputs
     with pytest.raises(StageError, match=r"two of its inputs are called one\.a\.b"):
@@ -130,7 +130,7 @@ def test_every_input_reaches_the_run_and_the_record(tmp_path: Path) -> None:
 # --- identity
 
 
-def test_a_key_is_of_kind_version_what_and_inputs() -> None:
+def test_a_key_depends_on_kind_version_what_and_inputs() -> None:
     stage = Reads("x", {"p": A}, settings={"rate": 1})
     assert stage.key == stage_key("reads", 3, {"rate": 1}, {"one.p": A.key})
 
@@ -148,13 +148,13 @@ def test_a_key_is_of_kind_version_what_and_inputs() -> None:
         A,
     ],
 )
-def test_another_key_is_another_stage(other: Stage[Any]) -> None:
+def test_stages_with_different_keys_differ(other: Stage[Any]) -> None:
     stage = Reads("x", {"p": A}, settings={"rate": 1})
     assert stage != other
     assert len({stage, other}) == 2
 
 
-def test_the_same_key_is_the_same_stage_whatever_it_is_called() -> None:
+def test_stages_with_the_same_key_are_equal_whatever_their_names() -> None:
     one, other = (Reads(name, {"p": Constant(name, 7)}, settings={"rate": 1}) for name in ("x", "y"))
     assert one is not other
     assert one == other
@@ -175,7 +175,7 @@ def test_a_version_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Reads("x", again).key != Reads("x", A).key
 
 
-def test_another_value_of_a_field_is_a_new_stage_and_the_old_one_stays() -> None:
+def test_a_changed_field_makes_a_new_stage_and_keeps_the_old() -> None:
     stage = Reads("x", A)
     inputs, key = stage.inputs, stage.key
     changed = replace(stage, one=B)
@@ -193,7 +193,7 @@ def test_a_stage_says_which_class_its_result_is() -> None:
     assert A.result_type() is Number
 
 
-def test_results_are_read_by_the_stage_that_made_them(tmp_path: Path) -> None:
+def test_results_are_read_as_the_class_of_their_stage(tmp_path: Path) -> None:
     store = Store(tmp_path)
     one, other = ensure(A, store), ensure(B, store)
     done = Done({each.record.key: each.record for each in (one, other)})
@@ -205,7 +205,7 @@ def test_results_are_read_by_the_stage_that_made_them(tmp_path: Path) -> None:
         done[C]
 
 
-def test_a_stage_without_what_or_run_cannot_be_made() -> None:
+def test_a_stage_without_what_or_run_cannot_be_created() -> None:
     @dataclass(frozen=True, eq=False)
     class Half(Stage[Number]):
         kind = "half"
@@ -215,7 +215,7 @@ def test_a_stage_without_what_or_run_cannot_be_made() -> None:
         Half("x")  # type: ignore[abstract]
 
 
-def test_a_stage_takes_all_of_the_cluster_unless_it_says_less() -> None:
+def test_a_stage_uses_the_whole_cluster_unless_it_declares_less() -> None:
     assert A.needs() is None
 
 
@@ -223,7 +223,7 @@ def toy(name: str, *reads: Waiting) -> Waiting:
     return Waiting(name, lambda done: None, reads)
 
 
-def test_everything_that_stages_lead_to_comes_once_the_stages_first() -> None:
+def test_everything_lists_stages_and_all_inputs_once_stages_first() -> None:
     text = toy("text")
     one, two = toy("one", text), toy("two", text)
     last = toy("last", one, two, text)

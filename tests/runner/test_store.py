@@ -1,4 +1,4 @@
-"""Where stages lie, and how they are found again."""
+"""Tests the folders, records and logs of stages."""
 
 import json
 import shutil
@@ -28,11 +28,11 @@ def finished(store: Store, stage: str, name: str, key: str, **changed: Any) -> R
     return made
 
 
-def test_a_folder_says_stage_name_and_key(store: Store) -> None:
+def test_a_folder_has_the_stages_kind_name_and_key(store: Store) -> None:
     assert store.folder("train", "demo", KEY) == store.root / "train" / "demo-1a1a1a1a1a1a1a1a"
 
 
-def test_nothing_is_found_where_nothing_is(store: Store) -> None:
+def test_an_empty_store_has_no_records(store: Store) -> None:
     assert store.find("train", "demo", KEY) is None
     assert list(store.records()) == []
     assert store.nearest("train", 1, {}, {}) is None
@@ -41,7 +41,7 @@ def test_nothing_is_found_where_nothing_is(store: Store) -> None:
 def test_a_stage_is_found_by_its_key_and_not_by_its_name(store: Store) -> None:
     made = finished(store, "train", "demo", KEY)
     assert store.find("train", "demo", KEY) == made
-    assert store.find("train", "renamed", KEY) == replace(made, name="renamed")  # what it is called now
+    assert store.find("train", "renamed", KEY) == replace(made, name="renamed")  # has its present name
     assert store.folder("train", "renamed", KEY) == made.path
     assert store.find("train", "demo", OTHER) is None
     assert store.find("evaluate", "demo", KEY) is None
@@ -58,9 +58,9 @@ def test_a_renamed_or_linked_folder_is_found(store: Store, tmp_path: Path) -> No
     assert found.path.resolve() == elsewhere
 
 
-def test_a_copy_that_was_cut_short_hides_no_finished_stage(store: Store) -> None:
+def test_an_incomplete_copy_does_not_hide_a_finished_stage(store: Store) -> None:
     made = finished(store, "train", "demo", KEY)
-    (store.root / "train" / "backup-1a1a1a1a1a1a1a1a").mkdir()  # sorted before it
+    (store.root / "train" / "backup-1a1a1a1a1a1a1a1a").mkdir()  # sorts before the finished folder
     assert store.find("train", "demo", KEY) == made
     assert store.folder("train", "demo", KEY) == made.path
 
@@ -80,13 +80,13 @@ def test_an_unfinished_folder_is_used_again(store: Store) -> None:
     assert store.find("train", "demo", KEY) is None
 
 
-def test_keys_that_share_eight_digits_are_two_stages(store: Store) -> None:
+def test_keys_with_eight_common_digits_have_separate_folders(store: Store) -> None:
     one, other = KEY, KEY[:8] + OTHER[8:]
     made = [finished(store, "train", "demo", key, metrics={"of": key}) for key in (one, other)]
     assert [store.find("train", "demo", key) for key in (one, other)] == made
 
 
-def test_a_folder_of_another_key_is_never_taken_for_this_one(store: Store) -> None:
+def test_a_folder_with_the_record_of_another_key_is_refused(store: Store) -> None:
     made, other = finished(store, "train", "demo", KEY), KEY[:DIGITS] + OTHER[DIGITS:]
     for look in (store.find, store.known):
         with pytest.raises(StageError, match=f"{made.path} holds another stage, of key {KEY}"):
@@ -102,7 +102,7 @@ def test_a_folder_of_another_key_is_never_taken_for_this_one(store: Store) -> No
         (lambda file: shutil.rmtree(file.parent), "model/config.json is missing"),
     ],
 )
-def test_a_finished_stage_whose_files_are_not_those_it_wrote_is_refused(
+def test_a_finished_stage_with_changed_files_is_refused(
     store: Store, damage: Callable[[Path], object], said: str
 ) -> None:
     made = finished(store, "train", "demo", KEY)
@@ -110,11 +110,11 @@ def test_a_finished_stage_whose_files_are_not_those_it_wrote_is_refused(
     with pytest.raises(StageError, match=f"{made.path} was finished, but its files have changed: {said}") as caught:
         store.find("train", "demo", KEY)
     assert f"delete {made.path / 'stage.json'}" in caught.value.fix
-    assert store.known("train", "demo", KEY) == made  # for who only tells what was measured
+    assert store.known("train", "demo", KEY) == made  # for callers that only read metrics
     assert list(store.records("train")) == [made]
 
 
-def test_many_files_that_are_gone_are_counted(store: Store) -> None:
+def test_many_missing_files_are_counted(store: Store) -> None:
     made = finished(store, "prepare", "demo", KEY, outputs={f"train-{n}.arrow": 1 for n in range(9)})
     for n in range(2, 9):
         (made.path / f"train-{n}.arrow").unlink()
@@ -122,7 +122,7 @@ def test_many_files_that_are_gone_are_counted(store: Store) -> None:
         store.find("prepare", "demo", KEY)
 
 
-def test_what_a_finished_stage_did_not_write_is_no_matter(store: Store) -> None:
+def test_additional_files_of_a_finished_stage_are_ignored(store: Store) -> None:
     made = finished(store, "train", "demo", KEY)
     (made.path / "notes.txt").write_text("mine")
     assert store.find("train", "demo", KEY) == made
@@ -147,7 +147,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_records_of_others_are_passed_over_and_named_once(
+def test_unreadable_records_are_skipped_and_logged_once(
     store: Store, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, other = finished(store, "prepare", "a", KEY), finished(store, "prepare", "other", OTHER)
@@ -158,7 +158,7 @@ def test_broken_records_of_others_are_passed_over_and_named_once(
     assert capsys.readouterr().err.count(f"skipped a record: {other.path / 'stage.json'}") == 1
 
 
-def test_files_where_folders_are_expected_are_passed_over(store: Store) -> None:
+def test_files_where_folders_are_expected_are_skipped(store: Store) -> None:
     made = finished(store, "prepare", "a", KEY)
     (store.root / "notes.txt").write_text("mine")
     (store.root / "train").write_text("mine")
@@ -169,7 +169,7 @@ def test_files_where_folders_are_expected_are_passed_over(store: Store) -> None:
             store.find(stage, "b", OTHER)
 
 
-def test_records_are_the_finished_ones_of_a_kind(store: Store) -> None:
+def test_records_lists_the_finished_stages_of_a_kind(store: Store) -> None:
     second = finished(store, "train", "b", KEY)
     first = finished(store, "train", "a", OTHER)
     other = finished(store, "evaluate", "c", KEY)
@@ -182,7 +182,7 @@ def inputs(**keys: str) -> dict[str, dict[str, str]]:
     return {name: {"stage": "prepare", "key": key, "path": "/x"} for name, key in keys.items()}
 
 
-def test_the_nearest_differs_in_the_fewest_ingredients(store: Store) -> None:
+def test_the_nearest_stage_has_the_fewest_differences(store: Store) -> None:
     finished(store, "train", "a", "01" * 32, what={"rate": 3, "seed": 1}, inputs=inputs(corpus=KEY))
     near = finished(store, "train", "b", "02" * 32, what={"rate": 2, "seed": 0}, inputs=inputs(corpus=KEY))
     finished(store, "train", "c", "03" * 32, what={"rate": 2, "seed": 0}, inputs=inputs(corpus=OTHER))
@@ -209,7 +209,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "train" / "cs-0123456789abcdef"
 
 
-def test_what_is_said_in_a_stage_is_kept_beside_its_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_a_stage_are_written_to_its_log(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log("before")
     with logged(folder):
         log("step 1 of https://me:word@host/x")
@@ -221,7 +221,7 @@ def test_what_is_said_in_a_stage_is_kept_beside_its_results(folder: Path, capsys
     assert capsys.readouterr().err == "before\nstep 1 of https://host/x\nafter\n"
 
 
-def test_a_failure_is_known_until_the_stage_begins_again(folder: Path) -> None:
+def test_a_failure_is_reported_until_the_stage_runs_again(folder: Path) -> None:
     assert failure_of(folder) is None
     with pytest.raises(DataError), logged(folder):
         raise DataError("the corpus is empty", "give it text")
@@ -231,7 +231,7 @@ def test_a_failure_is_known_until_the_stage_begins_again(folder: Path) -> None:
         assert failure_of(folder) is None
 
 
-def test_half_a_line_is_passed_over(folder: Path) -> None:
+def test_an_incomplete_log_line_is_skipped(folder: Path) -> None:
     with logged(folder):
         log("whole")
     with log_of(folder).open("a") as file:
@@ -239,13 +239,13 @@ def test_half_a_line_is_passed_over(folder: Path) -> None:
     assert [line["message"] for line in logged_lines(folder)] == ["whole"]
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_does_not_stop_the_stage(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
     with logged(tmp_path / "train" / "a-1"):
         log("goes on")
 
 
-def test_lines_of_json_say_run_stage_and_rank(
+def test_json_log_lines_have_run_stage_and_rank(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(console.FORMAT, "json")
@@ -263,7 +263,7 @@ def test_lines_of_json_say_run_stage_and_rank(
 
 
 @pytest.mark.parametrize("given", [["--log_format", "json"], ["--log_format=json"]])
-def test_the_format_is_taken_off_the_command_line(monkeypatch: pytest.MonkeyPatch, given: list[str]) -> None:
+def test_the_log_format_is_read_from_the_command_line(monkeypatch: pytest.MonkeyPatch, given: list[str]) -> None:
     monkeypatch.setenv(console.FORMAT, "plain")
     monkeypatch.setenv(console.RUN, "abc")
     monkeypatch.setattr(console.sys, "argv", ["jobs/dapt.py", "--config", "a.yaml", *given, "--seed", "1"])
@@ -272,7 +272,7 @@ def test_the_format_is_taken_off_the_command_line(monkeypatch: pytest.MonkeyPatc
     assert console.logs_json()
 
 
-def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_log_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(console.RUN, "abc")
     monkeypatch.setattr(console.sys, "argv", ["jobs/dapt.py", "--log_format", "xml"])
     with pytest.raises(ConfigError, match="plain or json, not xml"):

@@ -2,9 +2,9 @@
 
 python -m tests.runner.toys ROOT RUNS PAUSE_S KILL_AT AT_ONCE
 
-says `ready`, waits for a line, runs the chain below ROOT, notes in the file RUNS which stages ran, and prints the last
-record. It waits PAUSE_S after each line it writes, and kills itself at the KILL_AT-th rename of a file (0 for never).
-With AT_ONCE above 1, so many stages run side by side.
+prints `ready`, waits for a line of input, runs the chain in ROOT, records in the file RUNS which stages ran, and prints
+the last record. It waits PAUSE_S after each line it writes, and kills itself at the KILL_AT-th rename of a file (0 for
+never). With AT_ONCE above 1, this many stages run at the same time.
 """
 
 import json
@@ -28,7 +28,7 @@ INPUTS: dict[str, list[str]] = {"source": [], "left": ["source"], "right": ["sou
 
 @dataclass(frozen=True)
 class ToyResult:
-    """The result of a toy stage."""
+    """Result of a toy stage."""
 
     lines: int = 0
     found: list[str] = field(default_factory=list)
@@ -39,18 +39,18 @@ Act = Callable[[Path, Done], Outcome[ToyResult]]
 
 
 def idle(folder: Path, done: Done) -> Outcome[ToyResult]:
-    """Does nothing."""
+    """Does no work."""
     return Outcome(ToyResult())
 
 
 @dataclass(frozen=True, eq=False)
 class Toy(Stage[ToyResult]):
-    """A stage whose kind is a field, so that each stage of a chain has a folder of its own."""
+    """A stage whose kind is a field, so that each stage of a chain has a separate folder."""
 
     name: str
     kind: str  # type: ignore[misc]
     act: Act
-    """Its work."""
+    """Function that does the stage's work."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     source: "Toy | None" = None
     left: "Toy | None" = None
@@ -67,7 +67,7 @@ class Toy(Stage[ToyResult]):
 
 
 def expected(name: str) -> dict[str, str]:
-    """What a finished stage's folder holds besides its record, by file name."""
+    """Returns the content of a finished stage's files by name, without its record."""
     parts = {f"part-{part}": "".join(f"{name} {part} {line}\n" for line in range(LINES)) for part in range(PARTS)}
     return {**parts, "lines.json": json.dumps({"of inputs": _lines_of_inputs(name)})}
 
@@ -77,7 +77,7 @@ def _lines_of_inputs(name: str) -> int:
 
 
 def work(name: str, runs: Path, pause_s: float) -> Act:
-    """A stage's function: parts written line by line, and how many lines its inputs held, which shows half inputs."""
+    """Returns a stage's function that writes lines, and the number of lines in its inputs, to reveal partial inputs."""
 
     def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         with runs.open("a") as file:
@@ -99,7 +99,7 @@ def work(name: str, runs: Path, pause_s: float) -> Act:
 
 
 def diamond(runs: Path, pause_s: float = 0, name: str = "toy", **what: Any) -> Toy:
-    """The last of four stages. `what` goes to the source."""
+    """Builds four stages in a diamond, and returns the last. `what` is that of the first."""
     stages: dict[str, Toy] = {}
     for kind in NAMES:
         inputs = {needed: stages[needed] for needed in INPUTS[kind]}
@@ -109,32 +109,32 @@ def diamond(runs: Path, pause_s: float = 0, name: str = "toy", **what: Any) -> T
 
 
 def single(run: Act = idle, name: str = "toy", **what: Any) -> Toy:
-    """A stage that reads no other."""
+    """Builds a stage without inputs."""
     return Toy(name, "toy", run, what)
 
 
 def part(top: Toy, name: str) -> Toy:
-    """One of the stages that a stage reads."""
+    """Returns an input of a stage."""
     stage = top.inputs[name]
     assert isinstance(stage, Toy)
     return stage
 
 
 def ran(runs: Path) -> list[str]:
-    """The stages that have run since the last call."""
+    """Returns the stages that have run since the last call."""
     names = runs.read_text().split() if runs.exists() else []
     runs.unlink(missing_ok=True)
     return names
 
 
 def content(folder: Path) -> dict[str, str]:
-    """A finished stage's files, its record left out."""
+    """Returns a finished stage's files, without its record."""
     files = (file for file in folder.rglob("*") if file.is_file() and file.name != "stage.json")
     return {str(file.relative_to(folder)): file.read_text() for file in files}
 
 
 def states(stage: Stage[Any], store: Store) -> dict[str, Any]:
-    """What a plan says of each stage: "done", or what is unlike the last run."""
+    """Returns the state of each stage in a plan: "done", or the differences from the last run."""
     return {line.stage.kind: "done" if line.record else line.changed for line in plan_stages(stage, store)}
 
 

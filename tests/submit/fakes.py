@@ -1,4 +1,4 @@
-"""A cluster's jobs as its client shows them, without a cluster."""
+"""Imitates the client of a cluster's jobs, without a cluster."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -30,19 +30,19 @@ class FakeJob:
 
 @dataclass
 class FakeClient:
-    """Each look at the list of jobs lets `happens` change them."""
+    """A client whose jobs are changed by `happens` at each listing."""
 
     happens: Callable[["FakeClient"], None] = lambda client: None
     found: list[FakeJob] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     tails: list[Any] = field(default_factory=list)
-    """What following a log gives, time after time: texts, or an error after some."""
+    """Texts of the log for each successive connection, or an error after some of them."""
     stopped: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     looks: int = 0
 
     def job(self, part: str) -> FakeJob:
-        """The newest whose name has some part."""
+        """Returns the newest job whose submission id contains a text."""
         return [job for job in self.found if part in job.submission_id][-1]
 
     def get_address(self) -> str:

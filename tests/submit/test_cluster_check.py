@@ -1,4 +1,4 @@
-"""What a cluster is asked before anything is submitted: its storage, and places that there can ever be."""
+"""Tests the checks on a cluster before submission: its storage, and its room for workers at its largest size."""
 
 from pathlib import Path
 
@@ -21,13 +21,13 @@ HEAD = NodeKind({"CPU": 8}, 1, 1)
 GPUS = NodeKind({"CPU": 16, "GPU": 1}, 0, 8)
 
 
-def test_a_root_whose_parent_only_the_submitter_sees_is_refused(tmp_path: Path) -> None:
+def test_a_storage_root_without_parent_on_the_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"there is no {tmp_path}/laptop on the cluster"):
         check_storage(tmp_path / "laptop" / "runs")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_says_what_keeps_it_from_the_root(tmp_path: Path) -> None:
+def test_a_node_reports_why_it_cannot_use_the_root(tmp_path: Path) -> None:
     sign = tmp_path / ".seen-1"
     assert "does not see" in try_storage(str(sign), "word")
     sign.write_text("another")
@@ -37,12 +37,12 @@ def test_a_node_says_what_keeps_it_from_the_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_node_is_asked_and_nothing_is_left(ray_cluster: None, tmp_path: Path) -> None:
+def test_every_node_is_checked_and_no_files_remain(ray_cluster: None, tmp_path: Path) -> None:
     assert check_storage(tmp_path / "runs") == 1
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_places_are_counted_by_node() -> None:
+def test_room_for_workers_is_counted_per_node() -> None:
     assert places({"CPU": 3}, [HEAD]) == 2
     assert places({"CPU": 4, "GPU": 1}, [HEAD, GPUS]) == 8
     assert places({"CPU": 32}, [HEAD, GPUS]) == 0
@@ -57,18 +57,18 @@ def test_places_are_counted_by_node() -> None:
         ({}, "it would train on CPUs"),
     ],
 )
-def test_what_can_never_run_is_refused(asked: dict[str, float], message: str) -> None:
+def test_workers_that_can_never_fit_are_refused(asked: dict[str, float], message: str) -> None:
     with pytest.raises(ClusterError, match=message) as caught:
         check_ever(ResourcesConfig(**asked), [HEAD, GPUS], grows=True)  # type: ignore[arg-type]
     assert caught.value.fix
 
 
 @pytest.mark.parametrize("asked", [{"workers": 8, "gpus_per_worker": 1}, {"workers": 8, "gpus_per_worker": 0}])
-def test_what_can_run_once_nodes_have_come_is_not(asked: dict[str, float]) -> None:
+def test_workers_that_fit_after_growth_are_accepted(asked: dict[str, float]) -> None:
     check_ever(ResourcesConfig(**asked), [HEAD, GPUS], grows=True)  # type: ignore[arg-type]
 
 
-def test_work_drives_itself_only_where_a_node_is_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drive_on_needs_a_node_with_the_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "adapt.submit.cluster_check.kinds_of_nodes", lambda: ([HEAD, NodeKind({"CPU": 4, "steady": 1}, 0, 2)], True)
     )
@@ -78,14 +78,14 @@ def test_work_drives_itself_only_where_a_node_is_for_it(monkeypatch: pytest.Monk
     assert """ray start --resources '{"stedy": 1}'""" in caught.value.fix
 
 
-def test_a_cluster_that_cannot_grow_has_what_it_has() -> None:
+def test_a_cluster_that_cannot_grow_has_only_its_present_nodes() -> None:
     for enough in (8, (1, 99)):  # the fewest
         check_ever(ResourcesConfig(workers=enough), [HEAD], grows=False)
     with pytest.raises(ClusterError, match="1 node with 8 CPU"):
         check_ever(ResourcesConfig(workers=9), [HEAD], grows=False)
 
 
-def test_limits_are_read_from_the_environment_where_no_autoscaler_tells_them() -> None:
+def test_limits_are_read_from_the_environment_without_an_autoscaler() -> None:
     assert limits_from("[{CPU: 8, GPU: 1, most: 8}, {CPU: 2, most: 3}]") == [({"CPU": 8, "GPU": 1}, 8), ({"CPU": 2}, 3)]
     assert limits_from("") == []
     for wrong in ("8", "[{CPU: 8}]", "[{CPU: many, most: 2}]", "[{", "[8]"):

@@ -1,4 +1,4 @@
-"""A cluster's jobs: its dashboard answers, and a job is followed to its end, whatever becomes of the connection."""
+"""Tests connecting to a dashboard, and following a job until its end across lost connections."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ from tests.submit.fakes import FakeClient, FakeJob
 
 @pytest.fixture
 def answers() -> Iterator[tuple[str, dict[str, object]]]:
-    """A server whose answer can be set."""
+    """Starts a server whose answer can be set."""
     said: dict[str, object] = {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -35,7 +35,7 @@ def answers() -> Iterator[tuple[str, dict[str, object]]]:
     server.server_close()
 
 
-def test_the_address_is_that_of_the_option_then_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_comes_before_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv(ADDRESS, "http://a:1")
     assert address_from("http://b:2/") == "http://b:2"
@@ -46,26 +46,26 @@ def test_the_address_is_that_of_the_option_then_of_the_environment(monkeypatch: 
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8265", "ray://host:10001", "http://", "http://me:word@host:8265"])
-def test_what_is_no_address_of_a_dashboard_is_refused(address: str) -> None:
+def test_an_address_that_is_not_a_dashboards_is_refused(address: str) -> None:
     with pytest.raises(ClusterError) as caught:
         address_from(address)
     assert "word@" not in str(caught.value)
 
 
-def test_nobody_answers() -> None:
+def test_a_server_that_does_not_answer_is_an_error() -> None:
     with pytest.raises(ClusterError, match=r"no cluster answers at http://127\.0\.0\.1:9: "):
         connected("http://127.0.0.1:9")
 
 
-def test_something_else_answers(answers: tuple[str, dict[str, object]]) -> None:
+def test_a_server_that_is_not_a_dashboard_is_an_error(answers: tuple[str, dict[str, object]]) -> None:
     address, said = answers
     said["body"] = "<html>hello</html>"
-    with pytest.raises(ClusterError, match="no Ray dashboard"):
+    with pytest.raises(ClusterError, match="not a Ray dashboard"):
         connected(address)
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_a_token_that_is_missing_or_wrong(answers: tuple[str, dict[str, object]], code: int) -> None:
+def test_a_missing_or_wrong_token_is_an_error(answers: tuple[str, dict[str, object]], code: int) -> None:
     address, said = answers
     said.update(code=code, body="Invalid authentication token")
     with pytest.raises(ClusterError, match="refuses access") as caught:
@@ -73,7 +73,7 @@ def test_a_token_that_is_missing_or_wrong(answers: tuple[str, dict[str, object]]
     assert "RAY_AUTH_MODE=token" in caught.value.fix
 
 
-def test_another_version_of_ray(answers: tuple[str, dict[str, object]]) -> None:
+def test_another_version_of_ray_is_an_error(answers: tuple[str, dict[str, object]]) -> None:
     address, said = answers
     said["body"] = json.dumps({"version": "4", "ray_version": "2.55.1"})
     with pytest.raises(ClusterError, match=rf"Ray is {ray.__version__} here and 2\.55\.1 on the cluster") as caught:
@@ -102,7 +102,7 @@ def ends_at_look(number: int, status: str = "SUCCEEDED") -> Any:
     return happens
 
 
-def test_a_lost_connection_repeats_and_loses_nothing() -> None:
+def test_a_lost_connection_neither_repeats_nor_loses_text() -> None:
     client = FakeClient(ends_at_look(3), [FakeJob("a", "", {})])
     client.tails = [["one\n", "tw", ConnectionError("gone")], ["one\n", "two\nth", RuntimeError("closed")]]
     client.logs["a"] = "one\ntwo\nthree\n"
@@ -111,13 +111,13 @@ def test_a_lost_connection_repeats_and_loses_nothing() -> None:
     assert shown == "one\ntwo\nthree\n"
 
 
-def test_a_log_that_ends_as_if_all_were_well_is_looked_at_again() -> None:
+def test_the_rest_of_a_log_is_read_after_a_connection_ended_early() -> None:
     client = FakeClient(ends_at_look(2), [FakeJob("a", "", {})], tails=[["half"], ["half of"]])
     client.logs["a"] = "half of it"
     assert followed(client)[1] == "half of it"
 
 
-def test_a_cluster_that_does_not_answer_is_looked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_cluster_is_contacted_again(capsys: pytest.CaptureFixture[str]) -> None:
     fails = iter([ConnectionError("refused"), ConnectionError("refused")])
 
     def happens(client: FakeClient) -> None:
@@ -127,11 +127,11 @@ def test_a_cluster_that_does_not_answer_is_looked_for_again(capsys: pytest.Captu
 
     assert followed(FakeClient(happens, [FakeJob("a", "", {})]))[0].status == "SUCCEEDED"
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("the connection is lost (ConnectionError); the work goes on")
+    assert said[0].startswith("the connection is lost (ConnectionError); the job goes on")
     assert said[1:] == ["the cluster answers again"]
 
 
-def test_patience_has_an_end() -> None:
+def test_a_cluster_lost_for_too_long_is_an_error() -> None:
     def happens(client: FakeClient) -> None:
         raise ConnectionError("refused")
 
@@ -143,10 +143,10 @@ def test_a_job_that_the_cluster_has_forgotten_is_none() -> None:
     assert followed(FakeClient())[0] is None
 
 
-def test_a_job_whose_node_is_gone_has_failed_and_nothing_more_is_asked_of_it(
+def test_a_job_whose_node_is_gone_counts_as_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gone = iter([set(), set(), {"head"}])  # it takes a while until the cluster knows
+    gone = iter([set(), set(), {"head"}])  # the cluster detects it only after a while
     monkeypatch.setattr(cluster_jobs, "dead_nodes", lambda address: next(gone))
     client: Any = FakeClient(found=[FakeJob("a", "", {}, driver_node_id="head")])
     client.tails = [["one\n", ConnectionError("gone")], [RuntimeError("cannot connect to its node")]]
@@ -158,7 +158,7 @@ def test_a_job_whose_node_is_gone_has_failed_and_nothing_more_is_asked_of_it(
     assert len(capsys.readouterr().err.splitlines()) == 2  # lost, and found
 
 
-def test_why_a_job_waits_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_a_job_waits_is_logged_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cluster_jobs, "_SAID_AFTER_S", -1.0)
     client = FakeClient(ends_at_look(4), [FakeJob("a", "", {})])
     client.found[0].end("PENDING", message="It waits for resources.")
@@ -166,7 +166,7 @@ def test_why_a_job_waits_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == "a waits: It waits for resources.\n"
 
 
-def test_a_log_that_nobody_reads_any_more_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_ends_when_the_reader_closes_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(lambda client: None, [FakeJob("a", "", {})])  # it never ends
     client.tails = [["one\n", "two\n"]]
     monkeypatch.setattr(cluster_jobs, "is_unread", lambda: True)

@@ -1,4 +1,4 @@
-"""What goes to a cluster is small, whole, and holds no secrets in its command."""
+"""Tests the files and arguments that are sent to a cluster: their size, their paths, and that they have no secrets."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def environment(root: Path, **given: object) -> dict[str, object]:
     return {"working_dir": str(root), "excludes": ["/runs/"], **given}
 
 
-def test_a_large_working_directory_is_refused_by_what_is_large(tmp_path: Path) -> None:
+def test_a_large_working_directory_is_refused_and_its_largest_folders_named(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "weights.bin").write_bytes(bytes(3000))
     (tmp_path / "small.py").write_bytes(bytes(100))
@@ -22,7 +22,7 @@ def test_a_large_working_directory_is_refused_by_what_is_large(tmp_path: Path) -
     assert check_size(environment(tmp_path), most=4000) == 3100
 
 
-def test_what_is_left_behind_does_not_count(tmp_path: Path) -> None:
+def test_excluded_files_do_not_count(tmp_path: Path) -> None:
     for folder in ("runs", "data", "git"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "large").write_bytes(bytes(5000))
@@ -31,14 +31,16 @@ def test_what_is_left_behind_does_not_count(tmp_path: Path) -> None:
     assert check_size(environment(tmp_path), most=1000) < 100
 
 
-def test_this_project_fits() -> None:
+def test_this_project_is_within_the_limit() -> None:
     root = Path(__file__).resolve().parents[2]
     made = runtime_environment(root)
     assert check_size(made) < 20e6
-    assert float(made["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) > 3  # else a training is killed before it can end
+    assert (
+        float(made["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) > 3
+    )  # else a stopped training is killed before it can end
 
 
-def test_files_are_named_as_they_lie_in_the_copy(tmp_path: Path) -> None:
+def test_paths_are_rewritten_relative_to_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("")
     given = [str(tmp_path / "my.yaml"), f"--config={tmp_path / 'my.yaml'}", "--data", "/shared/x.yaml", "--seed=1"]
     assert inside(given, tmp_path) == ["my.yaml", "--config=my.yaml", "--data", "/shared/x.yaml", "--seed=1"]
@@ -47,11 +49,11 @@ def test_files_are_named_as_they_lie_in_the_copy(tmp_path: Path) -> None:
 def test_a_file_outside_of_the_working_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "my.yaml").write_text("")
-    with pytest.raises(ConfigError, match="lies outside"):
+    with pytest.raises(ConfigError, match="is outside"):
         inside([str(tmp_path / "my.yaml")], tmp_path / "project")
 
 
-def test_another_folder_than_the_projects_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_not_the_projects_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="not the project's folder"):
         working_directory()

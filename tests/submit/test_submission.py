@@ -1,4 +1,4 @@
-"""Work is checked, started once, followed, and begun again where it was bad luck; also each stage as a job."""
+"""Tests that work is checked, started once, followed, and retried after losses, also with each stage as a job."""
 
 import sys
 from dataclasses import replace
@@ -29,7 +29,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def cluster(*ends: tuple[str, int | None], retries: int = 2) -> tuple[JobCluster, Any]:
-    """A cluster whose jobs end like this, one after another, two looks after they have begun."""
+    """Returns a cluster whose jobs end in the given ways, each two listings after its start."""
     waiting, looks = list(ends), {}
 
     def happens(client: FakeClient) -> None:
@@ -42,14 +42,14 @@ def cluster(*ends: tuple[str, int | None], retries: int = 2) -> tuple[JobCluster
     return JobCluster(client, {}, retries), client
 
 
-def test_work_is_checked_then_started_and_its_end_handed_back(checks: list[str]) -> None:
+def test_work_is_checked_then_started_and_followed_to_its_end(checks: list[str]) -> None:
     made, client = cluster(("SUCCEEDED", 0))
     assert submit(made, ORDER).submission_id == ORDER.submission(1)
     assert checks == ["study"]
     assert client.found[0].entrypoint == "python jobs/chain.py run chain.yaml"
 
 
-def test_work_drives_itself_where_it_is_told_to_and_looks_from_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drive_on_applies_to_the_work_and_not_to_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
     made, client = cluster(("SUCCEEDED", 0))
     submit(replace(made, drive_on="steady"), ORDER)
     assert client.found[0].entrypoint_resources == {"steady": 0.001}
@@ -68,18 +68,18 @@ def test_a_second_submission_follows_the_first(checks: list[str]) -> None:
     made, client = cluster(("SUCCEEDED", 0))
     client.submit_job(ORDER.entrypoint, ORDER.submission(1), {}, ORDER.metadata())
     assert submit(made, ORDER).submission_id == ORDER.submission(1)
-    assert submit(made, ORDER).submission_id == ORDER.submission(1)  # it has ended by now
+    assert submit(made, ORDER).submission_id == ORDER.submission(1)  # it has ended meanwhile
     assert len(client.found) == 1
     assert checks == []
 
 
-def test_what_has_ended_well_begins_again_when_asked_to() -> None:
+def test_succeeded_work_runs_again_only_with_the_option_again() -> None:
     made, _ = cluster(("SUCCEEDED", 0), ("SUCCEEDED", 0))
     submit(made, ORDER)
     assert submit(made, ORDER, again=True).submission_id == ORDER.submission(2)
 
 
-def test_somebody_who_was_faster_is_followed() -> None:
+def test_a_job_that_another_submission_started_first_is_followed() -> None:
     made, client = cluster()
     client.submit_job("", ORDER.submission(1), {}, ORDER.metadata())
     made.start("", ORDER.submission(1), ORDER.metadata())
@@ -102,7 +102,7 @@ def test_a_name_is_free_when_its_work_has_ended() -> None:
     assert submit(made, ORDER).submission_id == ORDER.submission(1)
 
 
-def test_bad_luck_is_tried_again_so_often() -> None:
+def test_lost_work_is_retried_a_limited_number_of_times() -> None:
     made, client = cluster(("FAILED", None), ("FAILED", -9), ("SUCCEEDED", 0))
     assert submit(made, ORDER).submission_id == ORDER.submission(3)
     made, client = cluster(("FAILED", None), ("FAILED", None), retries=1)
@@ -111,7 +111,7 @@ def test_bad_luck_is_tried_again_so_often() -> None:
     assert len(client.found) == 2
 
 
-def test_work_whose_node_is_gone_begins_again_though_ray_says_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_restarted_after_its_node_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_jobs, "dead_nodes", lambda address: {"head"})
     made, client = cluster(retries=0)
     for order in (ORDER, OTHER):
@@ -122,7 +122,7 @@ def test_work_whose_node_is_gone_begins_again_though_ray_says_it_runs(monkeypatc
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 6, 7, 8, 70, 130])
-def test_errors_that_would_come_again_end_it_with_their_code(code: int) -> None:
+def test_lasting_errors_are_not_retried_and_keep_their_exit_code(code: int) -> None:
     made, client = cluster(("FAILED", code))
     with pytest.raises(ClusterError) as caught:
         submit(made, ORDER)
@@ -130,21 +130,21 @@ def test_errors_that_would_come_again_end_it_with_their_code(code: int) -> None:
     assert len(client.found) == 1
 
 
-def test_what_was_stopped_is_not_begun_again() -> None:
+def test_stopped_work_is_not_retried() -> None:
     made, client = cluster(("STOPPED", None))
     with pytest.raises(ClusterError, match="was stopped"):
         submit(made, ORDER)
     assert len(client.found) == 1
 
 
-def test_a_lost_cluster_is_bad_luck_and_a_wrong_configuration_is_not() -> None:
+def test_a_lost_cluster_is_retried_and_a_wrong_configuration_is_not() -> None:
     job: Any = FakeJob("a", "", {})
     for code, expected in ((5, True), (None, True), (137, True), (-15, True), (2, False), (0, False)):
         job.end("FAILED" if code != 0 else "SUCCEEDED", code)
         assert is_bad_luck(job) is expected
 
 
-def test_stopping_ends_those_that_start_others_first_and_waits() -> None:
+def test_stopping_begins_with_jobs_that_start_others_and_waits() -> None:
     made, client = cluster(("STOPPED", None), ("STOPPED", None))
     client.submit_job("", ORDER.submission(1, "dapt"), {}, ORDER.metadata("dapt"))
     client.submit_job("", ORDER.submission(1), {}, ORDER.metadata())
@@ -157,7 +157,7 @@ def test_stopping_ends_those_that_start_others_first_and_waits() -> None:
 # --- small commands
 
 
-def test_a_small_command_hands_back_its_last_line_and_leaves_nothing() -> None:
+def test_a_short_command_returns_its_last_line_and_is_deleted() -> None:
     made, client = cluster(("SUCCEEDED", 0))
     client.get_job_logs = lambda name: 'looked\n{"stage": "check", "metrics": {"nodes": 2}}\n'
     client.tails = [[]] * 9
@@ -165,7 +165,7 @@ def test_a_small_command_hands_back_its_last_line_and_leaves_nothing() -> None:
     assert client.deleted == [client.found[0].submission_id]
 
 
-def test_what_a_cluster_refuses_is_refused_here_with_its_fix() -> None:
+def test_errors_on_the_cluster_are_raised_here_with_their_fix() -> None:
     made, client = cluster(("FAILED", 6))
     client.get_job_logs = lambda name: "joining\nStorageError: storage.root /x: there is no /\n  fix: mount it\n"
     client.tails = [[]] * 9
@@ -174,7 +174,7 @@ def test_what_a_cluster_refuses_is_refused_here_with_its_fix() -> None:
     assert caught.value.fix == "mount it"
 
 
-def test_a_cluster_without_the_packages_is_told_from_one_that_refuses() -> None:
+def test_a_cluster_without_the_packages_has_a_separate_error() -> None:
     made, client = cluster(("FAILED", 1))
     client.get_job_logs = lambda name: "ModuleNotFoundError: No module named 'torch'\n"
     client.tails = [[]] * 9
@@ -193,7 +193,7 @@ CONFIG = parse_values({"corpus": {"paths": "a.jsonl"}}, JOBS["dapt"].kind, "test
 
 
 def order(**needs: str | None) -> Order:
-    """A chain of stages, each with the one that it starts from."""
+    """Returns a chain of stages, each with the stage that it starts from."""
     nodes = {name: Node(name, JOBS["dapt"], {}, CONFIG, lambda _: CONFIG, start) for name, start in needs.items()}
     return Order("study", "ab" * 32, "chain", ["chain.yaml"], [CONFIG], nodes)
 
@@ -202,7 +202,7 @@ DIAMOND = order(a=None, b="a", c="a", d="b", e=None)
 
 
 class Ends:
-    """Ends every job at the second look at it, as `codes` says of its stage, time after time; else well."""
+    """Ends every job at its second listing: with the next exit code of its stage in `codes`, else successfully."""
 
     def __init__(self, **codes: list[int | None]) -> None:
         self.codes, self.seen, self.most = codes, set[str](), 0
@@ -226,7 +226,7 @@ def parts(client: FakeClient) -> list[str]:
     return [job.metadata["dontstop_part"] for job in client.found]
 
 
-def test_stages_begin_when_what_they_need_is_finished() -> None:
+def test_stages_start_when_their_inputs_are_finished() -> None:
     client = FakeClient(Ends())
     assert ran(client) == {"finished": 5, "begun": 5}
     begun = parts(client)
@@ -237,7 +237,7 @@ def test_stages_begin_when_what_they_need_is_finished() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_independent_stages_run_side_by_side_up_to_a_number(at_once: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_independent_stages_run_at_once_up_to_a_limit(at_once: int, capsys: pytest.CaptureFixture[str]) -> None:
     ends = Ends()
     ran(FakeClient(ends), at_once=at_once)
     assert ends.most == at_once
@@ -246,21 +246,21 @@ def test_independent_stages_run_side_by_side_up_to_a_number(at_once: int, capsys
     )
 
 
-def test_a_lost_job_begins_again_so_often() -> None:
+def test_a_lost_stage_is_retried_a_limited_number_of_times() -> None:
     client = FakeClient(Ends(b=[None, 0]))
     assert ran(client) == {"finished": 5, "begun": 6}
     with pytest.raises(StageError, match="1 stages failed, and 1 that depend on them were left out; the first: b: why"):
         ran(FakeClient(Ends(b=[None, None, 0])))
 
 
-def test_a_failure_leaves_out_what_needs_it_and_nothing_else() -> None:
+def test_a_failure_leaves_out_only_dependent_stages() -> None:
     client = FakeClient(Ends(b=[2]))
     with pytest.raises(StageError, match="left out; the first: b"):
         ran(client)
     assert sorted(parts(client)) == ["a", "b", "c", "e"]
 
 
-def test_a_second_run_takes_over_what_works_and_what_has_ended_well() -> None:
+def test_a_second_run_reuses_running_and_succeeded_jobs() -> None:
     client = FakeClient(Ends())
     for part, status in (("a", "SUCCEEDED"), ("e", "RUNNING"), ("b", "FAILED")):
         client.submit_job("", DIAMOND.submission(1, part), {}, DIAMOND.metadata(part))
@@ -270,7 +270,7 @@ def test_a_second_run_takes_over_what_works_and_what_has_ended_well() -> None:
     assert client.found[3].submission_id == DIAMOND.submission(2, "b")
 
 
-def test_asked_for_again_all_begin_anew() -> None:
+def test_with_the_option_again_all_jobs_are_started_again() -> None:
     client = FakeClient(Ends())
     ran(client)
     assert ran(client, again=True) == {"finished": 5, "begun": 5}

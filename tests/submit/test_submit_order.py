@@ -1,4 +1,4 @@
-"""What is submitted has one identity, whoever submits it and however often."""
+"""Tests that the same work always gets the same identity."""
 
 import shlex
 from pathlib import Path
@@ -22,7 +22,7 @@ stages:
 """
 
 
-def test_what_is_for_the_cluster_is_told_from_what_is_for_the_work() -> None:
+def test_options_of_the_cluster_are_separated_from_those_of_the_work() -> None:
     asked = read_asked(["submit", "a.yaml", "--drive-on", "steady", "--data", "d", "--retries=0", "--again"])
     assert (asked.verb, asked.rest) == ("submit", ["a.yaml", "--data", "d"])
     assert (asked.drive_on, asked.retries, asked.switches) == ("steady", 0, {"again"})
@@ -36,7 +36,7 @@ def chain(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_the_same_chain_has_the_same_name_and_another_configuration_another(chain: str) -> None:
+def test_a_submission_id_depends_on_the_configuration(chain: str) -> None:
     order = order_of([chain])
     assert order.submission(1) == order_of([chain]).submission(1)
     assert order.submission(1).startswith("dontstop-my-study-")
@@ -45,13 +45,13 @@ def test_the_same_chain_has_the_same_name_and_another_configuration_another(chai
         assert order_of([chain, *change]).digest != order.digest
 
 
-def test_who_starts_from_whom_is_part_of_the_identity(chain: str) -> None:
+def test_the_stage_that_another_starts_from_is_part_of_the_identity(chain: str) -> None:
     before = order_of([chain]).digest
     Path(chain).write_text(CHAIN.replace("from: dapt, ", ""))
     assert order_of([chain]).digest != before
 
 
-def test_a_single_job_is_known_by_its_configuration(tmp_path: Path) -> None:
+def test_a_single_job_is_identified_by_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("name: tiny\ncorpus: {paths: a.jsonl}\n")
     arguments = ["--job", "dapt", "--config", str(tmp_path / "my.yaml")]
     order = order_of(arguments)
@@ -61,12 +61,12 @@ def test_a_single_job_is_known_by_its_configuration(tmp_path: Path) -> None:
     assert order_of([*arguments, "--seed", "1"]).digest != order.digest
 
 
-def test_commands_keep_their_arguments_whole(chain: str) -> None:
+def test_commands_quote_their_arguments(chain: str) -> None:
     order = order_of([chain, "--data", "/a folder/$5;x"])
     assert shlex.split(order.entrypoint) == ["python", "jobs/chain.py", "run", chain, "--data", "/a folder/$5;x"]
 
 
-def test_a_stage_of_its_own_runs_the_chain_kept_to_it(chain: str) -> None:
+def test_the_job_of_a_stage_runs_the_chain_limited_to_it(chain: str) -> None:
     order = order_of([chain, "--only", "task=acl_arc", "--data", "/d"])
     assert list(order.nodes) == ["dapt", "tapt[acl_arc]"]
     node = order.nodes["tapt[acl_arc]"]
@@ -76,12 +76,12 @@ def test_a_stage_of_its_own_runs_the_chain_kept_to_it(chain: str) -> None:
     assert list(order_of(command).nodes) == ["dapt", "tapt[acl_arc]"]
 
 
-def test_labels_that_differ_by_signs_alone_get_different_names() -> None:
+def test_labels_that_differ_by_special_characters_get_different_ids() -> None:
     order = Order("a", "0" * 64, "chain", [], [])
     assert order.submission(1, "x[a, b]") != order.submission(1, "x[a-b]")
 
 
-def test_a_file_that_is_no_chain_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_chain_is_refused(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("corpus: {paths: a.jsonl}\n")
     with pytest.raises(ConfigError, match="single job"):
         order_of([str(tmp_path / "my.yaml")])

@@ -1,4 +1,4 @@
-"""Which way each figure is better is declared by its field, once, for searches and reports."""
+"""Tests the declarations of whether higher or lower values of a figure are better."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ COUNTS = frozenset(
         *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap"),
     }
 )
-"""Numbers of which neither more nor less is better, or that no job ends with, so that nothing chooses by them."""
+"""Numbers without a better direction, or that no job reports, so that no search selects by them."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Result:
     steps: Less[int] = 3
 
 
-def test_a_field_says_which_way_it_is_better_and_stays_what_it_is() -> None:
+def test_an_annotation_declares_the_direction_and_keeps_the_type() -> None:
     assert ways_of(Result) == {"score": 1, "loss": -1, "count": 0, "steps": -1}
     assert Result(0.5, None, 2, "a", {}).steps == 3
 
 
-def test_what_results_declare() -> None:
+def test_directions_of_real_results() -> None:
     expected = {
         Adapted: ({"tokens_per_s", "mfu"}, {"losses.domain.after", "losses.general.change", "losses.general.overlap"}),
         Finetuned: ({"score", "macro_f1", "entity_f1", "recall"}, {"ece", "nll", "brier", "seconds"}),
@@ -62,16 +62,16 @@ def test_what_results_declare() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_every_number_of_every_result_declares_it_or_counts(kind: Any) -> None:
+def test_every_number_of_every_result_has_a_direction_or_is_listed_here(kind: Any) -> None:
     silent = {name for name, way in ways_of(kind.result_type()).items() if not way}
     assert {*silent} <= COUNTS
 
 
-def test_no_name_has_two_ways() -> None:
+def test_no_name_has_two_directions() -> None:
     declared = {(name, way) for kind in KINDS for name, way in ways_of(kind.result_type()).items() if way}
     assert len({name for name, _ in declared}) == len(declared)
 
 
-def test_reports_read_what_searches_read() -> None:
+def test_reports_and_searches_use_the_same_directions() -> None:
     assert all((measure.better < 0) == is_lower_better(measure.name) for measure in MEASURES)
     assert {measure.name for measure in MEASURES} - {ONE} <= {*ways_of(SequenceResult)}

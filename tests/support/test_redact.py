@@ -1,4 +1,4 @@
-"""What is stored and shown of URLs holds no secrets, and nothing else is lost."""
+"""Tests that secrets are removed from stored and shown texts, and nothing else."""
 
 import json
 import re
@@ -42,7 +42,7 @@ CASES = {
     "/data/a@b/what?=1.jsonl": "/data/a@b/what?=1.jsonl",
     "hf://datasets/owner/name@main/a.parquet": "hf://datasets/owner/name@main/a.parquet",
     "use s3://, gs://, hf://, …": "use s3://, gs://, hf://, …",
-    # containers of Azure, which stand where others have a user
+    # containers of Azure, in the position of a user name
     "abfss://box@account.dfs.core.windows.net/a.jsonl": "abfss://box@account.dfs.core.windows.net/a.jsonl",
     "abfs://box@account.dfs.core.windows.net/": "abfs://box@account.dfs.core.windows.net/",
     "wasbs://$web@account.blob.core.windows.net/a@b": "wasbs://$web@account.blob.core.windows.net/a@b",
@@ -74,7 +74,7 @@ CASES = {
     "mask_token=[MASK] pad_token: <pad>": "mask_token=[MASK] pad_token: <pad>",
     "tokens: 12, token: the": "tokens: 12, token: the",
     "key: 0a1b2c3d, next key=5": "key: 0a1b2c3d, next key=5",
-    # by their own form
+    # recognized by their format
     f"no access with hf_{'aB3' * 11}": "no access with ***",
     "the key AKIAIOSFODNN7EXAMPLE is not known": "the key *** is not known",
     f"ghp_{'a1' * 18}.": "***.",
@@ -87,19 +87,19 @@ URL = f"ftp://someone:{PASSWORD}@host/train.jsonl"
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_secrets_go_and_the_rest_stays(text: str) -> None:
+def test_secrets_are_removed_and_the_rest_stays(text: str) -> None:
     assert redact(text) == CASES[text]
     assert redact(CASES[text]) == CASES[text]
 
 
 @given(st.text("u1.-@", min_size=1), st.text("ab1@/:?#'=&,.%+", min_size=1))
 @example("u", "/")
-def test_no_password_is_seen_whatever_it_holds(user: str, password: str) -> None:
+def test_passwords_with_any_characters_are_removed(user: str, password: str) -> None:
     assume("://" not in f"{password}@" and not re.match(r"\d{1,5}[/?#'),;:.]", password))  # that would be a port
     assert redact(f"cannot read ftp://{user}:{password}@host/a.csv: gone") == "cannot read ftp://host/a.csv: gone"
 
 
-def test_values_under_the_name_of_a_secret_are_left_out() -> None:
+def test_values_under_the_name_of_a_secret_are_removed() -> None:
     value = {
         "env_vars": {"HF_TOKEN": "abc", "HOME": "/home/me"},
         "mask_token": "<mask>",
@@ -118,13 +118,13 @@ def test_values_under_the_name_of_a_secret_are_left_out() -> None:
     assert redacted(shown) == shown
 
 
-def test_values_are_redacted_all_through() -> None:
+def test_nested_values_are_redacted() -> None:
     value = {URL: [URL, {"a": (URL, 1, None, 0.5)}], "b": True}
     plain = "ftp://host/train.jsonl"
     assert redacted(value) == {plain: [plain, {"a": [plain, 1, None, 0.5]}], "b": True}
 
 
-# --- wherever something is said or kept
+# --- messages, records and logs
 
 TASK = TaskConfig(train=[URL])
 
@@ -153,7 +153,7 @@ def test_errors_of_the_modules_show_no_password(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_what_a_job_says_holds_no_password(debug: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_a_job_have_no_password(debug: bool, capsys: pytest.CaptureFixture[str]) -> None:
     def job() -> None:
         log(f"reading {URL}")
         finish("task", URL, {"files": {URL: 3}})
@@ -169,7 +169,7 @@ def test_what_a_job_says_holds_no_password(debug: bool, capsys: pytest.CaptureFi
 EMPTY: dict[str, Any] = {name: {} for name in ("inputs", "cost", "resources", "outputs", "packages")}
 
 
-def test_what_a_stage_keeps_holds_no_password(tmp_path: Path) -> None:
+def test_records_and_logs_of_a_stage_have_no_password(tmp_path: Path) -> None:
     values: dict[str, Any] = {"what": {"model": URL}, "metrics": {"evaluation_texts": {"exam": {URL: 3}}}}
     Record("prepare", "x", "key", 1, **values, **EMPTY, started_at="", path=tmp_path).save()
     assert PASSWORD not in (tmp_path / "stage.json").read_text()

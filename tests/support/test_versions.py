@@ -1,4 +1,4 @@
-"""Versions that dontstop was not tried with are named, and are not called bugs."""
+"""Tests that untested versions of packages are named, and that their errors are not reported as bugs."""
 
 import importlib.metadata
 import re
@@ -21,7 +21,7 @@ NEWER = {"ray": "2.61.0", "deepspeed": "0.20.1", "transformers": "5.24.0"}
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All three have a new minor version."""
+    """Makes all three packages have a newer minor version."""
     monkeypatch.setattr(importlib.metadata, "version", NEWER.__getitem__)
 
 
@@ -49,7 +49,7 @@ def test_another_minor_version_is_named(newer: None) -> None:
     assert install_command() == "pip install ray==2.60.0 deepspeed==0.19.8 transformers==5.23.0"
 
 
-def test_another_patch_release_and_what_is_not_installed_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_patch_releases_and_missing_packages_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(package: str) -> str:
         if package == "ray":
             raise importlib.metadata.PackageNotFoundError
@@ -70,7 +70,7 @@ def test_an_unexpected_error_under_an_untried_version_is_not_called_a_bug(
     assert "a bug" not in fix
 
 
-def test_workers_that_fail_under_an_untried_version_say_so(newer: None, tmp_path: Path) -> None:
+def test_errors_of_workers_name_untested_versions(newer: None, tmp_path: Path) -> None:
     assert "not tried with DeepSpeed 0.20.1 (tried: 0.19)" in str(as_ours(RuntimeError("broken"), tmp_path))
 
 
@@ -79,7 +79,7 @@ def test_the_doctor_names_untried_versions(newer: None) -> None:
     assert str(found) == "fix  not tried with Ray 2.61.0 (tried: 2.60): pip install 'ray>=2.60,<2.61'"
 
 
-def test_versions_are_compared_without_the_libraries() -> None:
+def test_versions_are_compared_without_importing_the_libraries() -> None:
     program = (
         "import sys; from adapt.support.versions import TRIED, untried; untried(); print({*TRIED} & sys.modules.keys())"
     )
