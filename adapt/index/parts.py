@@ -99,7 +99,7 @@ def check_unique(ids: np.ndarray) -> None:
     """Refuses ids that occur twice."""
     ids = np.sort(ids)
     if len(again := ids[1:][ids[1:] == ids[:-1]]):
-        raise DataError(f"{len(again)} ids come twice, the first is {again[0]}", "give every text an id of its own")
+        raise DataError(f"{len(again)} ids occur twice; the first is {again[0]}", "give every text an id of its own")
 
 
 def _mapped(file: Path) -> np.ndarray:

@@ -139,7 +139,7 @@ def check_neighbours(k: int, vectors: int) -> None:
     """Refuses a search for more neighbours than there are vectors."""
     if not 0 < k <= vectors:
         raise DataError(
-            f"{k} neighbours are wanted, and the index holds {vectors} vectors",
+            f"{k} neighbours are requested, but the index has only {vectors} vectors",
             "ask for fewer neighbours, or give a larger pool",
         )
 
@@ -279,7 +279,7 @@ def width_for(index: Searchable, queries: np.ndarray, k: int, min_recall: float)
     while (recall := recall_of(index.search(sample, k, width), truth)) < min_recall:
         if width >= widest(plan):
             raise DataError(
-                f"the index finds {recall:.1%} of the {k} nearest vectors, and {min_recall:.1%} are asked for",
+                f"the index finds {recall:.1%} of the {k} nearest vectors, but {min_recall:.1%} are required",
                 "choose another kind of index (flat finds all), or lower select.min_recall",
             )
         width = min(2 * width, widest(plan))

@@ -96,7 +96,7 @@ def check_trained(training: TrainingConfig, folder: Path) -> None:
 
 
 def frozen_summary(training: TrainingConfig, folder: Path) -> str:
-    """Says how many tensors of a model `training.freeze` leaves as they are; empty for none.
+    """Says how many tensors of a model `training.freeze` leaves untrained; returns an empty text for none.
 
     Args:
         training: settings.
@@ -141,7 +141,7 @@ def _fits(name: str, entry: str, kind: str) -> bool:
 
 
 def _layer_of(name: str, kind: str) -> int | None:
-    """The number of the layer that a parameter belongs to; None for one outside of layers."""
+    """Returns the number of the layer that a parameter belongs to; None for a parameter outside of layers."""
     layers = re.escape(pattern_of(kind).layers)
     found = re.search(rf"(?:^|\.){layers}\.(\d+)\.", name)
     return int(found[1]) if found else None

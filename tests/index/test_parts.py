@@ -27,7 +27,7 @@ def test_numpy_reads_the_files_whatever_the_batch_size(tmp_path: Path, batch: in
 def test_ids_of_64_bits_survive_and_must_differ(tmp_path: Path) -> None:
     write_part([(np.array([2**24 + 1, 2**62]), np.eye(2))], tmp_path, 0, 2, 2)
     assert VectorPart.open(tmp_path, 0).ids.tolist() == [2**24 + 1, 2**62]
-    with pytest.raises(DataError, match="ids come twice, the first is 7"):
+    with pytest.raises(DataError, match="ids occur twice; the first is 7"):
         write_part([(np.array([7, 7]), np.eye(2))], tmp_path, 1, 2, 2)
     assert len(list(tmp_path.iterdir())) == 2  # the unfinished files of part 1 were removed
 
