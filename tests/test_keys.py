@@ -106,6 +106,8 @@ def stages(config: Config) -> dict[str, Seen]:
 
     for name, job in JOBS.items():
         walk(name, job.final(Context.of(config)))
+    headed = replace(config, model=replace(config.model, head="new"))
+    walk("dapt with a new head", JOBS["dapt"].final(Context.of(headed)))
     for action in set(ACTIONS) - {config.vocabulary.action}:
         asked = replace(config, vocabulary=replace(config.vocabulary, action=action, init="distill", warmup_steps=1))
         walk(f"vocabulary {action}", change_vocabulary(Context.of(asked)))

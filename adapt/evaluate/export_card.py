@@ -89,6 +89,12 @@ def _link(source: Path, folder: Path) -> None:
             link_or_copy(file, folder / file.name)
 
 
+NEW_HEAD = (
+    "The base model has no language-model head. A new one was trained from random weights, so the loss before training"
+    " is that of a random head"
+)
+
+
 def _facts(handover: Handover) -> CardFacts:
     config, training, text = handover.config, handover.training, handover.text
     legibility = read_legibility(text.metrics)
@@ -117,7 +123,7 @@ def _facts(handover: Handover) -> CardFacts:
         corpus=redacted(corpus),
         training=redacted(settings),
         results=handover.changes,
-        remarks=legibility.faults() if legibility else (),
+        remarks=[*(legibility.faults() if legibility else ()), *([NEW_HEAD] if config.model.head == "new" else [])],
         lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
         packages=training.packages,
         additions=[entry["kind"] for entry in entries if entry["kind"] != "domains"],

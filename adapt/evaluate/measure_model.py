@@ -42,6 +42,10 @@ MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.t
 `models.*`."""
 
 
+HEAD = "head"
+"""The kind of the stage that gives a model a new head, without training."""
+
+
 def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dict[str, int | None]:
     """Counts for each corpus the held-out documents that a model was trained on; None if this is not known.
 
@@ -71,7 +75,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
         None if the texts are not known: a record is missing, text was streamed (which stores no keys), or a merged
         model was not produced by a stage.
     """
-    if maker is None:
+    if maker is None or maker.stage == HEAD:
         return None
     texts: list[Path] = []
     for folder in _texts_of(maker):
@@ -84,7 +88,10 @@ def trained_on(maker: Record | None) -> list[Path] | None:
         return None
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
     for made in [*([before] if before else []), *(merged if maker.stage == "merge" else [])]:
-        earlier = trained_on(load_record(Path(made["path"])))
+        record = load_record(Path(made["path"]))
+        if record and record.stage == HEAD:  # nothing is known of what the model was trained on before
+            continue
+        earlier = trained_on(record)
         if earlier is None:
             return None
         texts += [text for text in earlier if text not in texts]

@@ -57,6 +57,7 @@ def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
         return demo_checkpoint(path)
     folder = Path(path).expanduser()
     if folder.exists():
+        folder = transformer_of(folder) or folder
         require(folder, weights)
         return folder.resolve()
     if error := mistaken_address(path):
@@ -91,11 +92,13 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
     patterns = [*model, *TOKENIZER, ADAPTER, MODULES, "*.py"]  # code only runs with model.trust_remote_code
-    folder = snapshot_download(
-        name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"], local_files_only=cache_only
-    )
-    require(Path(folder), weights, name)
-    return Path(folder)
+    options: dict[str, Any] = {"revision": revision, "local_files_only": cache_only}
+    folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], **options))
+    if inner := transformer_place(folder):
+        snapshot_download(name, allow_patterns=[f"{inner}/{pattern}" for pattern in patterns], **options)
+        folder /= inner
+    require(folder, weights, name)
+    return folder
 
 
 def refusal(name: str, revision: str, error: Exception) -> ModelError:
@@ -208,8 +211,8 @@ def no_head(name: str, absent: Sequence[str]) -> ModelError:
     """
     return ModelError(
         f"{name} lacks weights of its language model: {listed(absent)}",
-        "use a checkpoint that was saved with its language-model head (not a bare encoder or a classifier); for an"
-        " embedding model, adapt the encoder that it was made from, then train the embedding model again",
+        "use a checkpoint that was saved with its language-model head; for an encoder that was published without one,"
+        " such as an embedding model, set model.head to new",
     )
 
 
@@ -302,11 +305,6 @@ def mistaken_folder(folder: Path, name: str) -> ModelError | None:
         return ModelError(f"{name} is an empty folder", "correct model.path, or copy the model there again")
     if (folder / ADAPTER).is_file():
         return _adapter(folder, name)
-    if (folder / MODULES).is_file() and (inner := _transformer_of(folder)):
-        return ModelError(
-            f"{name} is a model of sentence-transformers, and its transformer is in the folder {inner.name}",
-            f"set model.path to {inner}; it must have its language-model head",
-        )
     if (folder / "config.json").is_file():
         return None
     places = (*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json"))
@@ -343,13 +341,20 @@ def _adapter(folder: Path, name: str) -> ModelError:
     )
 
 
-def _transformer_of(folder: Path) -> Path | None:
+def transformer_of(folder: Path) -> Path | None:
     """Returns the subfolder with the transformer of a sentence-transformers model; None if there is no subfolder."""
-    for module in _read(folder / MODULES, list):
+    place = transformer_place(folder)
+    return folder / place if place and (folder / place / CONFIG).is_file() else None
+
+
+def transformer_place(folder: Path) -> str:
+    """Returns the name of that subfolder, according to modules.json; empty if the transformer lies in the folder."""
+    for module in _read(folder / MODULES, list) if (folder / MODULES).is_file() else ():
         path = str(module.get("path", "")) if isinstance(module, dict) else ""
-        if path and str(module.get("type", "")).endswith("Transformer") and (folder / path / "config.json").is_file():
-            return folder / path
-    return None
+        is_safe = "/" not in path and path not in (".", "..")
+        if path and is_safe and str(module.get("type", "")).endswith("Transformer"):
+            return path
+    return ""
 
 
 def _read(file: Path, kind: type[Any]) -> Any:

@@ -26,6 +26,8 @@ class Start:
     vocabulary: Stage[Any] | None = None
     """The stage that writes the tokenizer, with a model in the same folder. None if the tokenizer of `pretrained` is
     used; otherwise the model has other tokens than `pretrained`."""
+    head: Stage[Any] | None = None
+    """The stage that gave `pretrained` a new language-model head (`model.head: new`); None if it has its own."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
         """Returns a start from the model that a stage writes, where the stage begins with this start.
@@ -34,7 +36,7 @@ class Start:
             training: the stage.
             own_tokenizer: whether the stage also writes a tokenizer.
         """
-        return Start(self.pretrained, None, training, training if own_tokenizer else self.vocabulary)
+        return Start(self.pretrained, None, training, training if own_tokenizer else self.vocabulary, self.head)
 
     def made(self, done: Done) -> Pretrained:
         """Returns the model on disk, after its training has run.
@@ -46,11 +48,15 @@ class Start:
         return replace(self.with_tokenizer(done), model=done[self.training].path / self.training.model_place)
 
     def with_tokenizer(self, done: Done) -> Pretrained:
-        """Returns the first model of the chain that has the same tokens as this one."""
-        if self.vocabulary is None:
-            return self.pretrained
-        folder = done[self.vocabulary].path
-        return replace(self.pretrained, model=folder, tokenizer=folder)
+        """Returns the first model of the chain that has the same tokens as this one, and a head."""
+        if self.vocabulary is not None:
+            folder = done[self.vocabulary].path
+            return replace(self.pretrained, model=folder, tokenizer=folder)
+        return replace(self.pretrained, model=done[self.head].path) if self.head else self.pretrained
+
+    def with_new_head(self, stage: Stage[Any]) -> "Start":
+        """Returns a start from the same model after a stage gave it a head."""
+        return replace(self.after(stage), head=stage)
 
     def knows(self, done: Done) -> bool:
         """Whether the model was trained on the text of dev and test sets, according to its records."""

@@ -17,6 +17,7 @@
 - `domain_sequence`: the stage of a whole sequence.
 - `vocabulary_analysis`: how words are split into tokens.
 - `extend_vocabulary`, `trim_vocabulary`: a model with more or fewer tokens.
+- `add_head`: an encoder with a new head for masked tokens.
 - `model_from_scratch`: a tokenizer and a model of random weights.
 - `advice_evidence`: measurements for advice.
 - `run_stages`: runs the stages of a chain.

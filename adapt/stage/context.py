@@ -19,6 +19,7 @@ from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group
 from adapt.runner.key import deciding
+from adapt.stage.add_head import AddHead
 from adapt.stage.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.train.metric_trackers import check_trackers
 from adapt.train.schedule import micro_batch
@@ -78,7 +79,7 @@ class Context:
             check(config)
         share_with_group(root_of(config))
         digests = Digests.below(root_of(config))
-        context = cls(config, start or located(config.model, digests), digests, made=made or {}, selected=selected)
+        context = cls(config, start or first_start(config, digests), digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
         check_architecture(model, config.objective.kind == "causal")
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
@@ -140,6 +141,12 @@ class Tokens:
 def root_of(config: Config) -> Path:
     """The folder below which all stages of a configuration are kept."""
     return Path(config.storage.root).expanduser().absolute()
+
+
+def first_start(config: Config, digests: Digests) -> Start:
+    """Returns the model that a job begins with, with a new head where `model.head` asks for one."""
+    start = located(config.model, digests)
+    return start.with_new_head(AddHead.of(config, start)) if config.model.head == "new" else start
 
 
 def located(model: ModelConfig, digests: Digests) -> Start:

@@ -213,7 +213,7 @@ class Finetune(Stage[Finetuned]):
 
     def refuse_early(self) -> None:
         """Looks at the model."""
-        check_model(self.start.pretrained, None)
+        check_model(self.start, None)
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
         """Writes predictions, the curve, and the model where it is to be kept."""

@@ -90,7 +90,7 @@ class Evaluate(Stage[Evaluated]):
 
     def refuse_early(self) -> None:
         """Looks at the model."""
-        check_model(self.start.pretrained, self.config.objective.kind == "causal")
+        check_model(self.start, self.config.objective.kind == "causal")
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         """Measures on a device of the cluster."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.model.architecture import HEADS, PATTERNS
-from adapt.model.locate import CONFIG, Pretrained, no_head, read_json, weight_files
+from adapt.model.locate import CONFIG, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header
+from adapt.model.start import Start
 from adapt.ray.runtime import address_of, check_address
 from adapt.runner.files import storage_errors
 from adapt.support.errors import ConfigError, StorageError
@@ -93,27 +94,28 @@ def check_precision(config: Config) -> None:
         raise ConfigError("training.precision bf16: this machine's CPU has no bf16 arithmetic", "use fp32, or auto")
 
 
-def check_model(pretrained: Pretrained, causal: bool | None) -> None:
+def check_model(start: Start, causal: bool | None) -> None:
     """Refuses a model that could not be loaded and packed, by the headers of its weights, and by a try.
 
     The try is one of its architecture, without its weights. Architectures whose layers are known here can be packed.
 
     Args:
-        pretrained: the model.
+        start: the model. One that gets a new head needs none of its own.
         causal: whether it is to predict next tokens; None for what it was made for.
 
     Raises:
         ModelError: says what it lacks.
     """
-    _check_model(pretrained.model, causal, pretrained.trust_remote_code)
+    pretrained = start.pretrained
+    _check_model(pretrained.model, causal, pretrained.trust_remote_code, start.head is None)
 
 
 @lru_cache  # the stages of a job ask for the same one
-def _check_model(model: Path, causal: bool | None, trust_remote_code: bool) -> None:
+def _check_model(model: Path, causal: bool | None, trust_remote_code: bool, needs_head: bool) -> None:
     check_weights(model)
     kind = str(read_json(model / CONFIG).get("model_type"))
     head = HEADS.get(kind, "")
-    if not any(name.startswith(head) for name in _weight_names(model)):
+    if needs_head and not any(name.startswith(head) for name in weight_names(model)):
         raise no_head(f"{model}", [f"{head}*"])
     if kind not in PATTERNS:
         from adapt.model.load import check_loads
@@ -132,7 +134,8 @@ def check_weights(model: Path) -> None:
             read_header(file)
 
 
-def _weight_names(model: Path) -> list[str]:
+def weight_names(model: Path) -> list[str]:
+    """Returns the names of all tensors in a model's weights, from their headers."""
     return [name for file in weight_files(model) if file.suffix == ".safetensors" for name in read_header(file)]
 
 
@@ -182,6 +185,11 @@ def check_training(config: Config) -> None:
             f"training.decay {config.training.decay} is for the schedule wsd, but training.schedule is"
             f" {config.training.schedule}",
             "set training.schedule to wsd, or leave training.decay out",
+        )
+    if config.model.head_warmup_steps and config.model.head != "new":
+        raise ConfigError(
+            "model.head_warmup_steps trains a new head first, but model.head is not new",
+            "set model.head to new, or leave model.head_warmup_steps out",
         )
     offload, stage = config.resources.offload, config.resources.zero_stage
     stages = {"none": (0, 1, 2, 3), "optimizer": (2, 3), "all": (3,)}[offload]

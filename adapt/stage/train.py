@@ -206,6 +206,12 @@ class Train(Stage[Trained]):
         return 1 + (before.number if isinstance(before, Train) else 0)
 
     @property
+    def head_warmup(self) -> int:
+        """Number of steps in which only a new head is trained: in the first training of a chain that has one."""
+        is_first = self.start.head is not None and self.start.training == self.start.head
+        return self.config.model.head_warmup_steps if is_first else 0
+
+    @property
     def length_matters(self) -> str:
         """Names what makes its steps depend on its length; empty if a longer training does the same steps."""
         return length_matters(self.config, has_general=self.replay is not None)
@@ -230,6 +236,7 @@ class Train(Stage[Trained]):
             "seed": config.seed,
             "method": method,
             **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
+            **({"head_warmup_steps": self.head_warmup} if self.head_warmup else {}),
         }
 
     def needs(self) -> Mapping[str, float]:
@@ -239,7 +246,7 @@ class Train(Stage[Trained]):
     def refuse_early(self) -> None:
         """Looks at the arithmetic of the devices, and at the model."""
         check_precision(self.config)
-        check_model(self.start.pretrained, self.config.objective.kind == "causal")
+        check_model(self.start, self.config.objective.kind == "causal")
         check_trained(self.config.training, self.start.pretrained.model)
 
     def disk(self, folder: Path) -> tuple[int, int]:
@@ -284,6 +291,7 @@ class Train(Stage[Trained]):
             base=str(self.start.with_tokenizer(done).model),
             number=self.number,
             domain=self.domain or self.name,
+            head_warmup=self.head_warmup,
             texts=() if self.streamed else tuple(str(done[text].path) for text in self.corpora.values()),
         )
         run_folder = folder / CHECKPOINTS / job.run_name

@@ -57,6 +57,7 @@ class Engine:
         micro_batch: number of sequences per pass.
         accumulation: number of passes per step.
         offload: state kept in the machine's memory instead of the device's (see `adapt.config.ResourcesConfig`).
+        splits_head: whether steps may train only the language-model head.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class Engine:
         micro_batch: int,
         accumulation: int,
         offload: Offload = "none",
+        splits_head: bool = False,
     ) -> None:
         self.max_norm = training.max_gradient_norm
         self._has_changed = False
         self.zero_stage = zero_stage
-        self._adamw = build_optimizer(model, training, sharded=zero_stage > 0)
+        self._adamw = build_optimizer(model, training, zero_stage > 0, splits_head)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
         self._sizes = {name: parameter.numel() for name, parameter in self._trained.items()}  # before ZeRO divides them
@@ -118,8 +120,12 @@ class Engine:
         if dist.get_world_size() > 1:
             self._engine.allreduce_gradients(bucket_size=_REDUCED_ELEMENTS)
 
-    def step(self, learning_rate: float) -> float:
+    def step(self, learning_rate: float, head_alone: bool = False) -> float:
         """Ends a pass; after the last pass of a step, updates the weights.
+
+        Args:
+            learning_rate: of the step.
+            head_alone: whether only the language-model head is trained (needs `splits_head`).
 
         Returns:
             Global gradient norm before clipping: 0 after the other passes, and infinite if fp16 overflowed, which skips
@@ -128,7 +134,7 @@ class Engine:
         Raises:
             TrainingError: the norm is not finite (with fp16: at any loss scale). The weights are unchanged.
         """
-        set_learning_rate(self._engine.optimizer.param_groups, learning_rate)
+        set_learning_rate(self._engine.optimizer.param_groups, learning_rate, head_alone)
         at_boundary = self._engine.is_gradient_accumulation_boundary()
         norm = self._clip() if at_boundary and self.zero_stage == 0 else 0.0
         self._engine.step()

@@ -43,6 +43,7 @@ class Loop:
             all ranks). So it needs no state, and does not depend on the number of ranks if passes keep their rows.
         wishes: requests for checkpoints between the regular ones.
         branch_step: number of steps after which the state is saved for longer runs, if any.
+        head_warmup: number of steps at the start in which only the language-model head is trained.
     """
 
     engine: Engine
@@ -54,6 +55,7 @@ class Loop:
     seed: int
     wishes: Wishes = field(default_factory=Wishes)
     branch_step: int | None = None
+    head_warmup: int = 0
 
     def run(
         self,
@@ -125,7 +127,7 @@ class Loop:
             if number == len(parts):
                 self.method.before_step(self.engine, step)
             try:
-                norm = self.engine.step(rate)
+                norm = self.engine.step(rate, step < self.head_warmup)
             except TrainingError as error:
                 dist.all_reduce(total)
                 raise TrainingError(f"step {step + 1}: loss {total.item():.4g}, {error.what}", error.fix) from error

@@ -12,9 +12,13 @@ from adapt.model.trainable import rate_factors
 
 FACTOR = "rate_factor"
 """Key in a parameter group for its factor of the learning rate."""
+IS_HEAD = "is_head"
+"""Key in a parameter group for whether its parameters belong to a language-model head that is first trained alone."""
 
 
-def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = False) -> torch.optim.AdamW:
+def build_optimizer(
+    model: nn.Module, training: TrainingConfig, sharded: bool = False, splits_head: bool = False
+) -> torch.optim.AdamW:
     """Builds AdamW (arXiv 1711.05101) for the trained parameters of a model.
 
     Weight decay applies to matrices, never to biases and norms. It applies to embeddings if
@@ -24,6 +28,7 @@ def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = 
         model: model, on the device that it trains on.
         training: settings.
         sharded: whether ZeRO will replace each parameter by this rank's share of it.
+        splits_head: whether the language-model head gets groups of its own, so that it can be trained alone.
     """
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     spared = set() if training.decay_embeddings else embeddings
@@ -31,26 +36,31 @@ def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = 
     spared |= {parameter for parameter in trained if has_held_rows(parameter)}
     decays = [training.weight_decay if p.ndim >= 2 and p not in spared else 0.0 for p in trained]
     factors = _rate_factors(model, training)
+    heads = head_parameters(model) if splits_head else set()
     settings: dict[str, Any] = {
         "lr": training.learning_rate,
         "betas": (training.beta1, training.beta2),
         "eps": training.epsilon,
         "fused": True,
     }
+    options = [(decay, factors.get(p, 1.0), p in heads) for p, decay in zip(trained, decays, strict=True)]
     if training.optimizer == "stable_adamw":
-        groups = [
-            {"params": [p], "weight_decay": decay, FACTOR: factors.get(p, 1.0)}
-            for p, decay in zip(trained, decays, strict=True)
-        ]
+        groups = [_group([p], *chosen) for p, chosen in zip(trained, options, strict=True)]
         return StableAdamW(groups, **settings, sharded=sharded)
-    by_setting: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for parameter, decay in zip(trained, decays, strict=True):
-        by_setting.setdefault((decay, factors.get(parameter, 1.0)), []).append(parameter)
-    groups = [
-        {"params": by_setting[decay, factor], "weight_decay": decay, FACTOR: factor}
-        for decay, factor in sorted(by_setting, reverse=True)
-    ]
+    by_setting: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    for parameter, chosen in zip(trained, options, strict=True):
+        by_setting.setdefault(chosen, []).append(parameter)
+    groups = [_group(by_setting[chosen], *chosen) for chosen in sorted(by_setting, reverse=True)]
     return torch.optim.AdamW(groups, **settings)
+
+
+def _group(parameters: list[nn.Parameter], decay: float, factor: float, is_head: bool) -> dict[str, Any]:
+    return {"params": parameters, "weight_decay": decay, FACTOR: factor, IS_HEAD: is_head}
+
+
+def head_parameters(model: Any) -> set[nn.Parameter]:
+    """Returns a model's parameters outside of its base model. A table that both share belongs to the base model."""
+    return set(model.parameters()) - set(model.base_model.parameters())
 
 
 def _rate_factors(model: Any, training: TrainingConfig) -> dict[nn.Parameter, float]:
@@ -62,10 +72,17 @@ def _rate_factors(model: Any, training: TrainingConfig) -> dict[nn.Parameter, fl
     return {parameter: factors[name] for name, parameter in named.items()}
 
 
-def set_learning_rate(groups: list[dict[str, Any]], rate: float) -> None:
-    """Sets the learning rate of each parameter group to `rate` times the group's factor."""
+def set_learning_rate(groups: list[dict[str, Any]], rate: float, head_alone: bool = False) -> None:
+    """Sets the learning rate of each parameter group to `rate` times the group's factor.
+
+    Args:
+        groups: parameter groups of the optimizer.
+        rate: learning rate of the step.
+        head_alone: whether only the language-model head is trained in this step. All other groups then get the rate 0,
+            so that neither gradients nor weight decay move them; AdamW's averages of their gradients are updated.
+    """
     for group in groups:
-        group["lr"] = rate * group.get(FACTOR, 1.0)
+        group["lr"] = 0.0 if head_alone and not group.get(IS_HEAD) else rate * group.get(FACTOR, 1.0)
 
 
 class StableAdamW(torch.optim.AdamW):

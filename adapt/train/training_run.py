@@ -64,6 +64,9 @@ class TrainingRun:
     texts: tuple[str, ...] = ()
     """Folders of the domain's prepared text, a subset of `corpora`; empty if the corpus is streamed."""
 
+    head_warmup: int = 0
+    """Number of steps at the start in which only the language-model head is trained."""
+
     @property
     def run_name(self) -> str:
         """Name of the Ray Train run, and of its folder below CHECKPOINTS."""

@@ -134,10 +134,12 @@ class RankParts:
         size, accumulation = passes(config, dimensions, model, objective, method, place, document_length, folder)
         parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides them
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
-        engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
+        engine = Engine(model, training, zero_stage, precision, size, accumulation, offload, job.head_warmup > 0)
         may_grow = len(worlds(training, config.resources.workers)) > 1
         wishes = Wishes(context.get_world_rank() == 0, folder if may_grow else None, not is_own_ray())
-        loop = Loop(engine, objective, method, training, size, job.steps, config.seed, wishes, job.branch_step)
+        loop = Loop(
+            engine, objective, method, training, size, job.steps, config.seed, wishes, job.branch_step, job.head_warmup
+        )
         on_gpu_name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         resources = {
             "workers": world,

@@ -54,6 +54,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "objective.span_stop": (0.3, TRAINED),
     "objective.span_max_words": (5, TRAINED),
     "model.attention_dropout": (0.0, TRAINED),
+    "model.head": ("new", {"before", *TRAINED}),
     "method.kind": ("das", TRAINED),
     "training.max_steps": (7, TRAINED),
     "training.max_tokens": (7, TRAINED),
@@ -125,6 +126,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "corpus.decontaminate": (AGAINST, [EvaluationSet("questions", "data/a.jsonl")], DOMAIN),
     "corpus.decontaminate_ngram": (AGAINST, 8, DOMAIN),
     "corpus.decontaminate_overlap": (AGAINST, 0.9, DOMAIN),
+    "model.head_warmup_steps": ({"model.head": "new"}, 3, TRAINED),
     "training.decay": ({"training.schedule": "wsd"}, "cosine", TRAINED),
     "das.soft_mask": (DAS, "gradient", TRAINED),
     "das.general_importance": (DAS, "random", TRAINED),
@@ -217,7 +219,9 @@ def test_a_field_that_determines_results_changes_these_keys(config: Config, name
 def test_a_field_that_counts_only_with_others(config: Config, tmp_path: Path, name: str) -> None:
     (tmp_path / "data" / "questions.jsonl").write_text('{"text": "Is this a question?"}\n')
     others, value, expected = WITH[name]
-    if name not in ("corpus.decontaminate", "training.decay") and others.keys().isdisjoint(DAS):
+    if name not in ("corpus.decontaminate", "training.decay", "model.head_warmup_steps") and others.keys().isdisjoint(
+        DAS
+    ):
         assert differing(keys(config), keys(given(config, name, value))) == set()
     for other, setting in others.items():
         config = given(config, other, setting)

@@ -27,6 +27,7 @@ from adapt.config import Config, ModelConfig, ResourcesConfig, TrainingConfig
 from adapt.job.training_jobs import dapt_stages
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.runner.ensure import check_ahead, unfinished
 from adapt.stage import preflight
@@ -82,9 +83,9 @@ def test_an_architecture_that_cannot_be_packed(forked: Run, job: list[str], esm:
 
 def test_the_try_of_an_architecture_reads_no_weights(esm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="EsmForMaskedLM cannot keep documents apart"):
-        check_model(Pretrained(esm, esm), False)
+        check_model(Start(Pretrained(esm, esm), None), False)
     with pytest.raises(ModelError, match="cannot keep documents apart"):
-        check_model(Pretrained(esm, esm), None)
+        check_model(Start(Pretrained(esm, esm), None), None)
 
 
 def test_all_that_a_job_writes_needs_room(
@@ -125,7 +126,7 @@ def test_an_encoder_without_its_head(kind: Any, config: Any, tmp_path: Path) -> 
     kind(config(**sizes, vocab_size=60_000 if kind is ModernBertModel else 50)).save_pretrained(tmp_path)
     for causal in (False, None):
         with pytest.raises(ModelError, match="lacks weights of its language model") as caught:
-            check_model(Pretrained(tmp_path, tmp_path), causal)
+            check_model(Start(Pretrained(tmp_path, tmp_path), None), causal)
         with pytest.raises(ModelError) as loaded:
             load_model(tmp_path)
         assert caught.value.fix == loaded.value.fix
@@ -134,8 +135,8 @@ def test_an_encoder_without_its_head(kind: Any, config: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_whole_models_pass(family: str, tmp_path: Path) -> None:
     plain(family).save_pretrained(tmp_path)
-    check_model(Pretrained(tmp_path, tmp_path), family in ("gpt2", "llama"))
-    check_model(Pretrained(tmp_path, tmp_path), None)
+    check_model(Start(Pretrained(tmp_path, tmp_path), None), family in ("gpt2", "llama"))
+    check_model(Start(Pretrained(tmp_path, tmp_path), None), None)
 
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

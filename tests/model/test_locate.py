@@ -232,10 +232,34 @@ def test_a_sentence_transformers_model_is_refused_with_advice(tmp_path: Path) ->
     inner = write(tmp_path / "0_Transformer", "config.json", "model.safetensors")
     write(tmp_path / "1_Pooling", "config.json")
     (tmp_path / "modules.json").write_text(json.dumps(MODULES))
-    error = refused(tmp_path)
-    assert "is a model of sentence-transformers, and its transformer is in the folder 0_Transformer" in error.what
-    assert f"set model.path to {inner}" in error.fix
+    assert locate(str(tmp_path)) == inner
     assert locate(str(inner)) == inner
+
+
+def test_a_model_of_sentence_transformers_is_downloaded_with_its_transformer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "modules.json").write_text(json.dumps(MODULES))
+    patterns: list[list[str]] = []
+
+    def download(name: str, allow_patterns: list[str], **_: object) -> str:
+        patterns.append(allow_patterns)
+        if len(patterns) == 2:
+            write(tmp_path / "0_Transformer", "config.json", "model.safetensors")
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert locate("owner/model") == tmp_path / "0_Transformer"
+    assert {"0_Transformer/config.json", "0_Transformer/model*.safetensors"} <= {*patterns[1]}
+    assert all(pattern.startswith("0_Transformer/") for pattern in patterns[1])
+
+
+@pytest.mark.parametrize("place", ["../other", "..", "a/b"])
+def test_a_transformer_outside_of_its_model_is_not_looked_for(tmp_path: Path, place: str) -> None:
+    folder = write(tmp_path / "model", "config.json", "model.safetensors")
+    write(tmp_path / "other", "config.json", "model.safetensors")
+    (folder / "modules.json").write_text(json.dumps([{**MODULES[0], "path": place}]))
+    assert locate(str(folder)) == folder
 
 
 def test_a_folder_that_contains_model_folders_is_refused(tmp_path: Path) -> None:

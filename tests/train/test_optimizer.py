@@ -1,12 +1,16 @@
 """Which parameters decay, and AdamW with update clipping against the paper's own form of it."""
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import nn
 
 from adapt.config import TrainingConfig
+from adapt.train.engine import Engine
 from adapt.train.optimizer import StableAdamW, build_optimizer
-from tests.train.toy import Case, assert_close, model, reference, train
+from tests.train.toy import Case, assert_close, build, feed, model, rate, reference, settings, train
 
 
 def decays(network: nn.Module, **settings) -> dict[str, float]:
@@ -107,6 +111,41 @@ def test_embeddings_and_lower_layers_train_at_their_share_of_the_rate(ranks, opt
     )
     for outcome in ranks(2).run(train_all, [Case(stage, training=given) for stage in range(4)])[0]:
         assert_close(outcome, expected)
+
+
+class HeadFirst(NamedTuple):
+    """Weights before a step and after two, the first of which trains the head alone."""
+
+    start: dict[str, torch.Tensor]
+    one: dict[str, torch.Tensor]
+    two: dict[str, torch.Tensor]
+
+
+def head_first(cases: list[Case]) -> list[HeadFirst]:
+    found = []
+    for case in cases:
+        loop = replace(build(case), head_warmup=1)
+        network, training = model(), settings(**case.training)
+        loop = replace(loop, engine=Engine(network, training, case.zero_stage, "fp32", 2, 2, splits_head=True))
+        weights = [loop.engine.full_state()]
+        for number, share in enumerate(feed(0, 2)):
+            loop.step(share, number, rate(number))
+            weights.append(loop.engine.full_state())
+        found.append(HeadFirst(*weights))
+    return found
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw"])
+def test_a_new_head_is_trained_alone_at_first(ranks, optimizer):
+    """Nor does weight decay move anything else. The table that the head shares belongs to the model."""
+    given = STABLE if optimizer == "stable_adamw" else {}
+    for found in ranks(2).run(head_first, [Case(stage, training=given) for stage in range(4)])[0]:
+        moved = {name for name, value in found.start.items() if not torch.equal(value, found.one[name])}
+        assert moved
+        assert all(name.startswith("cls.") or name == "unused" for name in moved)
+        assert "cls.predictions.transform.dense.weight" in moved
+        later = {name for name, value in found.one.items() if not torch.equal(value, found.two[name])}
+        assert "bert.embeddings.word_embeddings.weight" in later
 
 
 def test_shares_of_the_rate_go_on_in_a_resumed_run_at_another_stage(ranks, tmp_path):

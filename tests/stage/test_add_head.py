@@ -1,0 +1,111 @@
+"""`model.head: new`, from the configuration to a trained model."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from adapt.config import Config, ModelConfig, StorageConfig
+from adapt.evaluate.measure_model import trained_on
+from adapt.job.training_jobs import dapt_stages
+from adapt.runner import Store, ensure
+from adapt.runner.record import load_record
+from adapt.stage.add_head import AddHead
+from adapt.stage.context import Context
+from adapt.support.errors import ConfigError, ModelError
+from tests.drive import ROOT, run_forked
+from tests.samples import sentences, write
+
+
+@pytest.fixture
+def bare(tiny_bert: Path, tmp_path: Path) -> Path:
+    """The tiny BERT without its head, in a sentence-transformers folder."""
+    folder = tmp_path / "minilm"
+    inner = folder / "0_Transformer"
+    inner.mkdir(parents=True)
+    for file in tiny_bert.iterdir():
+        (inner / file.name).write_bytes(file.read_bytes())
+    weights = load_file(tiny_bert / "model.safetensors")
+    body = {name.removeprefix("bert."): value for name, value in weights.items() if name.startswith("bert.")}
+    save_file(body, inner / "model.safetensors", {"format": "pt"})
+    settings = json.loads((inner / "config.json").read_text())
+    (inner / "config.json").write_text(json.dumps({**settings, "architectures": ["BertModel"]}))
+    modules = [
+        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
+
+
+@pytest.fixture
+def config(bare: Path, tmp_path: Path) -> Config:
+    corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in sentences(120)])
+    plain = Config(name="headed", model=ModelConfig(path=str(bare), head="new"))
+    return replace(
+        plain,
+        corpus=replace(plain.corpus, paths=corpus, heldout_fraction=0.2),
+        training=replace(plain.training, sequence_length=32, global_batch_size=4, max_steps=4),
+        evaluation=replace(plain.evaluation, sequence_length=32),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+
+
+def added(config: Config) -> AddHead:
+    stage = Context.of(config).start.head
+    assert isinstance(stage, AddHead)
+    return stage
+
+
+def test_its_key_depends_on_the_model_alone(config: Config) -> None:
+    stage = added(config)
+    assert stage.key == added(replace(config, seed=5, name="other")).key
+    stage.refuse_early()
+
+
+def test_what_it_cannot_do_is_refused_early(config: Config, tiny_bert: Path) -> None:
+    with pytest.raises(ModelError, match="lacks weights of its language model"):
+        dapt_stages(Context.of(replace(config, model=replace(config.model, head="require")))).training.refuse_early()
+    dapt_stages(Context.of(config)).training.refuse_early()
+    with pytest.raises(ModelError, match="has a masked-language-model head"):
+        added(replace(config, model=ModelConfig(path=str(tiny_bert), head="new"))).refuse_early()
+    causal = replace(config, objective=replace(config.objective, kind="causal"))
+    with pytest.raises(ConfigError, match=r"model\.head new makes a head for masked tokens"):
+        added(causal).refuse_early()
+    with pytest.raises(ConfigError, match=r"head_warmup_steps trains a new head first, but model\.head is not new"):
+        Context.of(replace(config, model=ModelConfig(path=str(tiny_bert), head_warmup_steps=3)))
+
+
+def test_nothing_is_known_of_the_text_behind_a_model_with_a_new_head(config: Config) -> None:
+    context = Context.of(config)
+    assert context.start.head
+    ensure(context.start.head, Store(Path(config.storage.root)))
+    record = load_record(context.store.folder_of(context.start.head))
+    assert record
+    assert trained_on(record) is None
+
+
+def test_only_the_first_training_warms_the_head_up(config: Config) -> None:
+    context = Context.of(replace(config, model=replace(config.model, head_warmup_steps=2)))
+    first = dapt_stages(context).training
+    second = dapt_stages(context.starting_from(first)).training
+    assert (first.head_warmup, second.head_warmup) == (2, 0)
+
+
+@pytest.mark.heavy
+def test_a_model_without_a_head_is_adapted(config: Config, bare: Path, tmp_path: Path) -> None:
+    given = [
+        *("--name", "headed", "--model.path", str(bare), "--model.head", "new", "--model.head_warmup_steps", "2"),
+        *("--corpus.paths", str(config.corpus.paths), "--corpus.heldout_fraction", "0.2"),
+        *("--training.max_steps", "4", "--training.global_batch_size", "4", "--training.sequence_length", "32"),
+        *("--evaluation.sequence_length", "32", "--storage.root", config.storage.root),
+    ]
+    done = run_forked([str(ROOT / "jobs" / "dapt.py"), *given], tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["metrics"]["losses"]["domain"]["before"]["value"] > math.log(154) - 0.1  # it guesses
+    card = (Path(said["path"]) / "README.md").read_text()
+    assert "**Note:** The base model has no language-model head. A new one was trained from random weights" in card
