@@ -17,40 +17,40 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait slow down all other processes
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
 
-gc.disable()  # until all is imported: to look for garbage meanwhile, where there is none, takes a fifth of the time
+gc.disable()  # until all imports are done: looking for garbage meanwhile finds none, and takes a fifth of the time
 
 HEAVY = {"ray_cluster", "ranks", "jobs"}
-"""Fixtures that start processes: tests that use one are left out of `make quick`."""
+"""Fixtures that start processes. Tests that use them are left out of `make quick`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HEAVY & {*getattr(item, "fixturenames", ())}:
             item.add_marker("heavy")
-    for item in items:  # coverage of these would cost much time, and most of what they run is in other processes
+    for item in items:  # measuring their coverage takes much time, and most of their code runs in other processes
         if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):
             item.add_marker("no_cover")
-    # Files with long tests go first, then heavy ones: so no process is left with a long one when the others are done.
+    # Files with slow tests go first, then heavy ones, so that no process is left with a slow file at the end.
     places = {mark: {item.path for item in items if item.get_closest_marker(mark)} for mark in ("slow", "heavy")}
     items.sort(key=lambda item: (item.path not in places["slow"], item.path not in places["heavy"]))
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # what has been imported stays, and is not looked through again and again
+    gc.freeze()  # imported objects stay, so the garbage collector need not scan them again
     gc.enable()
 
 
-settings.register_profile("repeatable", deadline=None, derandomize=True)  # also on a slow or busy machine
+settings.register_profile("repeatable", deadline=None, derandomize=True)  # for slow or busy machines
 settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a random BERT for 128 tokens (30,000 parameters) and its WordPiece tokenizer. Not to be changed."""
+    """Returns a read-only folder with a random BERT for 128 tokens (30,000 parameters) and a WordPiece tokenizer."""
     import torch
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
-    torch.set_num_threads(1)  # so little work is slower on several, by far so on a busy machine
+    torch.set_num_threads(1)  # this little work is slower on several threads, by far on a busy machine
     folder = tmp_path_factory.mktemp("models") / "tiny-bert"
     config = BertConfig(
         vocab_size=len(VOCABULARY),
@@ -59,7 +59,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=128,
-        initializer_range=0.2,  # more than usual, so that its answers depend on what it sees
+        initializer_range=0.2,  # larger than usual, so that its predictions depend on its inputs
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -71,7 +71,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """Ray on this machine, with 2 CPUs whatever it has, for all tests that need one. Its workers are forked."""
+    """Starts Ray on this machine with 2 CPUs, for all tests that need it. Its workers are forked."""
     import ray
 
     from adapt.config import ResourcesConfig
@@ -92,7 +92,7 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Callable[[int], Ranks]]:
-    """Gives a running group of the wanted number of ranks."""
+    """Yields a function that returns a running group with the given number of ranks."""
     groups: dict[int, Ranks] = {}
     yield lambda world: groups.setdefault(world, Ranks(world))
     for group in groups.values():

@@ -1,4 +1,4 @@
-"""Real jobs as processes of their own, to be watched, stopped, killed and started again."""
+"""Runs real jobs in their own processes, to watch, stop, kill and restart them."""
 
 import json
 import os
@@ -20,18 +20,18 @@ from tests.forks.server import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 1200
-"""For what takes seconds on an idle machine."""
+"""Time limit for work that takes seconds on an idle machine [s]."""
 
 
 class Job:
-    """A run of a job. Its output goes to files, so that nobody has to read along.
+    """A running job. Its output goes to files, so that it never waits for a reader.
 
     Args:
-        folder: for the output and, as `runs`, for what the job makes.
+        folder: for the output, and for the job's results in `runs`.
         arguments: of the command line.
-        script: in `jobs/`.
-        fresh: whether it and its workers import all that they use, as those of a user do. Else they are forked from a
-            process that has.
+        script: name of the script in `jobs/`.
+        fresh: whether the job and its workers import everything themselves, as a user's do. Otherwise they are forked
+            from a process that has imported it.
     """
 
     def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py", fresh: bool = False) -> None:
@@ -60,7 +60,7 @@ class Job:
         return self._files[1].read_text()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Waits until the running job has come to some point."""
+        """Waits until a condition holds while the job is running."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert self.process.poll() is None, f"the job ended early:\n{self.err}"
@@ -68,17 +68,17 @@ class Job:
             time.sleep(0.01)
 
     def end(self) -> int:
-        """Waits for the end. Returns the exit code."""
+        """Waits for the end of the job and returns its exit code."""
         return self.process.wait(PATIENCE_S)
 
     def result(self) -> dict[str, Any]:
-        """Waits for success. Returns what the last line of stdout says."""
+        """Waits for success and returns the content of the last line of stdout."""
         assert self.end() == 0, self.err
         found: dict[str, Any] = json.loads(self.out.splitlines()[-1])
         return found
 
     def below(self, name: str = "") -> list[psutil.Process]:
-        """The processes below the job whose command line names something."""
+        """Returns the job's descendants whose command line contains a name."""
         found = []
         for process in psutil.Process(self.process.pid).children(recursive=True):
             try:
@@ -89,25 +89,25 @@ class Job:
         return found
 
     def workers(self) -> list[psutil.Process]:
-        """The ranks."""
+        """Returns the processes of the ranks."""
         return self.below("RayTrainWorker")
 
     def interrupt(self, number: signal.Signals) -> None:
-        """Ctrl-C goes to all processes in a terminal's foreground; other signals come to the job alone."""
+        """Sends a signal: SIGINT to all processes, as ctrl-C does in a terminal, other signals only to the job."""
         (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
 
     def first_step(self) -> int:
-        """The first step whose report was shown."""
+        """Returns the first step whose report was shown."""
         return int(self.err.split("\nstep ", 1)[1].split("/", 1)[0])
 
 
 def run_forked(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs `python SCRIPT ...` in a fork, as `subprocess.run` does in a process that imports what it uses.
+    """Runs `python SCRIPT ...` in a fork, with the result that `subprocess.run` gives for a process of its own.
 
     Args:
         command: the script and its arguments.
-        folder: to be in.
-        environment: variables beside those of this process.
+        folder: the working directory.
+        environment: variables in addition to those of this process.
     """
     with tempfile.TemporaryDirectory() as outputs:
         files = [Path(outputs, name) for name in ("out", "err")]
@@ -117,7 +117,7 @@ def run_forked(command: list[str], folder: Path, **environment: str) -> subproce
 
 
 def gone(processes: list[psutil.Process], within_s: float) -> bool:
-    """Waits for processes to end."""
+    """Waits for processes to end, and returns whether they all ended in time."""
     deadline = time.monotonic() + within_s
     while any(map(_lives, processes)):
         if time.monotonic() > deadline:
@@ -135,7 +135,7 @@ def _lives(process: psutil.Process) -> bool:
 
 @dataclass
 class Jobs:
-    """Starts jobs, and ends what a failed test has left of them."""
+    """Starts jobs, and ends those that a failed test has left running."""
 
     started: list[Job] = field(default_factory=list)
 
@@ -152,41 +152,41 @@ class Jobs:
 
 
 def jobs() -> Iterator[Jobs]:
-    """The body of a fixture."""
+    """Yields a `Jobs` for a fixture, and closes it."""
     made = Jobs()
     yield made
     made.close()
 
 
 def run_folder(root: Path) -> Path:
-    """Where the checkpoints of the only training below a root are (to be)."""
+    """Returns the folder with the checkpoints of the only training below a root, even if it does not exist yet."""
     return next(root.glob("train/*/checkpoints/*"), root / "none")
 
 
 def whole_step(root: Path) -> int:
-    """Step of the newest whole checkpoint; 0 without one."""
+    """Returns the step of the newest complete checkpoint; 0 without one."""
     newest = newest_whole(run_folder(root))
     return step_of(newest) if newest else 0
 
 
 def saved_steps(root: Path) -> list[int]:
-    """Steps of all checkpoints."""
+    """Returns the steps of all checkpoints."""
     return [step_of(folder) for folder in checkpoints(run_folder(root))]
 
 
 def reports(root: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl."""
+    """Reads the lines of metrics.jsonl."""
     return [json.loads(line) for file in root.glob("train/*/metrics.jsonl") for line in file.read_text().splitlines()]
 
 
 def record(root: Path, stage: str) -> dict[str, Any]:
-    """The record of the only stage of a kind."""
+    """Reads the record of the only stage of a kind."""
     (file,) = root.glob(f"{stage}/*/stage.json")
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 
 
 def stamps(folder: Path) -> dict[str, int]:
-    """When each file below a folder was written."""
+    """Returns the modification time of each file below a folder."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in files}

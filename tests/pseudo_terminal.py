@@ -1,4 +1,4 @@
-"""A terminal for tests: what a program sends to it, and what can be seen there."""
+"""A terminal for tests: records the output of a program, and computes the visible lines."""
 
 import fcntl
 import io
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def sent_to_terminal(program: str, *arguments: str, columns: int = 100, term: str = "xterm-256color") -> str:
-    """What a Python program sends to a terminal of that width and kind."""
+    """Runs a Python program on a terminal of some width and kind, and returns the characters that it sends."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
@@ -42,12 +42,12 @@ def sent_to_terminal(program: str, *arguments: str, columns: int = 100, term: st
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux's way to say that the other end is closed
+    except OSError:  # Linux reports a closed other end like this
         return b""
 
 
 def screens(sent: str, columns: int = 100) -> list[list[str]]:
-    """What can be seen after each sign that moves the cursor or erases."""
+    """Returns the visible lines after each control sequence that moves the cursor or erases."""
     screen, row, column, seen = [""], 0, 0, []
     for sign in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", sent):
         if sign == "\r":
@@ -68,7 +68,7 @@ def screens(sent: str, columns: int = 100) -> list[list[str]]:
 
 
 def drawn(shown: RenderableType, **console: Any) -> str:
-    """The signs of one line, without its colours."""
+    """Returns the characters of one rendered line, without colours."""
     plain = Console(file=io.StringIO(), width=200, force_terminal=True, **console)
     with plain.capture() as capture:
         plain.print(shown)

@@ -1,4 +1,4 @@
-"""Words and sentences that the tiny tokenizer of the tests knows."""
+"""Words, sentences and examples that the tiny tokenizer of the tests knows."""
 
 import json
 import random
@@ -19,7 +19,7 @@ VOCABULARY = [*SPECIAL, *".,:;!?()'-", *LETTERS, *(f"##{letter}" for letter in L
 
 
 def sentences(count: int, seed: int = 0, shortest: int = 5, longest: int = 30) -> list[str]:
-    """Random sentences, all different in practice. Most words are one token; some, of no sense, are several."""
+    """Returns random sentences, in practice all different. Most words are one token; some made-up ones are several."""
     draw = random.Random(seed)
 
     def word() -> str:
@@ -32,7 +32,7 @@ TOPICS = {"model": ["model", "loss", "gradient", "layer"], "text": ["text", "sen
 
 
 def labelled(count: int, seed: int) -> list[dict[str, Any]]:
-    """Texts that are about one of two topics."""
+    """Returns texts that are about one of two topics, with the topic as label."""
     draw = random.Random(seed)
     found = []
     for number, text in enumerate(sentences(count, seed, 4, 8)):
@@ -42,11 +42,11 @@ def labelled(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def with_labels(texts: list[str]) -> list[dict[str, Any]]:
-    """Examples of two classes in turn."""
+    """Returns examples whose labels alternate between two classes."""
     return [{"text": text, "label": "ab"[place % 2]} for place, text in enumerate(texts)]
 
 
 def write(file: Path, records: list[dict[str, Any]]) -> str:
-    """As jsonl; returns the path."""
+    """Writes records as jsonl and returns the path."""
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(file)

@@ -31,7 +31,7 @@ TEXT = {"paths": "text.jsonl"}
 MADE = {"training": {"learning_rate": 1e-4, "max_steps": 3}, "name": "papers", "corpus": TEXT}
 
 
-def test_there_is_a_documented_function_for_every_job() -> None:
+def test_every_job_has_a_documented_function() -> None:
     for name in JOBS:
         function = getattr(dontstop, name)
         assert name in dontstop.__all__
@@ -39,7 +39,7 @@ def test_there_is_a_documented_function_for_every_job() -> None:
     assert all(hasattr(dontstop, name) for name in dontstop.__all__)
 
 
-def test_the_page_names_what_there_is() -> None:
+def test_the_page_names_the_public_functions() -> None:
     page = (Path(__file__).parents[1] / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
     assert {*re.findall(r"dontstop\.(\w+)", page)} <= {*dontstop.__all__}
     table = page.split("| function |")[1].split("\n\n")[0]
@@ -48,13 +48,13 @@ def test_the_page_names_what_there_is() -> None:
     assert named == {*JOBS, "plan", "tune", "chain"}
 
 
-def test_importing_it_loads_nothing_that_takes_long() -> None:
+def test_importing_the_package_loads_no_slow_modules() -> None:
     program = "import dontstop, sys; print(sorted({'torch', 'ray', 'transformers', 'deepspeed'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
 
 
-def test_a_file_a_mapping_a_config_and_keywords_say_the_same(tmp_path: Path) -> None:
+def test_a_file_a_mapping_a_config_and_keywords_give_the_same_configuration(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("name: papers\ncorpus: {paths: text.jsonl}\ntraining: {learning_rate: 1.0e-4, max_steps: 3}\n")
     training = TrainingConfig(learning_rate=1e-4, max_steps=3)
@@ -73,7 +73,7 @@ def test_a_file_a_mapping_a_config_and_keywords_say_the_same(tmp_path: Path) -> 
     assert ways[0].training.learning_rate == 1e-4
 
 
-def test_keywords_replace_single_fields_of_what_is_given(tmp_path: Path) -> None:
+def test_keywords_replace_single_fields(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("corpus: {paths: text.jsonl}\ntraining: {learning_rate: 1.0e-4, max_steps: 3}\n")
     for source in (file, MADE):
@@ -114,7 +114,7 @@ def test_a_file_that_does_not_exist_is_named() -> None:
     assert arguments_of(None, {}) == []
 
 
-def test_the_process_stays_as_it_was() -> None:
+def test_the_process_state_is_restored() -> None:
     before = dict(os.environ), list(warnings.filters), signal.getsignal(signal.SIGINT)
     with as_library(), as_library():
         os.environ["RAY_TRAIN_SOMETHING"] = "1"
@@ -134,7 +134,7 @@ def test_messages_go_to_the_logger_and_not_to_stderr(
     assert capsys.readouterr().err == "outside\n"
 
 
-def test_what_would_end_a_command_ends_the_run_and_not_the_process() -> None:
+def test_an_error_that_ends_a_command_ends_the_run_and_not_the_process() -> None:
     def waits_until_ray_is_gone() -> None:
         with as_library():
             threading.Thread(target=end_now, args=(TrainingError("Ray was killed", "run it again"),)).start()
@@ -145,7 +145,7 @@ def test_what_would_end_a_command_ends_the_run_and_not_the_process() -> None:
         waits_until_ray_is_gone()
 
 
-def test_an_interrupt_leaves_the_handlers_as_they_were() -> None:
+def test_an_interrupt_leaves_the_signal_handlers_unchanged() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), as_library():
         signal.raise_signal(signal.SIGINT)
@@ -153,7 +153,7 @@ def test_an_interrupt_leaves_the_handlers_as_they_were() -> None:
 
 
 class Shell:
-    """The shell of a notebook's kernel."""
+    """Stands in for the shell of a notebook's kernel."""
 
     kernel = object()
 
@@ -235,7 +235,7 @@ def test_a_search_needs_a_space_that_exists(fields: dict[str, object]) -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_job_gives_its_result_its_model_and_what_people_see(fields: dict[str, object], tmp_path: Path) -> None:
+def test_a_job_returns_its_result_and_model_and_shows_them(fields: dict[str, object], tmp_path: Path) -> None:
     run = dontstop.dapt(**fields)
     change = run.result.losses["domain"].change
     assert change.low is not None
@@ -298,8 +298,8 @@ print(json.dumps(said))
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_leaves_a_process_that_runs_others(fields: dict[str, object], tmp_path: Path) -> None:
-    """Interrupted twice; then one run inside an event loop, and two at once in threads."""
+def test_other_runs_work_after_an_interrupted_run(fields: dict[str, object], tmp_path: Path) -> None:
+    """Interrupts a run twice, then runs one job inside an event loop, and two at once in threads."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "DONTSTOP_"))}
     ran = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, json.dumps(fields), str(tmp_path / "runs")],

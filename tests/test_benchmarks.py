@@ -1,4 +1,4 @@
-"""The benchmarks' command lines: all take the same arguments, whether they have a use for them or not."""
+"""The benchmarks' command lines: all accept the same arguments, even those that they do not use."""
 
 import importlib
 import json
@@ -22,16 +22,16 @@ ROOT = Path(__file__).parents[1]
 TOOLS = {
     *("claims", "equality", "selection_study", "sequences", "slices", "small_decoder", "versus", "vocabulary_study")
 }
-"""They make inputs of chains, or tables of finished ones, and measure nothing."""
+"""Programs that make inputs of chains or tables of finished ones, and measure nothing."""
 PROGRAMS = {file.stem for file in (ROOT / "benchmarks").glob("*.py") if "__main__" in file.read_text().splitlines()[-2]}
 BENCHMARKS = sorted(PROGRAMS - TOOLS)
 SHARED = "--quick", "--json", "results.json", "--data", "folder", "--models", "folder"
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Exit code of a benchmark that ends at its arguments."""
+    """Returns the exit code of a benchmark that stops at its arguments."""
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)  # else runpy warns
+    monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)  # otherwise runpy warns
     with pytest.raises(SystemExit) as caught:
         runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
     return int(caught.value.code or 0)
@@ -67,11 +67,11 @@ ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd bf16 i8mm\n"
 
 
 @pytest.mark.parametrize(("described", "matrix"), [(INTEL, "avx2 amx_bf16"), (ARM, "asimd bf16 i8mm"), ("", "")])
-def test_figures_name_what_the_processor_multiplies_matrices_with(described: str, matrix: str) -> None:
+def test_figures_name_the_matrix_instructions_of_the_processor(described: str, matrix: str) -> None:
     assert processor(described)["matrix"] == matrix
 
 
-def test_sides_take_turns_and_the_ratio_is_that_of_each_round() -> None:
+def test_sides_alternate_and_the_ratio_is_computed_per_round() -> None:
     order: list[str] = []
     values = {"ours": iter([2.0, 8.0, 3.0]), "peer": iter([1.0, 2.0, 3.0]), "other": iter([1.0, 1.0, 1.0])}
 
@@ -93,7 +93,9 @@ def test_sides_take_turns_and_the_ratio_is_that_of_each_round() -> None:
     ("waiting", "others", "is_noisy"),
     [(0.5, 0.5, True), (0.5, 0.01, False), (0.01, 0.5, False), (None, 0.5, True), (None, 0.01, False)],
 )
-def test_noisy_is_what_waits_for_cores_that_others_take(waiting: float | None, others: float, is_noisy: bool) -> None:
+def test_a_measurement_is_noisy_if_it_waits_for_cores_that_others_use(
+    waiting: float | None, others: float, is_noisy: bool
+) -> None:
     load, quiet = Load(waiting, others), Load(0.0, 0.0)
     assert load.is_noisy == is_noisy
     found = Rounds({"a": [1.0] * 3, "b": [1.0] * 3}, {"a": [quiet] * 3, "b": [quiet, load, quiet]})
@@ -102,15 +104,15 @@ def test_noisy_is_what_waits_for_cores_that_others_take(waiting: float | None, o
     assert Ratio.of([(1.0, 2.0)] * 3, load).noisy == 3 * is_noisy
 
 
-def test_what_the_benchmark_computes_is_no_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight seconds of CPU were used in four, of four cores, six of them by the benchmark's own processes."""
+def test_work_of_the_benchmark_is_not_counted_as_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In four seconds on four cores, eight CPU seconds were used, six of them by the benchmark's own processes."""
     for name, before, after in (("_busy_s", 100, 108), ("_waiting_s", 10, 11), ("_reaped_s", 50, 56), ("_now_s", 0, 4)):
         monkeypatch.setattr(rounds_module, name, iter([float(before), float(after)]).__next__)
     monkeypatch.setattr(rounds_module.os, "cpu_count", lambda: 4)
     assert Watch().stop() == Load(waiting=0.25, others=(8.0 - 6.0) / (4 * 4.0))
 
 
-def test_a_watch_sees_what_a_child_computes() -> None:
+def test_the_watch_counts_work_of_child_processes() -> None:
     watch = Watch()
     subprocess.run([sys.executable, "-c", "sum(range(30_000_000))"], check=True)
     load = watch.stop()
@@ -118,7 +120,7 @@ def test_a_watch_sees_what_a_child_computes() -> None:
     assert load.waiting is None or 0 <= load.waiting <= 1
 
 
-def test_table_and_file_tell_the_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_file_show_the_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = Result({"other": 1.0})
     result.compare("ratio", Ratio((1.5, 2.5, 2.0), noisy=2))
     report("toy", {"ratio": (">=", 1.0), "other": (">=", 1.0)}, result, tmp_path / "found.json")
@@ -130,7 +132,7 @@ def test_table_and_file_tell_the_rounds(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("name", ["ablation", "finetune", "train_throughput"])
-def test_the_quick_form_measures_less_of_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quick_form_measures_fewer_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = importlib.import_module(f"benchmarks.{name}")
     measurements = 0
 
@@ -155,7 +157,7 @@ def test_the_quick_form_measures_less_of_the_same(name: str, monkeypatch: pytest
 HISTORY = json.loads((ROOT / "benchmarks" / "history.json").read_text("utf-8"))
 
 
-def test_the_page_shows_the_last_figures_of_the_history() -> None:
+def test_the_page_shows_the_latest_figures_of_the_history() -> None:
     page = benchmark_table.PAGE.read_text("utf-8")
     assert benchmark_table.page_with(page, HISTORY) == page, "run scripts/benchmark_table.py"
     described = re.findall(r"^\| ([A-Z]) \|", page, re.MULTILINE)
@@ -180,7 +182,7 @@ def test_targets_of_the_history_are_those_of_the_benchmarks(name: str) -> None:
             assert benchmark_table.last_figures(HISTORY, name, claim["figure"])
 
 
-def test_a_run_is_added_to_the_history_from_what_a_benchmark_wrote() -> None:
+def test_the_output_of_a_benchmark_is_added_to_the_history() -> None:
     written = {"name": "tokenize", "figures": {"bpe": 4.5}, "rounds": {"bpe": {"rounds": [4.5], "noisy_rounds": 1}}}
     run = benchmark_table.entry(written, "E", "python -m benchmarks.tokenize --quick")
     history = {"runs": [*HISTORY["runs"], run]}

@@ -59,7 +59,7 @@ def test_the_cluster_answers_only_to_the_token(launched: dict[str, Any]) -> None
     assert launched["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
 
 
-def test_commands_are_in_order_for_the_shell(launched: dict[str, Any]) -> None:
+def test_commands_are_valid_shell(launched: dict[str, Any]) -> None:
     commands = [command for name, listed in launched.items() if name.endswith("_commands") for command in listed]
     assert len(commands) > 10
     for command in commands:
@@ -80,7 +80,7 @@ def test_nodes_install_the_pinned_packages(launched: dict[str, Any]) -> None:
         assert named in mounted.values()
 
 
-def test_nodes_install_nothing_that_only_development_needs(tmp_path: Path) -> None:
+def test_nodes_install_no_development_packages(tmp_path: Path) -> None:
     command = ["make", "--dry-run", "node", f"VENV={tmp_path}/venv", "TORCH_INDEX=https://host/cpu"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     torch, project = (line for line in said.splitlines() if "pip install" in line)
@@ -92,14 +92,14 @@ def test_nodes_install_nothing_that_only_development_needs(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("target", ["demo", "cluster"])
-def test_the_demo_installs_what_it_runs_with_and_no_more(tmp_path: Path, target: str) -> None:
+def test_the_demo_installs_exactly_the_packages_that_it_needs(tmp_path: Path, target: str) -> None:
     command = ["make", "--dry-run", target, f"VENV={tmp_path}/venv"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (project,) = (line for line in said.splitlines() if "--editable" in line)
     assert project.endswith("--editable '.'")
 
 
-def test_an_environment_for_development_runs_the_demo_as_it_is(tmp_path: Path) -> None:
+def test_a_development_environment_runs_the_demo_without_installing(tmp_path: Path) -> None:
     def dry(target: str) -> str:
         command = ["make", "--dry-run", target, f"VENV={tmp_path}/venv"]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -114,7 +114,7 @@ def test_an_environment_for_development_runs_the_demo_as_it_is(tmp_path: Path) -
     assert "'.[dev]'" in dry("env")
 
 
-def test_what_is_to_be_filled_in_is_marked(text: str) -> None:
+def test_placeholders_are_marked(text: str) -> None:
     gaps = [line for line in text.splitlines() if "FILL-IN" in line]
     assert ["ami-" in gaps[0], "fs-" in gaps[1], len(gaps)] == [True, True, 2]
     assert text.count("# FILL IN: ") == len(gaps)
@@ -137,7 +137,7 @@ def test_ray_accepts_the_runtime_environment(environment: dict[str, Any]) -> Non
     assert not [name for name in accepted.env_vars() if re.search("KEY|TOKEN|PASSWORD|SECRET", name)]
 
 
-def test_a_job_takes_the_code_along_and_nothing_big(environment: dict[str, Any], tmp_path: Path) -> None:
+def test_a_job_uploads_the_code_and_no_large_files(environment: dict[str, Any], tmp_path: Path) -> None:
     left = ["data/big.jsonl", "runs/train/x/stage.json", ".venv/bin/python", ".git/HEAD", ".mypy_cache/a", ".git/b/c"]
     taken = ["adapt/corpus/data.py", "adapt/data/runs.py", "jobs/dapt.py", "jobs/recipes/demo.yaml", "my.yaml"]
     for name in (*left, *taken):

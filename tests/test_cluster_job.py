@@ -191,7 +191,7 @@ stages:
 """
 
 
-def test_a_submitter_that_is_killed_goes_on_where_it_was(cluster: Cluster, tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_chain_continues_after_its_submitter_was_killed(cluster: Cluster, tiny_bert: Path, tmp_path: Path) -> None:
     project, root = tmp_path / "project", tmp_path / "runs"
     for part in ("adapt", "jobs", "cluster"):
         shutil.copytree(ROOT / part, project / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""The fields: which determine results, their defaults, and the recipes that set them."""
+"""The fields: whether they determine results, their defaults, and the recipes that set them."""
 
 import re
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
@@ -10,7 +10,7 @@ from adapt.config import Config, CorpusConfig, TrainingConfig, flat, what
 from adapt.parse import parse
 
 _FILES = sorted((Path(__file__).parents[1] / "jobs" / "recipes").glob("*.yaml"))
-RECIPES = [file for file in _FILES if "\nstages:" not in file.read_text()]  # chains: tests/chain
+RECIPES = [file for file in _FILES if "\nstages:" not in file.read_text()]  # without chains, which tests/chain reads
 
 
 def test_flat_names_every_field_by_its_section() -> None:
@@ -33,7 +33,7 @@ def test_flat_names_every_field_by_its_section() -> None:
     }
 
 
-def test_what_leaves_out_how() -> None:
+def test_what_contains_only_fields_that_determine_results() -> None:
     corpus = what(CorpusConfig(paths="a", max_bad_fraction=0.5, text_field="body"))
     assert corpus["text_field"] == "body"
     assert corpus["heldout_fraction"] == 0.01
@@ -44,12 +44,12 @@ def test_lists_are_not_shared_between_configurations() -> None:
     assert CorpusConfig().paths is not CorpusConfig().paths
 
 
-def test_a_configuration_does_not_change() -> None:
+def test_a_configuration_is_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         Config().seed = 1  # type: ignore[misc]
 
 
-# Table 13 of Don't Stop Pretraining for domain-adaptive pre-training, and the recipe of RoBERTa it starts from.
+# Values of table 13 of Don't Stop Pretraining for domain-adaptive pre-training, and of RoBERTa, whose recipe it uses.
 PAPER = {
     "model.path": "FacebookAI/roberta-base",
     "objective.kind": "mlm",
@@ -67,11 +67,11 @@ PAPER = {
 }
 
 
-def test_the_defaults_are_the_papers() -> None:
+def test_the_defaults_are_those_of_the_paper() -> None:
     assert {name: flat(Config())[name] for name in PAPER} == PAPER
 
 
-def test_the_recipe_of_the_paper_is_the_paper() -> None:
+def test_the_recipe_of_the_paper_has_the_values_of_the_paper() -> None:
     recipe = next(path for path in RECIPES if path.stem == "roberta_dapt")
     config = flat(parse(["--config", str(recipe), "--corpus.paths=a"], "jobs/dapt.py"))
     assert {name: config[name] for name in PAPER} == PAPER
@@ -79,7 +79,7 @@ def test_the_recipe_of_the_paper_is_the_paper() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipes_are_understood(recipe: Path) -> None:
+def test_recipes_are_valid(recipe: Path) -> None:
     names_it = re.search(r"^\s+(source: docstrings|sources:)", recipe.read_text(), re.MULTILINE)
     corpus = [] if names_it else ["--corpus.paths=a"]
     config = parse(["--config", str(recipe), *corpus], "jobs/dapt.py")

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and docs/develop/design.md say what is there: commands, files, sizes, layers and words."""
+"""CONTRIBUTING.md and docs/develop/design.md agree with the code: commands, files, sizes, layers and words."""
 
 import os
 import re
@@ -21,11 +21,11 @@ CHECK = (ROOT / "scripts" / "check").read_text("utf-8")
 
 CODE = ("adapt", "benchmarks", "cluster", "jobs")
 BESIDE = {"bad_input", "cluster", "docs", "forks", "fuzz", "jobs"}
-"""Folders of tests that mirror none of `adapt`: they test the whole from outside, or help tests."""
+"""Folders of tests without a counterpart in `adapt`: they test the whole project from outside, or help tests."""
 
 
 def stated(pattern: str, text: str = PAGE) -> str:
-    """What a page says at the group of a pattern, wherever its lines break."""
+    """Returns the first group of a pattern in a page, ignoring line breaks."""
     match = re.search(pattern.replace(" ", r"\s+"), text)
     assert match, f"the page does not say {pattern!r} any more: say it, or change this test"
     return match[1]
@@ -39,7 +39,7 @@ def lines(file: Path) -> int:
     return len(file.read_text("utf-8").splitlines())
 
 
-def test_commands_that_are_named_exist() -> None:
+def test_named_commands_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", PAGE, re.MULTILINE))
     assert named >= {"env", "check", "quick", "test", "fuzz"}
@@ -47,7 +47,7 @@ def test_commands_that_are_named_exist() -> None:
     assert {script for script in named if script not in stated(r"\.PHONY: (.*)", MAKEFILE).split()} == set()
 
 
-def test_check_does_what_the_page_says_and_ci_does_all() -> None:
+def test_make_check_does_what_the_page_says_and_ci_runs_everything() -> None:
     said = stated(r"make check # (.*)")
     assert said == "ruff (lint and format), mypy --strict, changelog"
     for part in ("ruff check", "ruff format --check", "mypy", "CHANGELOG.md"):
@@ -58,18 +58,18 @@ def test_check_does_what_the_page_says_and_ci_does_all() -> None:
     assert steps[3].startswith('make test ARGS="--cov=adapt')
 
 
-def test_the_versions_of_python_agree() -> None:
+def test_python_versions_agree() -> None:
     said = stated(r"Python (3\.\d+) or newer")
     assert PROJECT["project"]["requires-python"] == f">={said}"
     assert stated(r"Python (3\.\d+) or newer", MAKEFILE) == said
 
 
 @pytest.mark.parametrize("name", sorted({*re.findall(r"`([\w.-]+/[\w./-]*|[a-zA-Z-]+\.\w+)`", PAGE)}))
-def test_files_and_folders_that_are_named_exist(name: str) -> None:
+def test_named_files_and_folders_exist(name: str) -> None:
     assert (ROOT / name).exists()
 
 
-def test_tests_are_marked_slow_and_warnings_fail_as_the_page_says() -> None:
+def test_slow_marks_and_warnings_are_as_the_page_says() -> None:
     options = PROJECT["tool"]["pytest"]["ini_options"]
     seconds = stated(r"more than about (\d+) s with")
     assert any(marker.startswith("slow:") and f" {seconds} s" in marker for marker in options["markers"])
@@ -78,7 +78,7 @@ def test_tests_are_marked_slow_and_warnings_fail_as_the_page_says() -> None:
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
-def test_no_file_is_longer_than_the_page_says() -> None:
+def test_no_file_exceeds_the_stated_length() -> None:
     most = int(stated(r"none has over (\d+)"))
     most_of_tests = int(stated(r"no test over (\d+)"))
     sizes = {file: lines(file) for file in python_files(*CODE)}
@@ -86,7 +86,7 @@ def test_no_file_is_longer_than_the_page_says() -> None:
     assert [str(file) for file in python_files("tests") if lines(file) > most_of_tests] == []
 
 
-def test_folders_are_divided_and_their_init_names_every_module() -> None:
+def test_folders_are_divided_and_list_every_module_in_their_init() -> None:
     most = int(stated(r"A folder that passes (\d+) files is divided"))
     folders = {file.parent for file in python_files("adapt")}
     modules = {folder: {file.stem for file in folder.glob("*.py")} - {"__init__"} for folder in folders}
@@ -94,13 +94,13 @@ def test_folders_are_divided_and_their_init_names_every_module() -> None:
     assert not large
     for folder in sorted(folders):
         text = (folder / "__init__.py").read_text("utf-8")
-        if listed := set(re.findall(r"^- `(\w+)/?`", text, re.MULTILINE)):  # folders that were divided, and their parts
+        if listed := set(re.findall(r"^- `(\w+)/?`", text, re.MULTILINE)):  # only divided folders list their parts
             inside = modules[folder] | {other.name for other in folders if other.parent == folder}
             assert listed <= inside, folder
             assert inside <= set(re.findall(r"`(\w+)/?`", text)), folder
 
 
-def test_tests_have_the_folders_of_the_library() -> None:
+def test_folders_of_tests_mirror_the_library() -> None:
     library = {file.parent.relative_to(ROOT / "adapt") for file in python_files("adapt")}
     tests = {file.parent.relative_to(ROOT / "tests") for file in python_files("tests")}
     assert {folder.as_posix() for folder in tests - library} == BESIDE
@@ -118,8 +118,8 @@ def test_docstrings_do_not_begin_with_of() -> None:
     assert begun == []
 
 
-def test_modules_that_are_named_in_text_exist() -> None:
-    """The last name may be what the module before it holds."""
+def test_modules_named_in_text_exist() -> None:
+    """The last part of a name may also be a name inside the module."""
     for file in [*python_files(*CODE), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for name in set(re.findall(r"`(adapt(?:\.[a-z_]\w*)+)", file.read_text("utf-8"))):
             path = ROOT / name.replace(".", "/")
@@ -147,8 +147,8 @@ def test_the_page_on_design_says_where_ray_and_deepspeed_are_imported() -> None:
     assert tuple(named) == DEEPSPEED_ONLY_IN
 
 
-def test_files_that_the_page_on_design_names_exist() -> None:
-    """Their paths begin at `adapt/`, at the project, or at the folder of the file before."""
+def test_files_named_on_the_page_on_design_exist() -> None:
+    """Paths are relative to `adapt/`, to the project, or to the folder of the file before."""
     folder = ""
     for name in re.findall(r"`([\w/]+\.py)`", DESIGN):
         places = [file for file in (ROOT / name, ROOT / "adapt" / name, ROOT / folder / name) if file.exists()]

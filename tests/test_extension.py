@@ -1,4 +1,4 @@
-"""The examples of docs/develop/extending.md, from a folder outside the package."""
+"""The examples of docs/develop/extending.md work from a folder outside the package."""
 
 import json
 import re
@@ -27,7 +27,7 @@ FRAGMENT = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory):
-    """The folder that holds `mine/`, importable."""
+    """Returns an importable folder that holds the package `mine`."""
     folder = tmp_path_factory.mktemp("outside")
     for name, text in FILE.findall(PAGE):
         file = folder / name
@@ -39,7 +39,7 @@ def mine(tmp_path_factory):
 
 
 def settings() -> dict[str, object]:
-    """What the YAML blocks of the page say, together."""
+    """Returns the merged YAML blocks of the page."""
     found: dict[str, object] = {}
     for text in FRAGMENT.findall(PAGE):
         found |= yaml.safe_load(text)
@@ -50,20 +50,20 @@ def test_every_code_block_of_the_page_is_read_by_this_test() -> None:
     assert len(re.findall(r"^```\w", PAGE, re.MULTILINE)) == len(FILE.findall(PAGE)) + len(FRAGMENT.findall(PAGE))
 
 
-def test_an_embedder_of_ones_own_embeds(mine: Path) -> None:
+def test_a_user_defined_embedder_embeds(mine: Path) -> None:
     embedder = embedder_of("mine.embedder:Letters", {"alphabet": "ab"}, 0)
     embedder.load(None)
     found = embedder.embed(["Abba", "xyz"])
     assert (found.vectors.tolist(), found.seen, found.unknown) == ([[2, 2], [0, 0]], 2, 1)
 
 
-def test_a_tagger_of_ones_own_tags(mine: Path) -> None:
+def test_a_user_defined_tagger_tags(mine: Path) -> None:
     assert tagged(["the BRCA1 gene"], "mine.tagger:Genes") == [[(4, 9)]]
 
 
 @pytest.fixture
 def config_file(mine, tiny_bert, tmp_path):
-    """A configuration that uses method, block and objective of the page."""
+    """Writes a configuration that uses the method, block and objective of the page."""
     corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in [*sentences(200), "ALL OF THIS IS LOUD."]])
     given = settings()
     content = {
@@ -93,7 +93,7 @@ def test_method_block_and_objective_of_the_page_are_parsed_with_their_options(co
     assert method_of(configured(config_file, "--damped.factor=2")).options.factor == 2
 
 
-def test_what_they_do_enters_the_key_with_their_options_and_their_source(config_file, mine):
+def test_keys_contain_options_and_source_of_user_code(config_file, mine):
     def key(*more: str) -> str:
         return dapt_stages(Context.of(configured(config_file, *more))).training.key
 
@@ -119,7 +119,7 @@ def test_a_model_is_trained_with_the_method_block_and_objective_of_the_page(conf
     prepared = next((config_file.parent / "runs" / "prepare").glob("*/stage.json"))
     assert json.loads(prepared.read_text())["metrics"]["dropped"] == {"shouting": 1}
 
-    # the job of the page finds the same prepared text, and so needs no cluster
+    # the job of the page uses the text that is prepared already, so it needs no cluster
     density = [str(mine / "mine" / "density.py"), "--config", str(config_file)]
     ended = run_forked(density, ROOT, PYTHONPATH=str(mine))
     assert ended.returncode == 0, ended.stderr
@@ -128,7 +128,7 @@ def test_a_model_is_trained_with_the_method_block_and_objective_of_the_page(conf
     assert mean == pytest.approx(text["train_tokens"] / text["train_documents"])
 
 
-def test_the_job_of_the_page_is_one_of_a_chain_file(config_file, mine, tmp_path):
+def test_the_job_of_the_page_works_in_a_chain_file(config_file, mine, tmp_path):
     file = tmp_path / "chain.yaml"
     model = {"model.path": yaml.safe_load(config_file.read_text())["model"]["path"]}
     file.write_text(yaml.safe_dump({"common": model, "stages": settings()["stages"]}))
@@ -144,7 +144,7 @@ def test_selection_and_embedder_of_the_page_are_parsed_with_their_options(mine, 
     assert options == {"overlap": {"shortest": 5}, "letters": {"alphabet": "aeiou"}}
 
 
-def test_the_selection_of_the_page_prefers_what_resembles_the_target(mine):
+def test_the_selection_of_the_page_prefers_documents_like_the_target(mine):
     from adapt.select.highest import highest
     from adapt.select.table import selection_of
     from tests.select.pools import given, numbered

@@ -1,4 +1,4 @@
-"""Jobs that are stopped, killed, starved and set against each other end with what an undisturbed job makes."""
+"""Jobs that are stopped, killed, out of resources, or run twice at once give the same result as an undisturbed job."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from tests.samples import sentences
 
 STEPS = 60
 EVERY = 5
-"""Steps between checkpoints."""
+"""Number of steps between checkpoints."""
 STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -29,7 +29,7 @@ jobs = pytest.fixture(drive.jobs)
 
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> list[str]:
-    """A small job on two workers."""
+    """Returns the arguments of a small job on two workers."""
     corpus = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences(1500)))
     return [
@@ -53,7 +53,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> list
 
 @pytest.fixture(scope="module")
 def peaceful(tmp_path_factory: pytest.TempPathFactory, arguments: list[str]) -> Iterator[list[Job]]:
-    """Two identical jobs at once, over."""
+    """Returns two finished jobs that ran at the same time with the same arguments."""
     folder = tmp_path_factory.mktemp("peaceful")
     made = drive.Jobs()
     for _ in range(2):
@@ -65,7 +65,7 @@ def peaceful(tmp_path_factory: pytest.TempPathFactory, arguments: list[str]) -> 
 
 
 def with_text(root: Path, folder: Path) -> Path:
-    """A folder for a job whose text is prepared already, as that of a job below `root`."""
+    """Makes a folder for a job in which text is prepared already, copied from a job below `root`."""
     for stage in ("manifest", "prepare"):
         shutil.copytree(root / stage, folder / "runs" / stage)
     return folder
@@ -76,7 +76,7 @@ def weights(result: dict[str, Any]) -> bytes:
 
 
 def check_failed(job: Job, code: int, *messages: str) -> None:
-    """One clear message with its fix, after the progress, and nothing on stdout."""
+    """Checks that a job failed with one message and its fix, after its progress, and printed nothing on stdout."""
     assert job.end() == code, job.err
     assert job.out == ""
     assert "Traceback" not in job.err
@@ -99,14 +99,16 @@ def test_two_identical_jobs_at_once_do_the_work_once(peaceful: list[Job]) -> Non
 def test_a_job_that_is_killed_again_and_again(
     jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
 ) -> None:
-    """Interrupted, killed, and last robbed of a worker; each time the same command goes on."""
-    reached = 0  # newest whole checkpoint
+    """Interrupts a job, kills it, and at last kills one of its workers. The same command continues each time."""
+    reached = 0  # newest complete checkpoint
     finished: dict[str, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
-        fresh = number == signal.SIGKILL  # what a user's starts, and cannot end any more, has to end with it
+        # after SIGKILL, the job's processes must end by themselves, as those of a user's job do
+        fresh = number == signal.SIGKILL
         job = jobs.start(tmp_path, arguments, fresh=fresh)
         job.until(lambda job=job, reached=reached: whole_step(job.root) > reached)
-        everything, workers, agents = job.below(), job.workers(), job.below("Agent")  # Ray's, which take a minute
+        everything, workers = job.below(), job.workers()
+        agents = job.below("Agent")  # Ray's, which take a minute to end
         assert len(workers) == 2
         job.interrupt(number)
         if number == signal.SIGKILL:
@@ -135,7 +137,7 @@ def test_a_job_that_is_killed_again_and_again(
     assert (made["metrics"]["steps"], made["metrics"]["tokens"]) == (STEPS, result["metrics"]["tokens"])
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (2, 2)
 
-    # the same, from the kill on, with other resources
+    # the same from the kill on, with other resources
     job = jobs.start(tmp_path / "other", [*arguments, "--resources.workers=1", "--resources.zero_stage=0"])
     moved = job.result()
     check_resumed(job, reached)
@@ -148,7 +150,7 @@ def test_a_job_that_is_killed_again_and_again(
     assert [line["step"] for line in reports(job.root)] == list(range(1, STEPS + 1))
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(
     jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
 ) -> None:
     job = jobs.start(with_text(peaceful[0].root, tmp_path), arguments)
@@ -172,18 +174,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
 
 
 def local_leftovers(root: Path) -> list[Path]:
-    """What ranks have not come to store of their checkpoints."""
+    """Returns parts of checkpoints that ranks had not yet uploaded to the store."""
     name = hashlib.sha256(str(run_folder(root)).encode()).hexdigest()[:12]
     return list(Path(tempfile.gettempdir()).glob(f"checkpoint-{name}-*"))
 
 
 def check_resumed(job: Job, reached: int) -> None:
-    """The job has done no step again that a checkpoint held."""
+    """Checks that the job repeated no step that a checkpoint held."""
     assert job.first_step() == reached + 1
     assert job.err.count("prepare: done") == (0 if reached else 1)
 
 
-def test_a_diverging_run_ends_at_once_and_keeps_what_it_had(
+def test_a_diverging_run_ends_at_once_and_keeps_its_checkpoints(
     jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
 ) -> None:
     more = ["--training.learning_rate=1e38", "--training.checkpoint_interval_steps=1", "--training.warmup_fraction=0"]
@@ -191,13 +193,13 @@ def test_a_diverging_run_ends_at_once_and_keeps_what_it_had(
     check_failed(job, 7, "TrainingError: step 2: loss ", "training.learning_rate")
     assert whole_step(job.root) == 1
     assert [line["step"] for line in reports(job.root)] == [1]
-    assert len(list(job.root.glob("train/*/tensorboard/*"))) == 1  # the ranks lived once
+    assert len(list(job.root.glob("train/*/tensorboard/*"))) == 1  # the ranks were started once
     assert not list(job.root.glob("train/*/stage.json"))
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 32 MB."""
+    """Mounts a file system of 32 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)], capture_output=True)
@@ -208,7 +210,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Takes all space that is left."""
+    """Fills the disk with a file."""
     path = disk / "filler"
     with path.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
@@ -221,7 +223,7 @@ def fill(disk: Path) -> Path:
 
 
 def test_a_disk_that_fills_up(jobs: Jobs, peaceful: list[Job], arguments: list[str], small_disk: Path) -> None:
-    """With room again, the same command goes on; terminated, it ends as one that is interrupted."""
+    """The job continues with the same command once there is room, and it can be interrupted meanwhile."""
     job = jobs.start(with_text(peaceful[0].root, small_disk / "job"), arguments)
     job.until(lambda: whole_step(job.root) > 0)
     filler = fill(small_disk)
@@ -239,7 +241,7 @@ def test_a_disk_that_fills_up(jobs: Jobs, peaceful: list[Job], arguments: list[s
     check_resumed(job, reached)
 
 
-def test_a_cluster_that_is_not_there(jobs: Jobs, arguments: list[str], tmp_path: Path) -> None:
+def test_an_unreachable_cluster(jobs: Jobs, arguments: list[str], tmp_path: Path) -> None:
     began = time.monotonic()
     job = jobs.start(tmp_path, [*arguments, "--resources.address=127.0.0.1:1"])
     check_failed(job, 5, "ClusterError: no Ray cluster answers at 127.0.0.1:1", "ray start --head", "RAY_ADDRESS")

@@ -1,4 +1,4 @@
-"""Keys of all stages: what they depend on beyond the configuration. A key changes exactly when the result does."""
+"""Keys of all stages, as far as they depend on more than the configuration. A key changes when the result does."""
 
 import gzip
 import json
@@ -52,7 +52,7 @@ NAMES = ("a", "b", "general", "replay", "pool", "questions", "train", "dev", "te
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """All jobs in one: two sources, general and replayed text, a pool, an evaluation set, and a task."""
+    """Returns a configuration for all jobs: two sources, general and replayed text, pool, evaluation set and task."""
     monkeypatch.chdir(tmp_path)
     for folder in ("data", "model"):
         (tmp_path / folder).mkdir()
@@ -84,7 +84,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 @dataclass(frozen=True)
 class Seen:
-    """A stage as it was when it was looked at."""
+    """A stage with its identity at the time of the test."""
 
     kind: type[Stage[Any]]
     key: str
@@ -92,7 +92,7 @@ class Seen:
 
 
 MADE_OF_JOBS = {"Trial", "Search", "Confirm"}
-"""Kinds that no job has, but that have jobs; `tests/tuning` has their keys."""
+"""Kinds of stages that are made of jobs rather than part of one; `tests/tuning` tests their keys."""
 
 
 def stages(config: Config) -> dict[str, Seen]:
@@ -114,14 +114,14 @@ def stages(config: Config) -> dict[str, Seen]:
     return found
 
 
-def test_these_are_all_kinds_of_stages_that_there_are(config: Config) -> None:
+def test_the_table_lists_all_kinds_of_stages(config: Config) -> None:
     corda = replace(config, method=MethodConfig("lora"), method_options=LoraOptions(kind="corda"))
-    methods = [config, replace(config, method=MethodConfig("ewc")), corda]  # those that have stages of their own
+    methods = [config, replace(config, method=MethodConfig("ewc")), corda]  # those that add stages
     seen = {stage.kind for each in methods for stage in stages(each).values()}
     assert {kind.__name__ for kind in KINDS} - MADE_OF_JOBS == {kind.__name__ for kind in seen}
 
 
-def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
+def test_a_new_version_changes_the_keys_of_its_stages_and_their_users(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = stages(config)
@@ -160,7 +160,7 @@ USED: dict[str, set[str]] = {
     "faiss-cpu": {"index"},
     "optuna": set(),
 }
-"""Which kinds of stages name a package, as this configuration uses it."""
+"""Kinds of stages whose keys contain a package's version, for this configuration."""
 
 
 def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> None:
@@ -169,7 +169,7 @@ def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> N
 
 
 def naming(config: Config, package: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The kinds of stages whose own configuration is another with another version of a package."""
+    """Returns the kinds of stages whose configuration depends on the version of a package."""
     before = stages(config)
     with monkeypatch.context() as patch:
         in_version(patch, package, "99.0.0")
@@ -179,7 +179,7 @@ def naming(config: Config, package: str, monkeypatch: pytest.MonkeyPatch) -> set
 
 
 @pytest.mark.parametrize("package", DECIDING)
-def test_the_version_of_a_package_that_decides_results_is_in_the_keys_of_what_it_decides(
+def test_keys_contain_versions_of_packages_that_determine_results(
     config: Config, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert naming(config, package, monkeypatch) == USED[package]
@@ -194,17 +194,17 @@ def test_the_package_of_a_mode_of_fine_tuning(
 
 
 @pytest.mark.parametrize(("package", "still"), [("ftfy", set()), ("py3langid", set()), ("rensa", {"select"})])
-def test_a_package_that_is_not_used_changes_no_key(
+def test_an_unused_package_changes_no_key(
     config: Config, package: str, still: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A selection looks for near copies among what it takes, however the corpus is deduplicated."""
+    """A selection searches for near copies among its documents even if the corpus is not deduplicated."""
     corpus = replace(config.corpus, cleaning=["length"], deduplicate="exact")
     assert naming(replace(config, corpus=corpus), package, monkeypatch) == still
 
 
-def test_only_the_numbers_of_a_version_that_count_change_keys(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_significant_parts_of_a_version_change_keys(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(rest: list[str]) -> set[str]:
-        """With versions of which all is the same that counts."""
+        """Returns the keys with versions that agree in all significant parts."""
         numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
         monkeypatch.setattr(key, "_version", lambda name: ".".join(numbers[name]))
         return {stage.key for stage in stages(config).values()}
@@ -221,22 +221,22 @@ FOLLOWING = {
         "deepspeed",
         "xxhash",
         "model2vec",
-    ),  # calculate what is asked for, up to rounding
-    *("ray", "rich", "annotated_types", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how it is done, or shown
-    *("threadpoolctl", "psutil"),  # the same
+    ),  # compute what is configured, up to rounding
+    *("ray", "rich", "annotated_types", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how work is done, or shown
+    *("threadpoolctl", "psutil"),  # how work is done
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
     *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # reports
-    *("aiohttp", "requests"),  # what talks to a cluster raises
+    *("aiohttp", "requests"),  # errors of connections to a cluster
     *("IPython", "packaging"),  # notebooks, the doctor
 }
-"""Packages that decide nothing. A new one has to be put here, or into DECIDING and the keys of what it decides."""
+"""Packages that do not affect results. Each new package belongs here, or into DECIDING and the keys of its stages."""
 
 
 IMPORTED = {"scikit-learn": "sklearn", "faiss-cpu": "faiss"}
-"""Packages whose modules have another name."""
+"""Import names of packages whose module has another name."""
 
 
-def test_every_package_is_known_to_decide_results_or_not() -> None:
+def test_every_package_is_classified() -> None:
     found = set()
     for file in (ROOT / "adapt").rglob("*.py"):
         path = str(file.relative_to(ROOT))
@@ -279,11 +279,11 @@ EDITS: dict[str, tuple[Edit, bool]] = {
     "a record less": (rewritten(lambda content: content.splitlines(True)[0]), True),
     "packed": (packed, True),  # the same text: bytes count, so that files need not be read twice
 }
-"""What may happen to a file, and whether keys change."""
+"""Possible changes of a file, and whether they change keys."""
 
 
 def texts_in(folder: Path) -> list[str] | str:
-    """What reading a folder gives: its texts, or why it cannot be read."""
+    """Reads the texts of a folder; returns the error message if it cannot be read."""
     corpus = CorpusConfig(paths=str(folder))
     try:
         manifest = build_manifest(corpus, Digests(folder.parent / "unused"))
@@ -294,7 +294,7 @@ def texts_in(folder: Path) -> list[str] | str:
 
 
 def in_folders(config: Config, tmp_path: Path) -> Config:
-    """The same with a folder in place of each file."""
+    """Returns the configuration with a folder in place of each file."""
     for name in NAMES:
         (tmp_path / name).mkdir()
         (tmp_path / "data" / f"{name}.jsonl").rename(tmp_path / name / "x.jsonl")
@@ -313,7 +313,7 @@ def in_folders(config: Config, tmp_path: Path) -> Config:
 
 
 def corpora_keys(config: Config) -> dict[str, str]:
-    """Of what reads files of any kind: corpora, evaluation sets, and the text of tasks."""
+    """Returns the keys of stages that read files: corpora, evaluation sets, and texts of tasks."""
     context = Context.of(config)
     splits = {split: TaskSplit.of(config.task, split, context.digests) for split in ("train", "dev", "test")}
     training, general = dapt_stages(context).training, dapt_stages(context).general
@@ -338,12 +338,12 @@ def _ways(stage: Stage[Any], kind: str) -> Iterator[Stage[Any]]:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_a_key_changes_when_what_is_read_changes(
+def test_a_key_changes_when_the_input_changes(
     config: Config, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "adapt.task.prepare_task.check_task", lambda task: None
-    )  # whether it can be read is not the question
+    )  # whether the text can be read does not matter here
     config = in_folders(config, tmp_path)
     edit, changes = EDITS[name]
     before = corpora_keys(config)
@@ -356,6 +356,6 @@ def test_a_key_changes_when_what_is_read_changes(
             os.utime(file, ns=times)
         after, again = corpora_keys(config), texts_in(tmp_path / text)
         assert (before[text] != after[text]) is changes, text
-        assert changes or read == again, text  # a key equal means a result equal
-        assert read != again or not changes or name == "packed", text  # and this table is right
+        assert changes or read == again, text  # equal keys mean equal results
+        assert read != again or not changes or name == "packed", text  # and the table is right
         before = after

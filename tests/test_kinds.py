@@ -1,4 +1,4 @@
-"""Tables of kinds: what is found, what is refused, and what options and sources say."""
+"""Tables of kinds: lookup, refused names, and the options and sources of kinds."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from adapt.support.errors import ConfigError
 
 
 class Part(ABC):
-    """What is plugged in."""
+    """Base class of the kinds."""
 
     @abstractmethod
     def act(self) -> str: ...
@@ -57,7 +57,7 @@ number = 3
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's module."""
+    """Writes a user's module and returns its path."""
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("my_parts", "broken_parts"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -67,12 +67,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_one_that_is_built_in_and_a_users_own() -> None:
+def test_built_in_and_user_defined_kinds_are_found() -> None:
     assert PARTS.load("built")().act() == "built in"
     assert PARTS.load("my_parts:Mine")().act() == "mine"
 
 
-def test_only_what_is_loaded_is_imported() -> None:
+def test_only_loaded_kinds_are_imported() -> None:
     assert PARTS.place("lazy") == "no_such_module:Lazy"
     with pytest.raises(ConfigError, match="no_such_module cannot be imported"):
         PARTS.load("lazy")
@@ -94,24 +94,24 @@ def test_only_what_is_loaded_is_imported() -> None:
         ("my_parts:Needy", "part: my_parts:Needy.Options: no default for strength", "give every option a default"),
     ],
 )
-def test_what_cannot_be_plugged_in_is_refused_with_a_fix(name: str, what: str, fix: str) -> None:
+def test_wrong_kinds_are_refused_with_a_fix(name: str, what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
         PARTS.load(name)
     assert what in caught.value.what
     assert fix in caught.value.fix
 
 
-def test_where_all_are_built_in_a_users_own_is_not_imported() -> None:
+def test_user_code_is_not_imported_where_only_built_in_kinds_are_allowed() -> None:
     with pytest.raises(ConfigError, match="part: there is no 'broken_parts:Mine'") as caught:
         BUILT_IN.load("broken_parts:Mine")
     assert caught.value.fix == "use built, lazy"
 
 
-def test_what_is_no_class_can_be_imported_too() -> None:
+def test_functions_can_be_kinds_too() -> None:
     assert imported("job", "my_parts:number") == 3
 
 
-def test_the_source_of_a_users_own_enters_keys(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_of_user_code_is_part_of_keys(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def digest() -> dict[str, str]:
         monkeypatch.delitem(sys.modules, "my_parts", raising=False)
         return PARTS.source("my_parts:Mine")
@@ -129,7 +129,7 @@ class Options:
     names: list[str] = field(default_factory=list)
 
 
-def test_options_are_read_by_their_types() -> None:
+def test_options_are_parsed_by_their_types() -> None:
     assert read_options("options", Options, {}) == Options()
     assert read_options("options", Options, {"rate": 1, "names": ["a"]}) == Options(1.0, ["a"])
 
@@ -146,7 +146,7 @@ def test_options_are_read_by_their_types() -> None:
         ),
     ],
 )
-def test_options_that_are_not_known_or_of_another_type_are_refused(given: dict[str, Any], what: str, fix: str) -> None:
+def test_unknown_options_and_wrong_types_are_refused(given: dict[str, Any], what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_options("options", Options, given)
     assert what in caught.value.what

@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source with `ast`. A new module needs a line in ALLOWED, and a reason."""
+"""Checks with `ast` which module imports which. A new module needs a line in ALLOWED, and a reason."""
 
 import ast
 import subprocess
@@ -15,12 +15,12 @@ FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 BASE = frozenset({"support", "terminal", "config"})
 GROUND = BASE | {"runner", "show"}
 
-# Parts of `adapt` by name, each with the parts it may import besides itself.
+# Parts of `adapt` by name, each with the other parts that it may import.
 ALLOWED: dict[str, frozenset[str]] = {
     "support": frozenset(),
     "terminal": frozenset({"support"}),
     "config": BASE,
-    "parse": BASE | {"method", "objective", "select", "embed"},  # their tables: options of kinds are sections
+    "parse": BASE | {"method", "objective", "select", "embed"},  # tables of kinds, whose options are sections
     "runner": BASE,
     "ray": BASE,
     "corpus": GROUND | {"ray", "model"},  # the tokenizer
@@ -32,15 +32,15 @@ ALLOWED: dict[str, frozenset[str]] = {
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "ray", "task", "statistics"},
     "statistics": BASE,
     "task": GROUND | {"corpus", "model", "ray"},
-    "finetune": GROUND | {"task", "train", "model", "ray", "statistics"},  # the entities in labelled words
+    "finetune": GROUND | {"task", "train", "model", "ray", "statistics"},  # entities in labelled words
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "ray", "vocabulary"},
     "merge": GROUND | {"model"},
-    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs
+    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # FLOPs of train
     "show": BASE,
     "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},  # it compares their results
-    "progress": GROUND | {"train"},  # what a training reports while it runs
+    "progress": GROUND | {"train"},  # reports of a running training
     "index": GROUND | {"ray"},
-    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # of train, threads and metrics
+    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # threads and metrics of train
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "progress", "corpus", "model", "method", "merge"}
@@ -52,14 +52,14 @@ ALLOWED["api"] = GROUND | {"advise", "chain", "evaluate", "job", "model", "parse
 ALLOWED["api"] |= {"progress", "tuning"}
 ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "ray", "stage", "progress"}
 ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "progress", "tuning"}
-ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # init looks at a user's files and model
-ALLOWED["cli"] |= {"ray"}  # doctor checks what a run would meet
+ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # init inspects a user's files and model
+ALLOWED["cli"] |= {"ray"}  # doctor checks the environment of a run
 
-# Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within
-# `run`; the hooks that train know neither, and `train` is above them.
+# Parts that others may only import inside functions. The stages of methods read text and run on a cluster, from within
+# `run`. The hooks that train use neither, and `train` is a higher layer.
 INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"corpus", "ray", "train"})}
 
-# Folders beside `adapt`: the parts of `adapt`, then the other folders, that they may import besides themselves.
+# Folders next to `adapt`, each with the parts of `adapt` and the other folders that it may import.
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (frozenset({"cli"}), frozenset()),
     "tune_spaces": (BASE, frozenset()),
@@ -69,7 +69,7 @@ ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
 DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/deepspeed_parts.py")
 
-# A run with nothing to do must start at once, so these must load without any of the libraries that take long.
+# A run with nothing to do must start at once, so these parts must load none of the slow libraries.
 LIGHT = GROUND | {"parse", "progress", "stage", "job", "chain", "api", "cli"}
 HEAVY = frozenset(
     {
@@ -88,9 +88,9 @@ class Import(NamedTuple):
 
 
 def imports(source: str, path: str) -> Iterator[Import]:
-    """All imports of a file, also those inside functions and those by a constant name through importlib."""
+    """Yields all imports of a file, including those inside functions and those of constant names through importlib."""
     parts = Path(path).with_suffix("").parts
-    package = parts[:-1]  # of `a/b.py` and of `a/__init__.py` alike
+    package = parts[:-1]  # the same for `a/b.py` and `a/__init__.py`
 
     def visit(node: ast.AST, at_top: bool) -> Iterator[Import]:
         match node:
@@ -121,11 +121,11 @@ def imports(source: str, path: str) -> Iterator[Import]:
 
 
 WITHIN_SHOW = ("report", "progress")
-"""Folders of `adapt/show` that are parts themselves: they compare results of stages, and look at chains."""
+"""Folders of `adapt/show` that count as parts: one compares results of stages, the other shows chains."""
 
 
 def part_of(path: str) -> str:
-    """The part of `adapt` a file belongs to; '' for adapt/__init__.py and for files elsewhere."""
+    """Returns the part of `adapt` that a file belongs to; '' for adapt/__init__.py and for other files."""
     parts = path.removesuffix(".py").split("/")
     if parts[0] != "adapt" or parts[1] == "__init__":
         return ""
@@ -133,14 +133,14 @@ def part_of(path: str) -> str:
 
 
 def part_named(dotted: str) -> str:
-    """The part of `adapt` a dotted name lies in; '' for what adapt/__init__.py itself holds, as `__version__`."""
+    """Returns the part of `adapt` that a dotted name is in; '' for names of adapt/__init__.py, as `__version__`."""
     _, name, inner, *_ = [*dotted.split("."), "", ""]
     name = inner if name == "show" and inner in WITHIN_SHOW else name
     return name if name in ALLOWED else ""
 
 
 def violations(source: str, path: str) -> Iterator[str]:
-    """What a file at `path` (relative to the root, with slashes) imports against the rules."""
+    """Yields the imports of a file that break the rules. `path` is relative to the root, with slashes."""
     folder, part = path.split("/")[0], part_of(path)
 
     if folder == "adapt" and part and part not in ALLOWED:
@@ -176,12 +176,12 @@ def sources() -> list[str]:
     return sorted(p.relative_to(ROOT).as_posix() for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 
 
-def test_every_import_keeps_to_the_layers():
+def test_every_import_respects_the_layers():
     broken = [message for path in sources() for message in violations((ROOT / path).read_text("utf-8"), path)]
     assert not broken, "\n" + "\n".join(broken)
 
 
-def test_light_modules_load_nothing_heavy_through_others():
+def test_light_modules_load_no_slow_libraries_indirectly():
     paths = [path for path in sources() if part_of(path) in LIGHT]
     names = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in paths]
     program = (
@@ -249,5 +249,5 @@ PASSED = [
 
 
 @pytest.mark.parametrize(("path", "source"), PASSED)
-def test_the_checker_lets_pass(path, source):
+def test_the_checker_accepts(path, source):
     assert list(violations(source, path)) == []

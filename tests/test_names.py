@@ -1,4 +1,4 @@
-"""Public names: each function, class and file of the package has one, and no other has the same."""
+"""Public functions, classes and files of the package have unique names."""
 
 import ast
 from collections import Counter, defaultdict
@@ -8,10 +8,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 ENTRY = {"main"}
-"""What programs are called by."""
+"""Names of entry points, which may repeat."""
 
 
-def test_public_functions_and_classes_have_names_of_their_own():
+def test_public_functions_and_classes_have_unique_names():
     found = defaultdict(list)
     for file in sorted((ROOT / "adapt").rglob("*.py")):
         for node in ast.parse(file.read_text()).body:
@@ -21,9 +21,9 @@ def test_public_functions_and_classes_have_names_of_their_own():
 
 
 SHARED = {"__init__.py", "method.py", "options.py", "stage.py", "table.py"}
-"""Names of files that folders of plug-ins share."""
+"""File names that folders of plug-ins share."""
 
 
-def test_files_have_names_of_their_own():
+def test_files_have_unique_names():
     names = Counter(file.name for file in (ROOT / "adapt").rglob("*.py"))
     assert {name for name, count in names.items() if count > 1} <= SHARED

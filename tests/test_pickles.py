@@ -1,4 +1,4 @@
-"""Nothing that the library reads can run code: no pickles, and `torch.load` of numbers alone."""
+"""The library reads nothing that can run code: it uses no pickles, and `torch.load` only for tensors."""
 
 import ast
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ MODULES = sorted(file for folder in ("adapt", "jobs") for file in (ROOT / folder
 LOADERS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 OWN = {"adapt/train/failure.py"}
-"""Unpickles what it has just pickled itself, to see whether an error can travel between processes."""
+"""Unpickles only its own data, to check whether an error can be sent between processes."""
 
 
 def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
-    """The calls in a module of functions with dotted names."""
+    """Yields the calls of functions with dotted names in a module."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield ast.unparse(node.func), node
@@ -37,7 +37,7 @@ def test_no_file_is_read_in_a_way_that_can_run_code(file: Path) -> None:
             assert str(file.relative_to(ROOT)) in OWN, f"{file}:{call.lineno}"
 
 
-def test_the_look_finds_what_it_looks_for() -> None:
+def test_the_checker_finds_calls() -> None:
     found = [name for file in MODULES for name, _ in calls(file)]
     assert found.count("torch.load") >= 4
     assert "cloudpickle.loads" in found

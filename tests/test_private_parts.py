@@ -1,4 +1,4 @@
-"""Private names of other libraries are touched in a few modules only, one library each."""
+"""Private names of other libraries are only used in a few modules, with one library each."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ MAY = (
     "adapt/train/deepspeed_parts.py",
     "adapt/ray/private.py",
 )
-"""Modules that may touch private names, of one library each."""
+"""Modules that may use private names of one library each."""
 OF_PYTHON = {"_exit", "_run_exitfuncs", "_replace", "_asdict", "_fields"}
 """Names with an underscore that Python documents, or that end the process (`adapt/terminal/console.py`)."""
 
@@ -21,7 +21,7 @@ def is_private(name: str) -> bool:
 
 
 def touched(source: str) -> Iterator[str]:
-    """Private names that a file imports, or reads from something that is not its own."""
+    """Yields the private names that a file imports, or reads from objects of other modules."""
     tree = ast.parse(source)
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     own |= {
@@ -43,7 +43,7 @@ def touched(source: str) -> Iterator[str]:
             yield node.attr
 
 
-def test_private_names_of_other_libraries_are_in_few_modules() -> None:
+def test_private_names_of_other_libraries_are_used_in_few_modules() -> None:
     found = {}
     for path in sorted((ROOT / "adapt").rglob("*.py")):
         file = path.relative_to(ROOT).as_posix()
@@ -64,5 +64,5 @@ def test_private_names_of_other_libraries_are_in_few_modules() -> None:
         ("import os\nos._exit(1)", []),
     ],
 )
-def test_what_counts_as_private(source: str, names: list[str]) -> None:
+def test_the_checker_recognizes_private_names(source: str, names: list[str]) -> None:
     assert list(touched(source)) == names

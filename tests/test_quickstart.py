@@ -1,4 +1,4 @@
-"""docs/start/quickstart.ipynb runs, shows what its text says, and keeps outputs that say nothing of a machine."""
+"""docs/start/quickstart.ipynb runs, shows what its text says, and stores outputs without details of the machine."""
 
 import json
 import os
@@ -15,7 +15,7 @@ MOST_BYTES = 100_000
 
 
 def outputs(notebook: dict[str, Any]) -> list[str]:
-    """What the code cells print or show as text, one string for each cell."""
+    """Returns the text that each code cell prints or shows."""
     return [
         "".join(line for output in cell["outputs"] for line in output.get("text") or output["data"]["text/plain"])
         for cell in notebook["cells"]
@@ -38,7 +38,7 @@ def check_shown(notebook: dict[str, Any]) -> None:
     assert "&lt;svg" in page
 
 
-def test_the_outputs_that_it_keeps_are_real_and_small_and_name_no_machine() -> None:
+def test_stored_outputs_are_real_and_small_and_name_no_machine() -> None:
     text = NOTEBOOK.read_text("utf-8")
     check_shown(json.loads(text))
     assert len(text) < MOST_BYTES
@@ -46,7 +46,7 @@ def test_the_outputs_that_it_keeps_are_real_and_small_and_name_no_machine() -> N
 
 
 @pytest.mark.slow
-def test_it_runs(tmp_path: Path, tiny_bert: Path) -> None:
+def test_the_notebook_runs(tmp_path: Path, tiny_bert: Path) -> None:
     parameters = json.dumps({"model_name": str(tiny_bert), "steps": 20})
     command = [sys.executable, str(ROOT / "scripts" / "notebook.py"), str(NOTEBOOK), "out.ipynb", parameters]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

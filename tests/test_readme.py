@@ -1,4 +1,4 @@
-"""README.md is short, what it names exists, and its example is that of the notebook."""
+"""README.md is short, names only things that exist, and has the example of the notebook."""
 
 import ast
 import json
@@ -37,7 +37,7 @@ def block(kind: str) -> str:
 
 
 def example() -> dict[str, Any]:
-    """The arguments of the one call in the Python block."""
+    """Returns the arguments of the only call in the Python block."""
     calls = [node for node in ast.walk(ast.parse(block("python"))) if isinstance(node, ast.Call)]
     call = next(call for call in calls if ast.unparse(call.func) == "dontstop.dapt")
     return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
@@ -49,7 +49,7 @@ def row(head: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", match[1]))
 
 
-def test_it_is_short() -> None:
+def test_the_readme_is_short() -> None:
     assert len(PAGE.split()) <= MOST_WORDS
 
 
@@ -67,14 +67,14 @@ def test_its_commands_exist(command: str) -> None:
         assert rest[rest.index("--space") + 1] in spaces()
 
 
-def test_both_commands_for_a_clone_are_there() -> None:
+def test_it_has_both_commands_for_a_clone() -> None:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     named = re.findall(r"^make (\w+)", PAGE, re.MULTILINE)
     assert named == ["demo", "test"]
     assert set(named) <= set(targets)
 
 
-def test_its_links_lead_somewhere_and_to_every_section_of_the_site() -> None:
+def test_its_links_work_and_cover_every_section_of_the_site() -> None:
     links = re.findall(r"\]\(([^)]+)\)", PAGE)
     assert [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()] == []
     sections = {page.parent.relative_to(ROOT).as_posix() for page in (ROOT / "docs").glob("*/*.md")}
@@ -87,7 +87,7 @@ def test_its_tables_name_all_methods() -> None:
     assert row("merging") == MERGERS.keys()
 
 
-def test_its_table_names_models_that_are_known() -> None:
+def test_its_table_only_names_supported_models() -> None:
     named = re.findall(r"^\| (BERT.*|GPT-2.*) \| `", PAGE, re.MULTILINE)
     assert len(named) == 2
     for name in ("BERT", "RoBERTa", "DistilBERT", "ELECTRA", "ModernBERT", "GPT-2", "Llama", "Mistral"):
@@ -95,7 +95,7 @@ def test_its_table_names_models_that_are_known() -> None:
         assert name.lower().replace("-", "") in {kind.replace("-", "") for kind in PATTERNS}
 
 
-def test_its_example_is_the_one_of_the_notebook_with_the_same_result() -> None:
+def test_its_example_and_result_are_those_of_the_notebook() -> None:
     given = flat(configuration(DAPT, None, example()))
     notebook = json.loads((ROOT / "docs" / "start" / "quickstart.ipynb").read_text("utf-8"))
     code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]

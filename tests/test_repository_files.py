@@ -31,16 +31,16 @@ def read(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", YAML_FILES)
-def test_yaml_can_be_read(name: str) -> None:
+def test_yaml_files_are_valid(name: str) -> None:
     assert read(name)
 
 
-def test_all_yaml_of_github_is_tested() -> None:
+def test_all_yaml_files_of_github_are_tested() -> None:
     found = {file.relative_to(ROOT).as_posix() for file in (ROOT / ".github").rglob("*.y*ml")}
     assert found <= set(YAML_FILES)
 
 
-def test_workflow_runs_the_same_script_as_a_clone() -> None:
+def test_the_workflow_runs_the_script_that_contributors_run() -> None:
     (job,) = read(".github/workflows/ci.yml")["jobs"].values()
     commands = [step["run"] for step in job["steps"] if "run" in step]
     assert commands == [".ci/run"]
@@ -64,12 +64,12 @@ def test_issue_forms_have_what_github_requires(form: str) -> None:
     assert len(set(identifiers)) == len(identifiers)
 
 
-def test_bugs_come_with_the_output_of_doctor() -> None:
+def test_bug_reports_ask_for_the_output_of_doctor() -> None:
     labels = [field["attributes"].get("label", "") for field in read(".github/ISSUE_TEMPLATE/bug.yml")["body"]]
     assert any("dontstop doctor" in label for label in labels)
 
 
-def test_dependabot_looks_where_packages_are_named() -> None:
+def test_dependabot_checks_the_files_that_name_packages() -> None:
     content = read(".github/dependabot.yml")
     assert content["version"] == 2
     folders = {update["package-ecosystem"]: update["directory"] for update in content["updates"]}
@@ -85,7 +85,7 @@ def test_code_owners_name_folders_that_exist() -> None:
         assert all(owner.startswith("@") for owner in owners)
 
 
-def test_hooks_run_what_the_check_runs() -> None:
+def test_hooks_run_the_commands_of_make_check() -> None:
     check = (ROOT / "scripts" / "check").read_text()
     local, *_ = read(".pre-commit-config.yaml")["repos"]
     assert [hook["id"] for hook in local["hooks"]] == ["ruff", "ruff-format", "mypy"]
@@ -97,7 +97,7 @@ def test_hooks_run_what_the_check_runs() -> None:
 def test_citation_agrees_with_the_package() -> None:
     citation = read("CITATION.cff")
     assert citation["cff-version"] == "1.2.0"
-    assert {"message", "title", "authors"} <= set(citation)  # with the version of the schema, all that it requires
+    assert {"message", "title", "authors"} <= set(citation)  # with the schema's version, these are all required fields
     assert citation["title"] == PROJECT["name"]
     assert citation["version"] == __version__
     assert citation["license"] == PROJECT["license"]
@@ -107,7 +107,7 @@ def test_citation_agrees_with_the_package() -> None:
         assert {"authors", "title", "type"} <= set(reference)
 
 
-def test_changelog_has_versions_from_new_to_old() -> None:
+def test_changelog_lists_versions_from_new_to_old() -> None:
     titles = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
     assert titles[0] == "[Unreleased]"
     released = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", title) for title in titles[1:]]
@@ -128,15 +128,15 @@ def test_pages_name_files_that_exist(page: str) -> None:
     assert missing == set()
 
 
-def test_agents_are_told_commands_that_exist() -> None:
+def test_commands_in_agents_md_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", (ROOT / "AGENTS.md").read_text(), re.MULTILINE))
     assert named
     assert named <= targets
 
 
-def test_agents_get_two_pages_that_name_every_part_of_the_library() -> None:
+def test_agents_md_names_two_pages_that_describe_every_part_of_the_library() -> None:
     text = (ROOT / "AGENTS.md").read_text("utf-8")
     assert len(text.split()) <= 1000
     parts = {folder.parent.name for folder in (ROOT / "adapt").glob("*/__init__.py")}
-    assert parts - set(re.findall(r"`adapt/(\w+)", text)) <= {"ray", "support"}  # what every part uses
+    assert parts - set(re.findall(r"`adapt/(\w+)", text)) <= {"ray", "support"}  # every part uses these two

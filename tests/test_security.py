@@ -1,4 +1,4 @@
-"""What a configuration can make run: parts of our own kinds, each named on docs/guide/security.md, and nothing else."""
+"""A configuration can only run parts of the right kind, and docs/guide/security.md names every field that does so."""
 
 import ast
 import re
@@ -29,14 +29,14 @@ NAMED_BY: dict[str, Callable[[str], object]] = {
     "corpus.cleaning": lambda name: blocks_of([name]),
     "job": job_of,
 }
-"""What reads each field that names code."""
+"""The function that reads each field that names code."""
 
 
 @pytest.mark.parametrize(
     "name", ["os:system", "subprocess:Popen", "unittest.mock:call", "builtins:eval", "shutil:rmtree"]
 )
 @pytest.mark.parametrize("field", NAMED_BY)
-def test_what_is_no_part_of_its_kind_is_refused(field: str, name: str) -> None:
+def test_code_of_another_kind_is_refused(field: str, name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(field)}: {name} is no "):
         NAMED_BY[field](name)
 
@@ -60,13 +60,13 @@ def test_the_page_names_every_field_that_names_code() -> None:
 
 
 @pytest.mark.parametrize("value", ["!!python/object/apply:os.system [touch ran]", "!!python/name:os.system ''"])
-def test_yaml_makes_no_objects(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_creates_no_objects(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.yaml"
     file.write_text(f"corpus:\n  paths: {value}\n")
     with pytest.raises(ConfigError, match="could not determine a constructor"):
         parse(["--config", str(file)], "jobs/dapt.py")
     for field in ("corpus.paths", "corpus.cleaning", "select.kind"):
-        with suppress(ConfigError):  # some take it for a text
+        with suppress(ConfigError):  # some values are read as text
             parse([f"--{field}={value}"], "jobs/dapt.py")
     assert not Path("ran").exists()

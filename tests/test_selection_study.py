@@ -1,4 +1,4 @@
-"""What the study of selections says of made-up records: paired differences, and which figure tells the gain."""
+"""The study of selections on made-up records: paired differences, and correlation of each figure with the gain."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +25,7 @@ TASKS, SEEDS = ("one", "two"), ("0", "1", "2", "3", "4")
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    """A gain of a tenth of the KL reduction, with noise that seeds share; the second task is the harder one."""
+    """Returns a study in which the gain is a tenth of the KL reduction plus noise by seed. The second task is hard."""
     fake, rng, entries = Fake(tmp_path), np.random.default_rng(1), []
     luck = {(task, seed): rng.normal(0, 0.05) for task in TASKS for seed in SEEDS}
     for (task, seed), shared in luck.items():
@@ -59,7 +59,7 @@ def test_differences_are_paired_by_seed(study: Study) -> None:
     assert cell.small.startswith(f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}")
 
 
-def test_the_mean_of_tasks_is_over_the_seeds_that_all_have(study: Study) -> None:
+def test_the_mean_over_tasks_uses_the_seeds_that_all_tasks_have(study: Study) -> None:
     found = found_in(study)
     del found.scores["C"]["two"]["3"]
     of_tasks = [found.differences("C", "RAND", task) for task in TASKS]
@@ -68,11 +68,11 @@ def test_the_mean_of_tasks_is_over_the_seeds_that_all_have(study: Study) -> None
     }
 
 
-def test_a_figure_that_tells_the_gain_is_found_in_spite_of_tasks_that_differ(study: Study) -> None:
+def test_a_figure_that_predicts_the_gain_is_found_although_tasks_differ(study: Study) -> None:
     table = predicted(found_in(study), "RAND", {name: kind for name, kind in KINDS.items() if name != "RAND"})
     assert table
     told = {row[0]: row[1] for row in table.rows}
-    assert set(told) == {"kl reduction", "auc", "distinct"}  # what was not measured is left out
+    assert set(told) == {"kl reduction", "auc", "distinct"}  # figures that were not measured are left out
     assert not isinstance(told["auc"], str)
     assert not isinstance(told["kl reduction"], str)
     assert float(told["kl reduction"].text) > 0.8
@@ -82,7 +82,7 @@ def test_a_figure_that_tells_the_gain_is_found_in_spite_of_tasks_that_differ(stu
 
 
 @pytest.mark.heavy
-def test_the_correlation_is_that_of_ranks_and_chance_is_within_its_interval() -> None:
+def test_the_correlation_is_by_rank_and_chance_stays_within_its_interval() -> None:
     rng = np.random.default_rng(2)
     pairs = [rng.normal(size=(5, 2)) for _ in range(20)]
     rho, low, high = correlation([0] * 20, pairs)
@@ -91,7 +91,7 @@ def test_the_correlation_is_that_of_ranks_and_chance_is_within_its_interval() ->
     assert low < 0 < high
     by_group = correlation([0] * 10 + [1] * 10, pairs)[0]
     halves = [spearmanr(means[part, 0], means[part, 1]).statistic for part in (slice(10), slice(10, 20))]
-    assert by_group == pytest.approx(np.mean(halves))  # groups of one size
+    assert by_group == pytest.approx(np.mean(halves))  # all groups have the same size
 
 
 def test_too_few_selections_have_no_correlation(study: Study) -> None:
@@ -104,7 +104,7 @@ def test_every_selection_has_a_line(study: Study) -> None:
     ]
 
 
-def test_the_chain_file_trains_every_recipe_on_one_number_of_tokens() -> None:
+def test_the_chain_file_trains_every_recipe_on_the_same_number_of_tokens() -> None:
     nodes = expand_chain(read_chain(FILE), {"seed": ["0"], "task": ["scierc"]})
     trained = {node.config.training.max_tokens for node in nodes if node.job.name == "tapt"}
     assert len(trained) == 1

@@ -1,4 +1,4 @@
-"""A small study from its chain file to its report, on Ray: adapted models, seeds side by side, nothing done twice."""
+"""Runs a small study on Ray from its chain file to its report: adapted models, parallel seeds, nothing done twice."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ SELECT = {"kind": "dsir", "tokens": 800}
 
 @pytest.fixture(scope="module")
 def chain_file(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> str:
-    """DAPT, TAPT on top of it, selected text and DAPT on that, and fine-tuning of three models with two seeds."""
+    """Writes a chain: DAPT, TAPT after it, DAPT on selected text, and fine-tuning of three models with two seeds."""
     folder = tmp_path_factory.mktemp("study")
     pool = write(folder / "corpus.jsonl", [{"text": text} for text in sentences(200)])
     for split, (count, seed) in {"train": (60, 1), "dev": (20, 2), "test": (30, 3)}.items():
@@ -62,7 +62,7 @@ def chain(chain_file: str) -> Chain:
 
 @pytest.fixture(scope="module")
 def records(chain: Chain, ray_cluster: None) -> dict[str, Record]:
-    """All of it, run."""
+    """Runs the whole chain and returns its records by label."""
     stages = [goal.stage for goal in chain.goals]
     found = run_stages(stages, chain.store, chain.resources)
     return {goal.label: record for goal, record in zip(chain.goals, found, strict=True)}
@@ -76,7 +76,7 @@ def test_every_stage_has_its_record(records: dict[str, Record]) -> None:
     assert all(record.metrics for record in records.values())
 
 
-def test_tapt_trains_further_what_dapt_made(records: dict[str, Record]) -> None:
+def test_tapt_continues_from_the_model_of_dapt(records: dict[str, Record]) -> None:
     training = records["tapt"].inputs["training"]
     start = json.loads((Path(training["path"]) / "stage.json").read_text())["inputs"]["start.training"]
     assert start["key"] == records["dapt"].inputs["training"]["key"]
@@ -84,15 +84,15 @@ def test_tapt_trains_further_what_dapt_made(records: dict[str, Record]) -> None:
     assert any(not (dapt[name] == tapt[name]).all() for name in dapt)
 
 
-def test_what_tapt_was_before_is_what_dapt_was_after(records: dict[str, Record], tmp_path: Path) -> None:
-    """The start is measured, and not the model the chain began with."""
+def test_the_loss_before_tapt_is_the_loss_after_dapt(records: dict[str, Record], tmp_path: Path) -> None:
+    """TAPT's start model is measured, not the model that the chain began with."""
     before = json.loads((Path(records["tapt"].inputs["before"]["path"]) / "stage.json").read_text())
     assert before["inputs"]["start.training"]["key"] == records["dapt"].inputs["training"]["key"]
 
 
 def test_sixteen_examples_fill_a_step_on_average(records: dict[str, Record]) -> None:
     metrics = records["tapt"].metrics
-    tokens = records["tapt"].metrics["tokens"] / 2  # of an epoch
+    tokens = records["tapt"].metrics["tokens"] / 2  # the number of tokens in an epoch
     rows = round(16 * tokens / 60 / 64)
     assert metrics["sources"]["topics"]["rows"] / metrics["steps"] == pytest.approx(rows, abs=0.51)
 
@@ -104,7 +104,7 @@ def test_seeds_differ_and_models_differ(records: dict[str, Record]) -> None:
     assert len({answers(label) for label in RUNS}) == len(RUNS)
 
 
-def test_dapt_trains_on_what_was_selected_and_leaves_out_a_share(records: dict[str, Record]) -> None:
+def test_dapt_trains_on_selected_text_and_leaves_out_a_share(records: dict[str, Record]) -> None:
     chosen, made = records["chosen"].metrics, records["more"].metrics
     prepared = load_record(Path(records["more"].inputs["domain"]["path"]))
     assert prepared
@@ -114,7 +114,7 @@ def test_dapt_trains_on_what_was_selected_and_leaves_out_a_share(records: dict[s
     assert counts["heldout_documents"] > 0
     assert made["steps"] == 2
     assert "documents selected from a pool" in (records["more"].path / "README.md").read_text()
-    assert chosen["selection"]["loss"] is not None  # of the model that DAPT left
+    assert chosen["selection"]["loss"] is not None  # the loss of the model from DAPT
 
 
 def test_nothing_is_done_twice(chain_file: str, records: dict[str, Record]) -> None:
@@ -124,7 +124,7 @@ def test_nothing_is_done_twice(chain_file: str, records: dict[str, Record]) -> N
     assert [record.started_at for record in found] == [records[goal.label].started_at for goal in again.goals]
 
 
-def test_one_more_seed_is_one_more_run_of_each_model(chain_file: str, records: dict[str, Record]) -> None:
+def test_another_seed_adds_one_run_per_model(chain_file: str, records: dict[str, Record]) -> None:
     more = read_chain(chain_file, common={"finetune.seeds": [0, 1, 2]})
     assert ahead(build_chain(expand_chain(more))) == {"finetune": 3}
 

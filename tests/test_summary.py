@@ -1,4 +1,4 @@
-"""Tables for people: whatever a text or a name holds is shown as it is."""
+"""Tables on the terminal show texts and names unchanged, whatever characters they contain."""
 
 import json
 from collections.abc import Mapping
@@ -37,12 +37,12 @@ STRANGE = "see [/usr/lib] or [bold]x[/bold] :smile: \\[a] [MASK]"
 
 @dataclass(frozen=True)
 class Nothing:
-    """A result."""
+    """The result of a stage that makes nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Toy(Stage[Nothing]):
-    """Makes nothing."""
+    """A stage that makes nothing."""
 
     kind = "train"
 
@@ -59,7 +59,7 @@ class Toy(Stage[Nothing]):
 
 
 def row(shown: str, *cells: str) -> bool:
-    """Whether a table has a row with just these cells."""
+    """Whether a table has a row with exactly these cells."""
     return any([cell.strip() for cell in line.split("│")[1:-1]] == list(cells) for line in shown.splitlines())
 
 
@@ -70,7 +70,7 @@ def shown_result(
     cost: float | None = None,
     **changes: Any,
 ) -> str:
-    """What a terminal shows of an adapted model."""
+    """Returns the terminal output for an adapted model."""
     inputs = {}
     for name in ("before", "after"):
         inputs[name] = {"stage": "evaluate", "key": "k", "path": str(folder / name)}
@@ -84,7 +84,7 @@ def shown_result(
     return err
 
 
-def test_an_adapted_model_is_shown_with_losses_cost_and_place(
+def test_an_adapted_model_is_shown_with_losses_cost_and_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     shown = shown_result(capsys, tmp_path)
@@ -103,7 +103,7 @@ def test_a_price_is_shown_where_there_is_one(capsys: pytest.CaptureFixture[str],
     assert ", cost 1,234.50.\n" in shown_result(capsys, tmp_path, cost=1234.5)
 
 
-def test_what_was_not_measured_is_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_missing_measurements_are_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "4 min 05 s of device time.\n" in shown_result(capsys, tmp_path, mfu=None, peak_memory_bytes=None)
 
 
@@ -116,7 +116,7 @@ def test_a_table_without_rows_is_not_shown(capsys: pytest.CaptureFixture[str], t
     )
 
 
-def test_examples_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_examples_are_shown_unchanged(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     example = {"text": STRANGE, "answer": "[/x]", "guesses": [["[/x]", 0.5], ["\\", 0.2], ["]", 0.1]]}
     shown = shown_result(capsys, tmp_path, example)
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]

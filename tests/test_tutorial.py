@@ -1,4 +1,4 @@
-"""docs/start/tutorial.md is true: its blocks run in order, as for a reader, and give the results that it names."""
+"""The blocks of docs/start/tutorial.md run in order, as for a reader, and give the results that the page states."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ from tests.drive import run_forked
 
 
 def run(block: CodeBlock, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a block. Commands of dontstop are forked."""
+    """Runs a block. Commands of dontstop run in forks."""
     words = shlex.split(block.text.replace("\\\n", " "), comments=True)
     if block.language == "sh" and words[0] == "dontstop":
         return run_forked([str(ROOT / "jobs" / f"{words[1]}.py"), *words[2:]], folder)

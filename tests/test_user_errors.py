@@ -1,4 +1,4 @@
-"""What comes out of Ray's processes: errors of ours as themselves, and a lack of memory as one of ours."""
+"""Errors from Ray's processes: our own errors arrive unchanged, and lack of memory becomes one of our errors."""
 
 import pickle
 
@@ -12,7 +12,7 @@ from adapt.support.errors import DataError, DeviceMemoryError
 
 
 def raised_in_task(error: Exception) -> Exception:
-    """As `ray.get` raises it."""
+    """Returns an error in the form in which `ray.get` raises it."""
     wrapped = RayTaskError("work", "Traceback: with memory_errors(...): out of memory", error)
     return wrapped.as_instanceof_cause()  # type: ignore[no-any-return]
 
@@ -26,28 +26,28 @@ LACKS = {
 
 
 @pytest.mark.parametrize("name", LACKS)
-def test_lack_of_memory_says_what_takes_less(name: str) -> None:
+def test_lack_of_memory_suggests_settings_that_need_less(name: str) -> None:
     with pytest.raises(DeviceMemoryError, match="ran out of memory") as caught, user_errors("take fewer", 8):
         raise LACKS[name]
     assert (caught.value.fix, caught.value.micro_batch) == ("take fewer", 8)
     assert ("Ray killed" in caught.value.what) == (name == "of a machine")
 
 
-def test_errors_of_ours_come_out_as_themselves() -> None:
+def test_our_own_errors_arrive_unchanged() -> None:
     with pytest.raises(DataError, match="no text") as caught, user_errors("take fewer"):
         raise raised_in_task(pickle.loads(pickle.dumps(DataError("no text", "bring some"))))
     assert type(caught.value) is DataError
 
 
 @pytest.mark.parametrize("error", [raised_in_task(ValueError("shapes")), WorkerCrashedError()])
-def test_other_errors_pass(error: Exception) -> None:
-    """Also where the traceback has words about memory in it."""
+def test_other_errors_are_not_changed(error: Exception) -> None:
+    """Even if their traceback mentions memory."""
     with pytest.raises(type(error)), user_errors("take fewer"):
         raise error
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_task_that_lacks_memory_is_told_as_it_comes_from_ray() -> None:
+def test_a_task_that_ray_ends_for_lack_of_memory_raises_our_error() -> None:
     def work() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

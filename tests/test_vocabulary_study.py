@@ -1,4 +1,4 @@
-"""What the study of vocabularies says of made-up records, and what its chain file trains."""
+"""The study of vocabularies on made-up records: its tables, and the trainings of its chain file."""
 
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ SEEDS = "01234"
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Study:
-    """Words alone bring half of what DAPT gains in one domain; in the other nothing does."""
+    """Returns a study: in one domain, new words alone give half of DAPT's gain; in the other, nothing helps."""
     fake, rng, entries = Fake(tmp_path), np.random.default_rng(0), []
 
     def add(job: str, stage: str, values: dict[str, str], metrics: dict[str, object]) -> None:
@@ -55,13 +55,13 @@ def test_losses_have_a_column_for_each_budget(finished: Study) -> None:
     assert row[5] == Cell("0.7000", "1,000; 0.9000")
 
 
-def test_what_words_save(finished: Study) -> None:
+def test_the_saving_in_tokens_is_shown(finished: Study) -> None:
     table = saved(finished)
     assert table
     assert table.rows == [["biomed", "1,000", "1.500", "1.200", "20.0%"]]
 
 
-def test_the_share_of_the_gain_is_said_where_there_is_one(finished: Study) -> None:
+def test_the_share_of_the_gain_is_shown_if_there_is_a_gain(finished: Study) -> None:
     table = shares(scores(finished))
     assert table
     ((name, biomed, cs),) = table.rows
@@ -71,7 +71,7 @@ def test_the_share_of_the_gain_is_said_where_there_is_one(finished: Study) -> No
     assert cs == Cell(NONE)
 
 
-def test_all_ways_train_at_equal_compute_and_as_many_tokens() -> None:
+def test_all_ways_train_with_equal_compute_and_equal_tokens() -> None:
     nodes = [node for node in expand_chain(read_chain(FILE), {"domain": ["biomed"]}) if node.job.name == "dapt"]
     limits = {(node.config.training.max_flops, node.config.training.max_tokens) for node in nodes}
     assert limits == {(1e12, None), (2e12, None), (4e12, None), (None, 600_000)}

@@ -1,4 +1,4 @@
-"""The wheel: installed elsewhere it gives the command, the library, the recipes and the spaces, and nothing else."""
+"""The wheel, installed elsewhere, has the command, the library, the recipes and the search spaces, and nothing else."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def ran(command: list[str], folder: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, since building leaves folders beside the sources."""
+    """Builds the wheel from a copy, because building creates folders next to the sources."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         source = ROOT / name
@@ -55,14 +55,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path) -> Path:
-    """A folder with nothing but the wheel; its dependencies are those of this environment."""
+    """Returns a folder with only the wheel; its dependencies come from this environment."""
     folder = wheel.parent / "site"
     options = ["--no-deps", "--no-cache-dir", "--quiet"]
     ran([sys.executable, "-m", "pip", "install", *options, "--target", str(folder), str(wheel)], wheel.parent)
     return folder
 
 
-def test_it_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
     top = {name.partition("/")[0] for name in names}
@@ -73,14 +73,14 @@ def test_it_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     assert here <= set(names)
 
 
-def test_the_version_is_written_down_once(wheel: Path) -> None:
+def test_the_version_is_defined_once(wheel: Path) -> None:
     assert wheel.name.startswith(f"dontstop-{adapt.__version__}-")
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     newest = re.search(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
     assert newest is None or newest[1] == adapt.__version__
 
 
-def test_the_command_knows_its_recipes_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:
+def test_recipes_work_outside_the_repository(installed: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(installed / "bin" / "dontstop")]
     environment = {"PYTHONPATH": str(installed)}
     assert ran([*command, "--version"], tmp_path, **environment).strip() == adapt.__version__
@@ -93,8 +93,8 @@ def test_the_command_knows_its_recipes_outside_of_the_repository(installed: Path
 
 
 @pytest.mark.slow
-def test_the_demo_runs_outside_of_the_repository(installed: Path, tmp_path: Path, tiny_bert: Path) -> None:
-    """As users run it, but for the model, which is fetched from the package index."""
+def test_the_demo_runs_outside_the_repository(installed: Path, tmp_path: Path, tiny_bert: Path) -> None:
+    """Runs the demo as users do, except that the model does not come from the package index."""
     corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in sentences(300)])
     (tmp_path / "empty").mkdir()
     command = [

@@ -1,4 +1,4 @@
-"""Small tokenizers of every family, trained on the spot, as the published models have them."""
+"""Small tokenizers of every family, trained on the spot in the form of the published models."""
 
 import json
 from functools import cache
@@ -22,7 +22,7 @@ def _trained(tokenizer: Tokenizer, trainer: trainers.Trainer) -> Tokenizer:
 
 @cache
 def wordpiece() -> Tokenizer:
-    """Like BERT's."""
+    """Returns a WordPiece tokenizer like BERT's."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -32,7 +32,7 @@ def wordpiece() -> Tokenizer:
 
 @cache
 def byte_level() -> Tokenizer:
-    """Like GPT-2's; RoBERTa's leaves the blank before a word out of its place in the text."""
+    """Returns a byte-level tokenizer like GPT-2's. Its offsets contain the space before a word; RoBERTa's do not."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -45,7 +45,7 @@ def byte_level() -> Tokenizer:
 
 @cache
 def roberta() -> Tokenizer:
-    """Like RoBERTa's."""
+    """Returns a byte-level tokenizer like RoBERTa's."""
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     special = {name: (name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>")}
     tokenizer.post_processor = processors.RobertaProcessing(special["</s>"], special["<s>"])
@@ -54,7 +54,7 @@ def roberta() -> Tokenizer:
 
 @cache
 def unigram() -> Tokenizer:
-    """Like XLM-R's and T5's."""
+    """Returns a unigram tokenizer like those of XLM-R and T5."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
@@ -67,7 +67,7 @@ def unigram() -> Tokenizer:
 
 @cache
 def wordless() -> Tokenizer:
-    """Like Llama 2's, which splits nothing before it looks for pieces."""
+    """Returns a tokenizer like Llama 2's, which does not split text into words first."""
     words = unigram_pieces()
     tokenizer = Tokenizer(models.Unigram(words, unk_id=3, byte_fallback=False))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -79,7 +79,7 @@ def wordless() -> Tokenizer:
 
 
 def unigram_pieces() -> list[tuple[str, float]]:
-    """The pieces of `unigram` with their scores."""
+    """Returns the pieces of `unigram` with their scores."""
     return [(piece, score) for piece, score in json.loads(unigram().to_str())["model"]["vocab"]]
 
 
