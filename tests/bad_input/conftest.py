@@ -1,6 +1,6 @@
-"""Whatever is wrong with what a job is given: the right exit code, one message with its fix, no stack trace.
+"""Wrong inputs of a job give the right exit code and one message with its fix, without a stack trace.
 
-Where nothing has to be started to see it, nothing is. Ray, where it is needed, is the one that the tests share.
+Tests start nothing if the error shows without it. If Ray is needed, they use the shared one.
 """
 
 import signal
@@ -19,7 +19,7 @@ from tests.bad_input.given import TEXTS, Ran, Run, line, write
 
 @pytest.fixture(autouse=True)
 def _keep_handlers() -> Iterator[None]:
-    """`attempt` listens to signals; afterwards pytest does again."""
+    """Restores the signal handlers of pytest, which `attempt` replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -34,7 +34,7 @@ def run(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> Run:
-    """Runs jobs/dapt.py in this process on `corpus.jsonl`, with everything else in order but what the arguments say."""
+    """Runs jobs/dapt.py in this process on `corpus.jsonl`; everything is valid except for the given arguments."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "corpus.jsonl", *map(line, TEXTS))
     usual = {
@@ -54,14 +54,14 @@ def run(
         capfd.readouterr()
         code = attempt(lambda: carry_out(DAPT_JOB, sys.argv[1:]))
         out, err = capfd.readouterr()
-        return Ran(code, out, caplog.text + err)  # what Ray logs goes past capfd
+        return Ran(code, out, caplog.text + err)  # Ray logs without capfd
 
     return run
 
 
 @pytest.fixture
 def run_early(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same for what must be seen before Ray is started or joined."""
+    """Like `run`, for errors that must show before Ray is started or joined."""
 
     def connect(_: object) -> None:
         raise AssertionError("Ray is about to be started")
@@ -72,13 +72,13 @@ def run_early(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def run_late(run: Run, ray_cluster: None) -> Run:
-    """The same with Ray running."""
+    """Like `run`, with Ray running."""
     return run
 
 
 @pytest.fixture
 def model(tmp_path: Path, tiny_bert: Path) -> Path:
-    """A copy of the model, to be damaged."""
+    """Returns a copy of the model, to be damaged."""
     folder = tmp_path / "model"
     folder.mkdir()
     for file in tiny_bert.iterdir():

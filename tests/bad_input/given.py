@@ -1,4 +1,4 @@
-"""What a job is given, and what it must say where that is wrong."""
+"""Inputs of a job, and checks of its messages about wrong inputs."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.samples import sentences
 
 TEXTS = sentences(200)
 LATER = {"training__max_steps": "null", "training__epochs": 1, "training__warmup_steps": 100}
-"""A mistake that cannot be seen before the corpus is prepared: so the job ends there."""
+"""A wrong setting that can only be noticed when the corpus is prepared, so the job ends there."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ Run = Callable[..., Ran]
 
 
 def check(ran: Ran, code: int, *messages: str) -> None:
-    """One clear message with its fix at the end, and nothing on stdout."""
+    """Checks that a job ended with one message and its fix, and printed nothing on stdout."""
     assert ran.code == code, ran.err
     assert ran.out == ""
     assert "Traceback" not in ran.err

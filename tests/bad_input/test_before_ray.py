@@ -1,4 +1,4 @@
-"""Mistakes that show before Ray is started or joined."""
+"""Errors that show before Ray is started or joined."""
 
 import lzma
 from pathlib import Path
@@ -14,12 +14,12 @@ from adapt.train.precision import resolve
 from tests.bad_input.given import Run, check, write
 
 
-def test_a_file_that_is_not_there(run_early: Run) -> None:
+def test_a_missing_file(run_early: Run) -> None:
     check(run_early(corpus__paths="gone/*.jsonl"), 3, "DataError: gone/*.jsonl matches no file", "check the path")
     check(run_early(evaluation__general_paths="gone.txt"), 3, "DataError: gone.txt matches no file")
 
 
-def test_a_field_that_is_not_there(run_early: Run, tmp_path: Path) -> None:
+def test_a_missing_field(run_early: Run, tmp_path: Path) -> None:
     fields = "corpus.jsonl has no field 'body'; it has 'text'", "set corpus.text_field"
     check(run_early(corpus__text_field="body"), 3, *fields)
     write(tmp_path / "corpus.jsonl", b"broken\n", b'{"id": 1, "content": "a text", "url": ""}\n')
@@ -27,7 +27,7 @@ def test_a_field_that_is_not_there(run_early: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["corpus.csv", "corpus.tsv", "corpus.parquet", "corpus.arrow", "corpus.jsonl.xz"])
-def test_a_column_that_is_not_there_in_any_format(run_early: Run, tmp_path: Path, name: str) -> None:
+def test_a_missing_column_in_any_format(run_early: Run, tmp_path: Path, name: str) -> None:
     table = pa.table({"id": ["1"], "content": ["a text"]})
     if name.endswith("parquet"):
         pq.write_table(table, tmp_path / name)
@@ -42,7 +42,7 @@ def test_a_column_that_is_not_there_in_any_format(run_early: Run, tmp_path: Path
     check(ran, 3, f"{name} has no field 'text'; it has 'id', 'content'", "set corpus.text_field")
 
 
-def test_files_that_do_not_agree(run_early: Run, tmp_path: Path) -> None:
+def test_files_with_different_fields(run_early: Run, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "corpus.jsonl").rename(tmp_path / "data" / "a.jsonl")
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "data" / "b.parquet")
@@ -51,26 +51,26 @@ def test_files_that_do_not_agree(run_early: Run, tmp_path: Path) -> None:
     check(run_early(corpus__paths="data"), 3, "b.parquet has no field 'text'; it has 'body'")
 
 
-def test_a_store_that_needs_a_package(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_needs_a_missing_package(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapt.corpus.files.filesystem.find_spec", lambda _: None)
     check(
         run_early(corpus__paths="s3://bucket/a.jsonl"), 2, "s3://bucket/a.jsonl needs the package s3fs", "dontstop[s3]"
     )
 
 
-def test_a_server_that_is_not_there(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filesystem, "WAITS_S", (0.01, 0.01))
     ran = run_early(corpus__paths="http://user:secret@127.0.0.1:9/a.jsonl?key=secret")
     check(ran, 6, "StorageError: cannot read http://127.0.0.1:9/a.jsonl: ", "3 times in a row")
     assert "secret" not in ran.err
 
 
-def test_a_file_with_nothing_in_it(run_early: Run, tmp_path: Path) -> None:
+def test_an_empty_file(run_early: Run, tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl")
     check(run_early(), 3, "DataError: the corpus is empty: 1 files of 0 bytes, first ", "corpus.jsonl", "corpus.paths")
 
 
-def test_a_gzip_file_that_is_none(run_early: Run, tmp_path: Path) -> None:
+def test_a_gzip_file_with_other_content(run_early: Run, tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl.gz", b"no gzip")
     says = "corpus.jsonl.gz is not compressed with gzip, though its name ends in .gz"
     check(run_early(corpus__paths="corpus.jsonl.gz"), 3, says, "leave .gz out of its name")
@@ -87,7 +87,7 @@ def test_a_gzip_file_that_is_none(run_early: Run, tmp_path: Path) -> None:
         ("resources__workers", 0, "resources.workers"),
     ],
 )
-def test_what_no_machine_can_do(run_early: Run, field: str, value: object, message: str) -> None:
+def test_settings_that_no_machine_supports(run_early: Run, field: str, value: object, message: str) -> None:
     check(run_early(**{field: value}), 2, "ConfigError: ", message)
 
 
@@ -103,7 +103,7 @@ def test_what_no_machine_can_do(run_early: Run, field: str, value: object, messa
         ("das", {"das__importance": "fisher", "das__embeddings": "gradient"}, 2, "das.embeddings is gradient"),
     ],
 )
-def test_a_method_that_cannot_work(
+def test_a_method_that_cannot_work_with_the_model(
     run_early: Run, kind: str, fields: dict[str, object], code: int, message: str
 ) -> None:
     check(run_early(method__kind=kind, **fields), code, message)
@@ -121,7 +121,7 @@ def test_weights_that_are_cut_short(run_early: Run, model: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
-def test_bf16_where_the_cpu_has_none(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+def test_bf16_on_a_cpu_without_it(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
     if precision == "bf16":
         with pytest.raises(ConfigError, match=r"training\.precision bf16: .* no bf16 arithmetic") as caught:
@@ -131,6 +131,6 @@ def test_bf16_where_the_cpu_has_none(monkeypatch: pytest.MonkeyPatch, precision:
         assert resolve(precision, torch.device("cpu")) == "fp32"
 
 
-def test_bf16_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_on_a_cpu_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     assert [resolve(wanted, torch.device("cpu")) for wanted in ("auto", "fp32", "bf16")] == ["bf16", "fp32", "bf16"]

@@ -1,4 +1,4 @@
-"""The demo is small, and says how long it takes before it runs."""
+"""The demo is small, and forecasts its time before it runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.samples import sentences, write
 
 MOST_SOURCE_MB = 20
 MOST_TOKENS = 250_000
-"""What fits into two minutes on the slowest machine seen, which trains on 4,800 tokens per second."""
+"""Maximum length of the demo, so that it takes two minutes on the slowest known machine (4,800 tokens per second)."""
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +42,17 @@ def test_it_says_that_other_processes_slow_it_down() -> None:
     assert said.endswith("about 30 s on this machine when it is idle. Other processes run now, so it takes longer.")
 
 
-def test_fewer_steps_take_less(config: Config) -> None:
+def test_fewer_steps_take_less_time(config: Config) -> None:
     short = replace(config, training=replace(config.training, max_steps=5))
     assert 0 < (demo_command.length_in_yardsticks(short) or 0) < (demo_command.length_in_yardsticks(config) or 0)
 
 
-def test_it_says_nothing_of_a_model_or_a_length_that_it_does_not_know(config: Config) -> None:
+def test_there_is_no_forecast_for_another_model_or_an_unknown_length(config: Config) -> None:
     assert demo_command.length_in_yardsticks(replace(config, model=replace(config.model, path="other"))) is None
     assert demo_command.length_in_yardsticks(replace(config, training=replace(config.training, max_steps=None))) is None
 
 
-def test_it_says_so_before_it_runs_and_not_again_when_it_is_finished(
+def test_the_forecast_is_shown_before_a_run_and_not_for_a_finished_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = []

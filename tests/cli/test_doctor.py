@@ -1,4 +1,4 @@
-"""`dontstop doctor`: each line is right or has its fix, and nothing is started."""
+"""`dontstop doctor` prints one line per check, each failed one with its fix, and starts nothing."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def fixes(config: Config | None = None) -> list[str]:
     return [str(finding) for finding in doctor.examine(config or Config()) if finding.fix]
 
 
-def test_a_machine_with_enough_room_is_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_suitable_machine_passes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run_command(["doctor"])
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("ok   ") for line in lines)
@@ -44,8 +44,8 @@ def test_a_machine_with_enough_room_is_right(capsys: pytest.CaptureFixture[str],
     assert not list(tmp_path.iterdir())
 
 
-def test_the_process_ends_with_1_where_something_is_to_be_mended(tmp_path: Path) -> None:
-    """Also shows that it loads neither torch nor Ray in its own process."""
+def test_the_exit_code_is_1_if_a_check_fails(tmp_path: Path) -> None:
+    """Also checks that neither torch nor Ray is loaded in this process."""
     command = "from adapt.cli import doctor, main; doctor.try_torch = lambda: []; main.main(['doctor'])"
     environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9", "RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
     root = Path(__file__).parents[2]
@@ -68,11 +68,11 @@ def test_the_process_ends_with_1_where_something_is_to_be_mended(tmp_path: Path)
         (Requirement("no-such-package", ">=1"), "no-such-package is not installed: pip install 'no-such-package>=1'"),
     ],
 )
-def test_versions_are_compared_with_what_the_project_needs(package: Requirement, said: str) -> None:
+def test_versions_are_compared_with_the_requirements(package: Requirement, said: str) -> None:
     assert said in str(package.finding())
 
 
-def test_the_packages_are_those_of_the_project() -> None:
+def test_the_checked_packages_are_those_of_the_project() -> None:
     python, packages = doctor.requirements()
     assert python == ">=3.11"
     by_name = {package.name: package for package in packages}
@@ -81,7 +81,7 @@ def test_the_packages_are_those_of_the_project() -> None:
     assert not by_name["torch"].extra
 
 
-def test_an_optional_extra_in_a_wrong_version_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_version_of_an_optional_extra_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     packages = [Requirement("numpy", ">=999", "one"), Requirement("no-such-package", "", "two")]
     monkeypatch.setattr(doctor, "requirements", lambda: (">=3", packages))
     found = [str(finding) for finding in doctor.extra_findings()]
@@ -89,7 +89,7 @@ def test_an_optional_extra_in_a_wrong_version_is_mended(monkeypatch: pytest.Monk
     assert found[1].startswith("ok   extras that are not installed: two")
 
 
-def test_little_room_is_to_be_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_space_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = doctor.shutil.disk_usage("/")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage._replace(free=10**8))
     monkeypatch.setattr(doctor, "machine_memory", lambda: 10**9)
@@ -116,7 +116,7 @@ def test_folders_that_cannot_be_written_are_named(tmp_path: Path, monkeypatch: p
     assert ["storage.root" in found[0], "temporary folder" in found[1], "HOME" in found[2]] == [True] * 3
 
 
-def test_a_configuration_says_what_else_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_adds_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("my.yaml").write_text("corpus: {paths: a.jsonl}\nresources: {offload: optimizer, zero_stage: 2}\n")
     monkeypatch.setattr(doctor.shutil, "which", lambda *_, **__: None)
     with pytest.raises(MachineError):
@@ -128,7 +128,7 @@ def test_a_configuration_says_what_else_is_needed(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def dashboard():
-    """Something that answers as a cluster's dashboard does, to those who have the token."""
+    """Serves answers like a cluster's dashboard, to clients with the token."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -147,7 +147,7 @@ def dashboard():
     server.server_close()
 
 
-def test_the_token_of_a_cluster_is_tried(dashboard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_of_a_cluster_is_checked(dashboard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", dashboard)
     found = fixes()
     assert "RAY_AUTH_MODE is not set" in found[0]
@@ -164,7 +164,7 @@ def test_the_token_of_a_cluster_is_tried(dashboard: str, tmp_path: Path, monkeyp
     assert "no Ray dashboard answers at http://127.0.0.1:9" in fixes()[0]
 
 
-def test_torch_is_tried_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_loaded_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for program, said in (
         ("print('True 2 12.8')", "2 GPUs (torch for CUDA 12.8)"),

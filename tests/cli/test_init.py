@@ -1,4 +1,4 @@
-"""`dontstop init`: what it finds in files of a user, and that the configuration it writes runs as it is."""
+"""`dontstop init` detects fields and formats of a user's files, and writes a configuration that runs unchanged."""
 
 import csv
 import gzip
@@ -32,7 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(*arguments: str, kind: Kind = DAPT) -> Config:
-    """The configuration that the command writes, as the job reads it."""
+    """Runs the command, and returns its configuration as the job reads it."""
     run_command(["init", *arguments])
     return parse(["--config", "my.yaml"], "dontstop", kind)
 
@@ -44,7 +44,7 @@ def write_task(folder: Path, **counts: int) -> str:
     return str(folder)
 
 
-def test_text_in_every_format_is_found_by_its_field() -> None:
+def test_the_text_field_is_detected_in_every_format() -> None:
     records = [{"id": number, "url": "http://x/" + "y" * 400, "body": text} for number, text in enumerate(TEXTS)]
     write(Path("a.jsonl"), records)
     Path("b.jsonl.gz").write_bytes(gzip.compress(Path("a.jsonl").read_bytes()))
@@ -78,7 +78,7 @@ def test_several_files_name_the_configuration_after_their_folder(paths: list[str
     assert written(*paths).name == name
 
 
-def test_a_field_called_text_comes_first_and_text_without_blanks_is_text() -> None:
+def test_a_field_named_text_has_priority_and_text_needs_no_spaces() -> None:
     write(Path("a.jsonl"), [{"text": "a short text of its own", "other": "a longer one " * 20}] * 30)
     assert look_at_text(["a.jsonl"]).text_field == "text"
     write(Path("b.jsonl"), [{"key": "f" * 90, "文": "深度学习模型的训练需要大量数据和计算资源"}] * 30)
@@ -93,7 +93,7 @@ def test_plain_text_is_read_by_lines_or_by_paragraphs() -> None:
     assert look_at_text(["wrapped.txt"]).documents == 300
 
 
-def test_large_text_is_estimated_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_large_text_is_estimated_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapt.cli.inspect_files.SAMPLE_BYTES", 4000)
     write(Path("a.jsonl"), [{"text": text} for text in TEXTS])
     Path("b.jsonl.gz").write_bytes(gzip.compress(Path("a.jsonl").read_bytes()))
@@ -112,14 +112,14 @@ def test_enough_documents_are_held_out_for_an_interval(count: int) -> None:
     assert 0 < share < 1
 
 
-def test_the_share_that_is_held_out_falls_with_the_number_of_documents() -> None:
+def test_the_heldout_share_decreases_with_the_number_of_documents() -> None:
     assert heldout_share(TEXTS, 50_000, is_whole=False) == (0.01, 500)
     assert heldout_share(TEXTS, 10_000_000, is_whole=False) == (0.0005, 5000)
     assert heldout_share(TEXTS, 1000, is_whole=False)[1] >= 30
 
 
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
-def test_the_fields_and_the_kind_of_a_task_are_found(kind: str) -> None:
+def test_the_fields_and_the_kind_of_a_task_are_detected(kind: str) -> None:
     examples = labelled(200, 0)
     for number, example in enumerate(examples):
         text, label = example.pop("text"), example.pop("label")
@@ -149,7 +149,7 @@ def test_a_folder_of_a_task_gives_its_splits() -> None:
     assert parse(["--config", "my.yaml"], "dontstop", JOBS["tapt"].kind).task == config.task
 
 
-def test_dev_and_test_are_split_off_where_there_are_none() -> None:
+def test_missing_dev_and_test_are_split_off_train() -> None:
     examples = labelled(200, 0)
     write(Path("all.jsonl"), examples + examples[:50])
     config = written("--task", "all.jsonl", kind=JOBS["tapt"].kind)
@@ -161,7 +161,7 @@ def test_dev_and_test_are_split_off_where_there_are_none() -> None:
     assert all(len(split) > 5 for split in splits)
 
 
-def test_a_file_that_is_sorted_by_label_and_many_classes_are_a_task() -> None:
+def test_tasks_may_be_sorted_by_label_and_have_many_classes() -> None:
     write(
         Path("a.jsonl"),
         [{"text": f"{number} {TEXTS[number % 300]}", "label": number // 1500} for number in range(3000)],
@@ -207,7 +207,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), REFUSED)
-def test_what_cannot_be_used_is_refused(arguments: list[str], error: type[Exception], message: str) -> None:
+def test_unusable_files_and_options_are_refused(arguments: list[str], error: type[Exception], message: str) -> None:
     write(Path("numbers.jsonl"), [{"a": number, "c": "deadbeef"} for number in range(9)])
     write(Path("short.jsonl"), [{"text": "so short"}] * 9)
     write(Path("unlabelled.jsonl"), [{"text": text} for text in TEXTS])
@@ -238,7 +238,7 @@ def test_the_length_fits_the_text_the_model_and_the_devices() -> None:
     assert DraftLength.of(10**9, ModelSeen("short", 128, 1e6, False), True).sequence == 128
 
 
-def test_a_decoder_predicts_next_tokens() -> None:
+def test_a_decoder_gets_the_causal_objective() -> None:
     folder = Path("gpt")
     folder.mkdir()
     about = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_positions": 256, "n_embd": 64, "n_layer": 2}
@@ -250,7 +250,7 @@ def test_a_decoder_predicts_next_tokens() -> None:
     assert config.training.sequence_length <= 256
 
 
-def test_without_a_model_it_takes_the_demo_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_model_it_uses_the_demo_model_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("odd 'name: #1.jsonl"), [{"text: #": text} for text in TEXTS])
     config = written("odd 'name: #1.jsonl")
     assert config.model.path == "demo:bert-tiny"
@@ -265,7 +265,7 @@ def test_without_a_model_it_takes_the_demo_and_says_so(capsys: pytest.CaptureFix
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("job", ["dapt", "tapt"])
-def test_the_configuration_runs_as_it_is(job: str, tmp_path: Path, tiny_bert: Path) -> None:
+def test_the_configuration_runs_unchanged(job: str, tmp_path: Path, tiny_bert: Path) -> None:
     folder = write_task(tmp_path / "topics", train=60, dev=20, test=20)
     text = write(tmp_path / "text.jsonl", [{"text": text} for text in TEXTS[:60]])
     named = [text] if job == "dapt" else []

@@ -1,4 +1,4 @@
-"""The command `dontstop`: what it lists, what it says of names that do not exist, and that it starts in no time."""
+"""The command `dontstop`: its lists, its messages for unknown names, and its start-up time."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ LIGHT = "import sys; from adapt.cli.main import run_command; run_command({!r}); 
 HEAVY = {"torch", "ray", "transformers", "deepspeed", "pyarrow", "matplotlib"}
 
 
-def test_every_job_and_command_is_listed_and_does_something() -> None:
+def test_every_job_and_command_is_listed_and_can_run() -> None:
     assert COMMANDS.keys() == RUN.keys()
     assert all(f"\n  {name} " in usage() for name in [*JOBS, *COMMANDS])
 
@@ -36,7 +36,7 @@ def test_a_command_that_does_not_exist_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     "command", [["dapt", "--help"], ["chain", "--help"], ["tune", "--help"], ["recipes"], ["init", "--help"]]
 )
-def test_help_loads_nothing_that_takes_long(command: list[str]) -> None:
+def test_help_loads_no_slow_modules(command: list[str]) -> None:
     program = f"try:\n    {LIGHT.format(command, HEAVY)}\nexcept SystemExit:\n    pass\n".replace("; ", "\n    ")
     program += f"print(sorted({HEAVY!r} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -59,7 +59,7 @@ def test_recipes_say_what_they_do_and_how_to_run_them(capsys: pytest.CaptureFixt
     assert {"tapt", "das"} <= spaces().keys()
 
 
-def test_a_recipe_is_printed_to_be_changed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     run_command(["recipes", "demo"])
     assert capsys.readouterr().out == Path(recipe_file("demo")).read_text(encoding="utf-8")
     with pytest.raises(ConfigError, match="there is no recipe stduy") as caught:
@@ -100,13 +100,13 @@ def test_the_bash_completion_completes(words: str, completed: list[str]) -> None
     assert ran.stdout.split() == completed
 
 
-def test_a_shell_that_is_not_known_is_refused() -> None:
+def test_an_unknown_shell_is_refused() -> None:
     with pytest.raises(ConfigError, match="no completion for tcsh"):
         script("tcsh")
 
 
 def test_the_scripts_in_jobs_are_the_commands(tmp_path: Path) -> None:
-    """Also the one that is called as a module of the standard library."""
+    """Including a script with the name of a standard module."""
     root = Path(__file__).parents[2]
     assert {file.stem for file in (root / "jobs").glob("*.py")} == {*JOBS, "chain", "tune"}
     for name in ("select", "dapt"):

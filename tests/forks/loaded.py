@@ -1,4 +1,4 @@
-"""What forks of `tests.forks.server` find imported: what drivers, ranks and Ray's workers use."""
+"""Imports the modules that drivers, ranks and Ray's workers use, for forks of `tests.forks.server`."""
 
 import gc
 import importlib
@@ -23,7 +23,7 @@ MODULES = [
 
 
 class ClassID(ray.ActorClassID):
-    """Drawn by the system. Once the generator of Ray has drawn, forks go on with its state, and draw the same IDs."""
+    """Draws ids from the system. Ray's own generator, once used, would give all forks the same ids."""
 
     @classmethod
     def from_random(cls) -> ray.ActorClassID:
@@ -33,6 +33,6 @@ class ClassID(ray.ActorClassID):
 with mock.patch.object(ray.actor, "ActorClassID", ClassID):  # some modules define actors
     for module in MODULES:
         importlib.import_module(module)
-for name in READ_WHEN_STARTED:  # each fork has an environment of its own
+for name in READ_WHEN_STARTED:  # each fork has its own environment
     os.environ.pop(name, None)
 gc.freeze()

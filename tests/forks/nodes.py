@@ -1,4 +1,4 @@
-"""Nodes of a cluster whose workers are forked, as `tests.forks.process` does it."""
+"""Starts nodes of a cluster whose workers are forked, as in `tests.forks.process`."""
 
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ from tests.forks.server import Forked
 
 ROOT = Path(__file__).parents[2]
 COMMAND = 7
-"""Words before the arguments of a node: the command of its keeper, with a number, and Python, -m and the module."""
+"""Number of words before a node's arguments: its keeper's command with a number, and Python, -m and the module."""
 
 
 @contextmanager
 def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
-    """As `cluster.here.nodes.nodes`."""
+    """Starts nodes like `cluster.here.nodes.nodes`."""
     started: dict[str, Forked] = {}
     usual = Node.lose
 
@@ -34,7 +34,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
         return process
 
     def lose(node: Node) -> None:
-        """A fork is not known by its environment, which is that of the process it was forked from."""
+        """Stops a node. A fork cannot be found by its environment, which is that of its parent."""
         started[f"{node.folder}/"].kill()
         usual(node)
 
@@ -49,6 +49,6 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
 
 
 def become_member(script: str, arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
-    """Makes this process one of a cluster: a node, or a job with an address. As `tests.forks.process.become_job`."""
-    ray_constants.ENABLE_RAY_CLUSTER = True  # read while the server imported, for a Ray of this machine alone
+    """Turns this process into a member of a cluster (a node, or a job with an address), like `become_job`."""
+    ray_constants.ENABLE_RAY_CLUSTER = True  # the server has read this as false, for a Ray on this machine only
     become_job(script, arguments, str(ROOT), environment, files)

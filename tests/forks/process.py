@@ -1,8 +1,8 @@
-"""How a fork becomes a job, a raylet or a worker of Ray: what each would be, but for what it has imported.
+"""Turns a fork into a job, a raylet or a worker of Ray, with all modules already imported.
 
-A raylet starts workers by a command. Here it is `launch`, which asks for one at a socket. Who answers is a child of the
-raylet's own that was forked before it became one. Orphans of its children are the raylet's, so that workers are its
-children, as they are where it starts them itself; and end with it.
+A raylet starts workers by a command. Here the command is `launch`, which requests a worker at a socket. A child of the
+raylet, forked before it became a raylet, answers. Its orphans are adopted by the raylet, so workers are children of the
+raylet, as they are without forks, and end with it.
 """
 
 import atexit
@@ -37,25 +37,25 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
 
 def become_job(script: str, arguments: list[str], folder: str, environment: dict[str, str], files: list[str]) -> None:
-    """Makes this process that of a job.
+    """Turns this process into that of a job.
 
     Args:
         script: the main program.
         arguments: of its command line.
-        folder: to be in.
-        environment: its variables, all of them.
+        folder: the working directory.
+        environment: all environment variables.
         files: for stdout and stderr.
     """
-    os.setsid()  # a process group of its own, as a shell gives it
+    os.setsid()  # its own process group, as in a shell
     _fork_raylet()
-    if Path(script) != Path(ray.scripts.scripts.__file__):  # a node of a cluster has them
+    if Path(script) != Path(ray.scripts.scripts.__file__):  # nodes of a cluster need the monitors
         _leave_out_monitors()
     outputs = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for file in files]
     _run(script, arguments, folder, environment, outputs)
 
 
 def with_forked_workers(patch: pytest.MonkeyPatch) -> None:
-    """Lets a Ray that this process starts have its workers forked."""
+    """Makes a Ray that this process starts fork its workers."""
     usual = services.ConsolePopen
 
     def start(command: list[str], **given: Any) -> Any:
@@ -67,7 +67,7 @@ def with_forked_workers(patch: pytest.MonkeyPatch) -> None:
 
 
 def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
-    """Makes this process a raylet whose workers are forked from what it was."""
+    """Turns this process into a raylet whose workers are forked from the state before."""
     _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # as Ray does
     name = f"workers-{os.getpid()}-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX)
@@ -85,12 +85,12 @@ def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
 
 
 def _fork_raylet() -> None:
-    """A child that becomes this process' raylet, should it start one. Forked now, while nothing runs here."""
+    """Forks a child that becomes the raylet of this process if it starts one. At this time, no threads run."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if not child:
         ours.close()
-        _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also if there is never one
+        _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with its parent, even if it never becomes a raylet
         given = theirs.makefile("rb").read()
         if given:
             become_raylet(*pickle.loads(given))
@@ -110,7 +110,7 @@ def _fork_raylet() -> None:
 
 
 def _leave_out_monitors() -> None:
-    """Lets a Ray of the job's own start without processes that tests do not look at: five seconds of a core a start."""
+    """Makes a job's Ray start without processes that tests do not use, which saves 5 s of CPU time per start."""
 
     def nothing(*_: Any, **__: Any) -> None:
         pass
@@ -121,7 +121,7 @@ def _leave_out_monitors() -> None:
 
 
 def _started(child: int, command: list[str]) -> subprocess.Popen[Any]:
-    """A handle to a child of this process."""
+    """Returns a handle to a child of this process."""
     handle = subprocess.Popen(["true"])
     handle.wait()
     handle.pid, handle.returncode, handle.args = child, None, command
@@ -129,7 +129,7 @@ def _started(child: int, command: list[str]) -> subprocess.Popen[Any]:
 
 
 def _answer(listener: socket.socket) -> NoReturn:
-    """Forks a worker for each that is asked for."""
+    """Forks a worker for each request."""
     raylet = os.getppid()
     _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
@@ -144,8 +144,8 @@ def _answer(listener: socket.socket) -> NoReturn:
             listener.close()
             while os.getppid() != raylet:
                 time.sleep(0.001)
-            _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Ray itself would look for the process that it was imported in
-            os.setpgid(0, 0)  # Ray ends workers by their group
+            _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Ray would look for the process that imported it
+            os.setpgid(0, 0)  # Ray ends workers by their process group
             script, arguments, folder, environment = json.loads(given)
             _run(script, arguments, folder, environment, outputs)
         os.waitpid(between, 0)
@@ -154,11 +154,11 @@ def _answer(listener: socket.socket) -> NoReturn:
 
 
 def _run(script: str, arguments: list[str], folder: str, environment: dict[str, str], outputs: list[int]) -> NoReturn:
-    """Runs a main program, to the end of this process."""
+    """Runs a main program, and ends this process."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    Config.initialize("")  # reads again whether there is a token, which a job finds out when it starts Ray
+    Config.initialize("")  # reads again whether there is a token, which a job decides when it starts Ray
     for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
         os.dup2(file, number)
         os.close(file)
@@ -174,7 +174,7 @@ def _run(script: str, arguments: list[str], folder: str, environment: dict[str, 
         code = ended.code
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    threading._shutdown()  # type: ignore[attr-defined]  # these two are what Python does at its end
+    threading._shutdown()  # type: ignore[attr-defined]  # Python does these two at its end
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -1,6 +1,6 @@
-"""A process that has imported everything, from which tests fork theirs: to import takes a job and its workers 30 s.
+"""A process that has imported everything, from which tests fork, because imports take a job and its workers 30 s.
 
-It has done nothing else: no thread runs in it, and its folder, environment and files are set anew in each fork.
+It does nothing else: it has no threads, and each fork sets folder, environment and files itself.
 """
 
 import multiprocessing
@@ -14,22 +14,22 @@ from typing import Any
 from adapt.ray.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
 
 ANY_JOB = {"RAY_JOB_ID": "f" * 8}
-"""What Ray gives workers that it starts before it knows for which job."""
+"""Variables of workers that Ray starts before it knows their job."""
 READ_WHEN_STARTED = {
     **ENVIRONMENT,
     **LOCAL_ENVIRONMENT,
     **ANY_JOB,
     "OMP_NUM_THREADS": "1",
-    "RAY_RAYLET_PID": str(os.getpid()),  # Ray looks whether it lives
+    "RAY_RAYLET_PID": str(os.getpid()),  # Ray checks that this process is alive
 }
-"""What libraries read when they are imported or a process starts: as Ray and `adapt.ray.runtime` set it."""
+"""Variables that libraries read when they are imported or started, with the values of Ray and `adapt.ray.runtime`."""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.forks.loaded"])
 
 
 def forkserver() -> multiprocessing.context.ForkServerContext:
-    """What starts processes forked from it. It runs from the first call on, one for all that this process starts."""
+    """Returns the context that forks from the server. The first call starts the server; later calls share it."""
     before = dict(os.environ)
     os.environ.update({name: before.get(name, value) for name, value in READ_WHEN_STARTED.items()})
     try:
@@ -41,7 +41,7 @@ def forkserver() -> multiprocessing.context.ForkServerContext:
 
 
 class Forked:
-    """What `subprocess.Popen` is, of a fork of the server that calls a function. The server is its parent."""
+    """A child of the server that calls a function. It has the interface of `subprocess.Popen`."""
 
     stdin = stdout = stderr = None
 

@@ -1,4 +1,4 @@
-"""Processes that are forked for tests differ where processes of a user do."""
+"""Forked processes differ where separate processes differ."""
 
 import threading
 from multiprocessing.connection import Connection
@@ -20,8 +20,8 @@ def draw(found: Connection) -> None:
 
 
 @pytest.mark.heavy
-def test_forks_draw_other_ids() -> None:
-    """Ray draws those of tasks by a generator that forks share as soon as it has drawn once before they are forked."""
+def test_forks_draw_different_ids() -> None:
+    """Ray draws task ids from a generator whose state forks share if it was used before the fork."""
     forks, drawn = forkserver(), set()
     for _ in range(2):
         ours, theirs = forks.Pipe()

@@ -1,4 +1,4 @@
-"""Changes of a world: of a file's content, name, order or format, and of a field of the configuration."""
+"""Random changes of a world: of a file's content, name, order or format, and of a field of the configuration."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -10,9 +10,9 @@ from adapt.config import Config
 from tests.fuzz.grammar import SUFFIXES, World
 
 LINES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
-"""Formats that one can write a line into, where nothing is compressed."""
+"""Uncompressed formats, into which a line can be inserted."""
 OUTSIDE = {"model", "storage", "tracking", "resources", "comparison", "similarity", "advice", "sequence"}
-"""Sections that name models or say where work is done."""
+"""Sections that name models or decide where work is done."""
 PLACES = {"paths", "sources", "source", "dataset", "dataset_config", "dataset_split", "dataset_revision", "packages"}
 PLACES |= {
     "general_paths",
@@ -26,22 +26,22 @@ PLACES |= {
     "tagger",
     "domain",
 }
-"""Fields that name text, which is known by its content, or code."""
+"""Fields that name code or text, which is identified by its content."""
 
 
 def field_of(what: str) -> str:
-    """The field of a change in words."""
+    """Returns the field of a change from its description."""
     return what.split(" ")[0]
 
 
 def changed(draw: Random, world: World) -> tuple[str, World]:
-    """One change, in words, and the world after it. Sometimes there is nothing to change."""
+    """Makes one random change; returns its description and the new world. Sometimes there is nothing to change."""
     way: Callable[[Random, World], tuple[str, World]] = draw.choice((_content, _name, _order, _swap, *[_field] * 4))
     return way(draw, world)
 
 
 def _content(draw: Random, world: World) -> tuple[str, World]:
-    """One character of a file, so that its size stays as it was."""
+    """Changes one character of a file without changing its size."""
     names = [name for name, content in world.files.items() if content and Path(name).suffix in LINES]
     if not names:
         return "nothing", world
@@ -55,7 +55,7 @@ def _content(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _name(draw: Random, world: World) -> tuple[str, World]:
-    """A file has another name, and perhaps the name of another format."""
+    """Renames a file, perhaps with the suffix of another format."""
     old = draw.choice(list(world.files))
     suffixes = "".join(Path(old).suffixes)
     new = draw.choice((f"a{old}", f"z{old}", old.removesuffix(suffixes) + draw.choice(SUFFIXES)))
@@ -66,7 +66,7 @@ def _name(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _order(draw: Random, world: World) -> tuple[str, World]:
-    """Paths of a role in another order."""
+    """Reorders the paths of a role."""
     roles = [name for name, value in world.values.items() if name.endswith("paths") and isinstance(value, list)]
     if not roles:
         return "nothing", world
@@ -76,7 +76,7 @@ def _order(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _swap(draw: Random, world: World) -> tuple[str, World]:
-    """Two files have each other's content, or one has another's."""
+    """Exchanges the contents of two files, or copies one over another."""
     one, other = draw.sample(list(world.files), 2)
     mine, theirs = world.files[one], world.files[other]
     swapped = {**world.files, one: theirs, **({other: mine} if draw.random() < 0.5 else {})}
@@ -84,7 +84,7 @@ def _swap(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _field(draw: Random, world: World) -> tuple[str, World]:
-    """A field of the configuration has another value."""
+    """Changes the value of a field of the configuration."""
     name, kind, default, _ = draw.choice(FIELDS)
     if name == "corpus.cleaning":
         value: Any = draw.choice(CLEANINGS)
@@ -98,7 +98,7 @@ def _field(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _fields() -> list[tuple[str, Any, Any, bool]]:
-    """Name, type, default and whether it is declared `how`, of each field that can be changed at random."""
+    """Returns name, type, default and whether it is declared `how`, of each field that can be changed at random."""
     found = []
     for section, default in vars(Config()).items():
         if section in OUTSIDE or not hasattr(default, "__dataclass_fields__"):
@@ -114,8 +114,8 @@ def _fields() -> list[tuple[str, Any, Any, bool]]:
 
 FIELDS = _fields()
 READS = {"mixture.replay_text_field", "evaluation.general_text_field", "finetune.seeds", "finetune.save_model"}
-"""Declared `how`, since what they name enters keys another way."""
-HOW = {name for name, _, _, how in FIELDS if how} - READS - {"task.name"}  # by which a domain is known
+"""Fields declared `how` whose meaning enters keys in another way."""
+HOW = {name for name, _, _, how in FIELDS if how} - READS - {"task.name"}  # by which a domain is identified
 CLEANINGS: tuple[list[Any], ...] = (
     [],
     ["fix_unicode"],
@@ -126,7 +126,7 @@ CLEANINGS: tuple[list[Any], ...] = (
 
 
 def _other(draw: Random, kind: Any, value: Any) -> Any:
-    """A value of a type that may be another."""
+    """Returns a value of a type, which may equal the old one."""
     options = [option for option in get_args(kind) or (kind,) if option is not type(None)]
     option = draw.choice(options)
     if get_origin(option) is Literal:

@@ -1,4 +1,4 @@
-"""A tiny model whose tokenizer loses nothing of a text, and the options of the longer form."""
+"""A tiny model whose tokenizer is lossless, and the options of long runs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a random RoBERTa for 128 tokens and a byte-level tokenizer. Not to be changed."""
+    """Returns a folder with a random RoBERTa for 128 tokens and a byte-level tokenizer. Do not change it."""
     import torch
     from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 

@@ -1,7 +1,7 @@
-"""The one file of the fuzz that knows how stages are built: a world in, the stages' records out.
+"""Runs worlds. This is the only file of the fuzz tests that knows how stages are built.
 
-Everything up to the rows of a training is the product's own. What would load a model is left out, training reads its
-batches and learns nothing, and Ray Data's tasks run in this process, so that a world costs a fraction of a second.
+Everything up to the rows of a training is the product's own code. Stages that load a model are left out, trainings read
+their batches and learn nothing, and Ray Data's tasks run in this process, so that a world takes a fraction of a second.
 """
 
 import hashlib
@@ -34,17 +34,17 @@ from tests.fuzz.here import from_items
 from tests.fuzz.here import range as range_here
 
 READ = ("manifest", "dedup", "prepare", "texts", "select", "task", "train")
-"""Stages that do their work; of the others, which need a model, keys are all that is looked at."""
+"""Stages that do their work. Others need a model, so only their keys are tested."""
 BATCHES = 200
-"""At most so many are read of a training."""
+"""Maximum number of batches that are read per training."""
 DIGESTS = f".digests-{os.getuid()}.json"
 SEEN = "seen.json"
-"""What a training read: a file in its folder."""
+"""File in a training's folder that lists what the training read."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a world."""
+    """The outcome of a world."""
 
     root: Path
     last: Stage[Any] | None
@@ -52,7 +52,7 @@ class Ran:
 
     @cached_property
     def stages(self) -> dict[str, Stage[Any]]:
-        """By key, inputs first."""
+        """Returns the stages by key, inputs first."""
         found: dict[str, Stage[Any]] = {}
 
         def visit(stage: Stage[Any]) -> None:
@@ -66,25 +66,25 @@ class Ran:
 
     @cached_property
     def records(self) -> dict[str, Record]:
-        """Of the stages that ended, by key."""
+        """Returns the records of the finished stages, by key."""
         store = Store(self.root)
         found = {key: store.find(stage.kind, stage.name, key) for key, stage in self.stages.items()}
         return {key: record for key, record in found.items() if record}
 
     def of(self, kind: str) -> list[Record]:
-        """Records of a kind."""
+        """Returns the records of a kind of stage."""
         return [record for record in self.records.values() if record.stage == kind]
 
 
 def run(world: World, data: Path, root: Path, model: Path, before: Path | None = None) -> Ran:
-    """Parses, builds and runs, as the command of that kind does. Whatever is raised is handed back.
+    """Parses, builds and runs a world, as the command of its job does. Errors are returned.
 
     Args:
-        world: what to run.
-        data: where its files lie.
-        root: for what is made.
-        model: to begin with.
-        before: root of an earlier run, whose digests of files are known.
+        world: to run.
+        data: folder of its files.
+        root: folder for the results.
+        model: the start model.
+        before: root of an earlier run, whose digests of files are reused.
     """
     last = None
     if before and (known := before / DIGESTS).exists():
@@ -108,10 +108,10 @@ def run(world: World, data: Path, root: Path, model: Path, before: Path | None =
 
 @contextmanager
 def cheap(model: Path) -> Iterator[None]:
-    """Ray Data's tasks in this process, and a training that only reads.
+    """Makes Ray Data's tasks run in this process, and trainings only read.
 
     Args:
-        model: folder that every training leaves a copy of.
+        model: folder that every training copies as its result.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.data.from_items", from_items)
@@ -122,7 +122,7 @@ def cheap(model: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(model: Path) -> Iterator[None]:
-    """A training that only reads."""
+    """Makes trainings only read their batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adapt.train.ray_train.launch", lambda job: _read(job, model))
         patch.setattr(MeasureImportance, "run", lambda *_: Outcome(ImportanceMeasured(0, 0, 0, 0.0, {}, {}, 1.0)))
@@ -130,8 +130,8 @@ def reading(model: Path) -> Iterator[None]:
 
 
 def _read(job: TrainingRun, model: Path) -> dict[str, Any]:
-    """Goes through the batches of a training, notes what they were, and leaves a model."""
-    _stream.cache_clear()  # shards of a folder that was written again
+    """Reads the batches of a training, records them, and leaves a model."""
+    _stream.cache_clear()  # forget shards of a folder that has been rewritten
     digest, steps, pieces = hashlib.sha256(), 0, dict[int, list[int]]()
     for batch in islice(_batches(job), min(job.steps, BATCHES)):
         steps += 1

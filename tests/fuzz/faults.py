@@ -1,4 +1,4 @@
-"""What goes wrong while a world runs: a full disk, a kill, a file that goes or changes, an output that is lost."""
+"""Faults while a world runs: a full disk, a kill, a file that disappears or changes, and a lost output."""
 
 import errno
 import os
@@ -17,12 +17,12 @@ FAULTS = ("full", "killed", "gone", "shorter", "other")
 
 
 class Killed(BaseException):
-    """The end of the process, as far as a stage can tell."""
+    """Stands in for the end of the process."""
 
 
 @contextmanager
 def fault(draw: Random, data: Path, root: Path) -> Iterator[str]:
-    """One fault, when some file below a root is about to be renamed into place."""
+    """Causes one fault at the moment when some file below a root is renamed into place."""
     kind, when, calls = draw.choice(FAULTS), draw.randrange(12), 0
     victim, real = draw.choice(sorted(data.iterdir())), os.replace
 
@@ -52,7 +52,7 @@ def _strike(kind: str, victim: Path) -> None:
 
 
 def lose(draw: Random, ran: Ran) -> str:
-    """Takes away what a training read, and the training itself with all after it, so that it has to run again."""
+    """Deletes an input of a training, and the training with everything after it, so that it must run again."""
     shards = [file for record in ran.of("prepare") for file in sorted(record.path.glob("*.arrow"))]
     if not shards or not ran.of("train"):
         return "nothing"

@@ -31,17 +31,17 @@ INVISIBLE = ("\u00ad", "\u200b", "\u2060")
 
 @dataclass(frozen=True)
 class World:
-    """Files, and a configuration that names them with `@/` in front."""
+    """A set of files, and a configuration that names them with the prefix `@/`."""
 
     seed: int
     kind: str
     files: dict[str, bytes]
-    """By name."""
+    """Contents by file name."""
     values: dict[str, Any]
-    """Fields by dotted name."""
+    """Values of fields by dotted name."""
 
     def lay(self, folder: Path) -> None:
-        """Makes a folder hold the files, and no other. What is written anew looks as old as what was there."""
+        """Writes the files to a folder and deletes all others. Changed files keep their modification times."""
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
             if file.name not in self.files:
@@ -54,7 +54,7 @@ class World:
                 os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def filled(self, folder: Path) -> dict[str, Any]:
-        """The configuration, for files in a folder."""
+        """Returns the configuration with paths in a folder."""
         return {name: _filled(value, folder) for name, value in self.values.items()}
 
 
@@ -67,7 +67,7 @@ def _filled(value: Any, folder: Path) -> Any:
 
 
 def world(seed: int) -> World:
-    """The world of a seed."""
+    """Returns the world of a seed."""
     draw = Random(seed)
     texts = some_texts(draw, draw.choice((3, 20, 60)))
     names = [f"{draw.choice('abcxyz')}{n}" for n in range(draw.randint(2, 5))]
@@ -80,7 +80,7 @@ def world(seed: int) -> World:
 
 
 def some_texts(draw: Random, count: int) -> list[str]:
-    """Texts, a part of them copies of others that differ as copies do."""
+    """Returns texts, some of which are modified copies of others."""
     texts: list[str] = []
     for number in range(count):
         texts.append(_variant(draw, draw.choice(texts)) if texts and draw.random() < 0.35 else _text(draw, number))
@@ -95,7 +95,7 @@ def _text(draw: Random, number: int) -> str:
 
 
 def _variant(draw: Random, text: str) -> str:
-    """The same text, but for what a copy may have lost or gained."""
+    """Returns a copy of a text with a change that copies typically have."""
     words = text.split() or [""]
     match draw.randrange(8):
         case 0:
@@ -107,7 +107,7 @@ def _variant(draw: Random, text: str) -> str:
         case 3:
             return "".join(chr(ord(c) + 0xFEE0) if "a" <= c <= "z" else c for c in text)  # full width
         case 4:
-            return " ".join([*words[:-1], "different"])  # near, where there are many words
+            return " ".join([*words[:-1], "different"])  # a near copy if there are many words
         case 5:
             return f"{text} {' '.join(draw.choices(WORDS, k=5))}"
         case 6:
@@ -125,7 +125,7 @@ def _file(draw: Random, name: str, texts: list[str]) -> tuple[str, bytes]:
 
 
 def rendered(draw: Random, suffix: str, texts: list[str], broken: bool = False) -> bytes:
-    """Texts as a file of some format; in jsonl with a few records that hold none."""
+    """Encodes texts in a file format. In jsonl, a few records hold no text."""
     if suffix in (".parquet", ".arrow"):
         table, sink = pa.table({"text": pa.array(texts, pa.string())}), io.BytesIO()
         if suffix == ".parquet":
@@ -146,7 +146,7 @@ def rendered(draw: Random, suffix: str, texts: list[str], broken: bool = False) 
 
 
 def paths(draw: Random, names: list[str]) -> str | list[str]:
-    """Some of the files, as one path or as a list."""
+    """Chooses some files, as one path or as a list."""
     chosen = draw.sample(names, draw.randint(1, min(3, len(names))))
     return f"@/{chosen[0]}" if len(chosen) == 1 and draw.random() < 0.5 else [f"@/{name}" for name in chosen]
 
@@ -207,7 +207,7 @@ def _sources(draw: Random, kind: str, names: list[str]) -> dict[str, Any]:
 
 
 def _tasks(draw: Random, kind: str, texts: list[str], names: list[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """The files of labelled tasks, and the fields that name them."""
+    """Returns the files of labelled tasks, and the fields that name them."""
     if kind not in ("tapt", "sequence", "evaluate"):
         return {}, {}
     files, tasks = dict[str, bytes](), []

@@ -1,4 +1,4 @@
-"""What holds of every world, whatever it is. Nothing here asks the product how it counts, reads or compares."""
+"""Properties that hold for every world. Nothing here uses the product's code to count, read or compare."""
 
 import bz2
 import csv
@@ -27,14 +27,14 @@ from tests.tokenizers import SPECIAL, roberta
 
 UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress, ".bz2": bz2.decompress}
 ALIKE = 0.9
-"""Jaccard similarity from which on two texts must not stand on both sides, where near copies are taken out."""
+"""Jaccard similarity of near copies. If these are removed, no trained text is this similar to a measured one."""
 
 
 # --- every error ends with a message
 
 
 def check_error(ran: Ran) -> None:
-    """What went wrong was told in words, with what to do."""
+    """Checks that an error has a message and a fix."""
     if ran.error is None:
         return
     if not isinstance(ran.error, AdaptError):
@@ -48,7 +48,7 @@ def check_error(ran: Ran) -> None:
 
 
 def check_counts(ran: Ran) -> None:
-    """What was read was kept, dropped for a reason, or held out; and shards hold what their record says."""
+    """Checks that documents were kept, dropped for a reason, or held out, and that shards have the recorded sizes."""
     for record in ran.of("prepare"):
         metrics, heldout = record.metrics, documents(record.path, HELDOUT_GLOB)
         assert (len(heldout), sum(map(len, heldout))) == (metrics["heldout_documents"], metrics["heldout_tokens"])
@@ -68,7 +68,7 @@ def check_counts(ran: Ran) -> None:
 
 
 def check_special(ran: Ran) -> None:
-    """Special tokens stand at the ends of documents, and nowhere else: what is written in a text is text."""
+    """Checks that special tokens only occur at the ends of documents, because text that looks like them is text."""
     special = {_id(name) for name in SPECIAL}
     for record in ran.of("prepare"):
         train = [] if _is_gathered(record) else documents(record.path, SHARD_GLOB)
@@ -78,12 +78,12 @@ def check_special(ran: Ran) -> None:
 
 
 def _is_gathered(record: Record) -> bool:
-    """Several prepared corpora as one to measure on, which has held-out shards alone."""
+    """Whether several prepared corpora are combined to measure on, which have only held-out shards."""
     return all(each["stage"] == "prepare" for each in record.inputs.values())
 
 
 def check_training(ran: Ran) -> None:
-    """Every sample of a training is a row of a source, as many of each as the record says."""
+    """Checks that every sample of a training is a row of a source, with the recorded number of each."""
     for record in ran.of("train"):
         what, metrics = record.what["training"], record.metrics
         batch = what["global_batch_size"]
@@ -105,7 +105,7 @@ def _metrics(record: Record, name: str) -> Mapping[str, Any]:
 
 
 def check_leaks(ran: Ran) -> None:
-    """What a trained model is measured on was not trained on, however it is written."""
+    """Checks that no text that a model is measured on was trained on, in any spelling."""
     for stage in ran.stages.values():
         if not isinstance(stage, Evaluate) or any(needed.key not in ran.records for needed in stage.inputs.values()):
             continue
@@ -122,7 +122,7 @@ def check_leaks(ran: Ran) -> None:
 
 
 def _trainings(stage: Any) -> Iterator[str]:
-    """Keys of the trainings behind a stage."""
+    """Yields the keys of the trainings behind a stage."""
     for needed in stage.inputs.values():
         if needed.kind == "train":
             yield needed.key
@@ -130,7 +130,7 @@ def _trainings(stage: Any) -> Iterator[str]:
 
 
 def _trained(record: Record) -> set[str]:
-    """The texts that a training read, or may have read had it gone on."""
+    """Returns the texts that a training read, or would have read had it continued."""
     if streamed := json.loads((record.path / SEEN).read_text())["stream"]:
         return set(map(text_of, split(streamed)))
     texts = (made for made in record.inputs.values() if made["stage"] == "prepare")
@@ -144,7 +144,7 @@ def _is_near(ran: Ran) -> bool:
 
 
 def similarity(one: str, other: str) -> float:
-    """Jaccard similarity of runs of five words."""
+    """Computes the Jaccard similarity of runs of five words."""
     runs = [_runs(text) for text in (one, other)]
     return len(runs[0] & runs[1]) / max(1, len(runs[0] | runs[1]))
 
@@ -159,19 +159,19 @@ def _runs(text: str) -> frozenset[tuple[str, ...]]:
 
 
 Results = dict[str, tuple[str, str]]
-"""By key of a stage: its kind, and a digest of all that it made."""
+"""Results by the key of their stage: its kind, and a digest of all its files."""
 
 
 def results(ran: Ran) -> Results:
-    """Of every stage that ended."""
+    """Returns the results of every finished stage."""
     return {key: (record.stage, _result(record)) for key, record in ran.records.items()}
 
 
 def _result(record: Record) -> str:
     digest = hashlib.sha256()
     made = {name for name in record.outputs if record.stage != "train" or name == SEEN}
-    for name in sorted(made - {"manifest.json"}):  # which says where files lie
-        if name.startswith("rejects/"):  # written where they are asked for, which is about how
+    for name in sorted(made - {"manifest.json"}):  # it has the paths of files
+        if name.startswith("rejects/"):  # only written if configured, without effect on results
             continue
         content = (record.path / name).read_bytes()
         digest.update(f"{name} {len(content)}\n".encode() + content)
@@ -181,7 +181,7 @@ def _result(record: Record) -> str:
 
 
 def _placeless(value: Any) -> Any:
-    """Figures by the files that they are of, without saying which."""
+    """Removes file names from figures that are listed by file."""
     if not isinstance(value, dict):
         return value
     named = [_placeless(each) for name, each in value.items() if "/" in name]
@@ -192,14 +192,14 @@ def _placeless(value: Any) -> Any:
 
 
 def plain(text: str) -> str:
-    """A text as a reader sees it: without invisible characters, in one Unicode form and case, with single spaces."""
+    """Returns a text as a reader sees it: without invisible characters, in one Unicode form and case, single-spaced."""
     one = unicodedata.normalize("NFKC", text).lower()
     seen = (c for c in one if c.isspace() or unicodedata.category(c) not in ("Cf", "Cc"))
     return " ".join("".join(seen).split())
 
 
 def text_of(tokens: Iterable[int]) -> str:
-    """The text of a document's tokens."""
+    """Decodes the tokens of a document."""
     _, *inside, _ = tokens
     return plain(roberta().decode(inside, skip_special_tokens=False))
 
@@ -210,7 +210,7 @@ def _id(name: str) -> int:
 
 
 def split(stream: list[int]) -> Iterator[list[int]]:
-    """The whole documents of a stream of tokens."""
+    """Yields the complete documents of a stream of tokens."""
     document: list[int] = []
     for token in stream:
         document.append(token)
@@ -220,13 +220,13 @@ def split(stream: list[int]) -> Iterator[list[int]]:
 
 
 def documents(folder: Path, pattern: str) -> list[list[int]]:
-    """The token ids of each document of some shards."""
+    """Returns the token ids of each document in some shards."""
     stream = TokenStream.open(folder, pattern)
     return [stream.document(number).tolist() for number in range(stream.documents)]
 
 
 def _records(record: Record) -> Iterator[str | None]:
-    """The records of a prepared corpus's files; None for those without a text."""
+    """Yields the texts of the records in a prepared corpus's files; None for records without a text."""
     if "texts" in record.inputs:
         files = [str(Path(record.inputs["texts"]["path"]) / "texts.jsonl")]
         yield from read(Path(files[0]), "line")
@@ -237,7 +237,7 @@ def _records(record: Record) -> Iterator[str | None]:
 
 
 def read(file: Path, unit: str) -> Iterator[str | None]:
-    """The records of a file, as simply as can be."""
+    """Reads the records of a file with as little code as possible."""
     suffix, content = file.suffix, file.read_bytes()
     if suffix in UNPACK:
         suffix, content = Path(file.stem).suffix, UNPACK[suffix](content)

@@ -1,4 +1,4 @@
-"""Thousands of random mixtures, windows and batches: every row is accounted for, and any place can be asked first."""
+"""Random mixtures, windows and batches: every row is accounted for, and any position can be computed first."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ from adapt.train.schedule import RunLength, branch_step, learning_rate, length_o
 
 pytestmark = pytest.mark.heavy
 MOST = 3000
-"""Samples that are written out."""
+"""Maximum number of samples that are listed."""
 
 weights = st.one_of(st.just(0.0), st.floats(1e-300, 1e300), st.floats(0.01, 10))
 shared = st.one_of(
@@ -36,7 +36,7 @@ configs = st.builds(
 
 @st.composite
 def mixtures(draw: st.DrawFn) -> Mixture:
-    """Of every kind that a stage may build."""
+    """Draws a mixture of any kind that a stage may build."""
     given_weights, rows = draw(shared)
     assume(any(rows) and (given_weights is None or any(given_weights)))
     if given_weights:
@@ -66,7 +66,7 @@ def test_every_sample_is_a_row(mixture: Mixture, start: int, count: int) -> None
 
 @settings(max_examples=60)
 @given(mixture=mixtures(), count=st.integers(0, 5000))
-def test_what_was_drawn_adds_up(mixture: Mixture, count: int) -> None:
+def test_the_numbers_of_drawn_rows_add_up(mixture: Mixture, count: int) -> None:
     drawn = Counter(mixture.locate(np.arange(count)).sources.tolist())
     assert mixture.drawn(count) == [drawn[source] for source in range(len(mixture.rows))]
     assert sum(mixture.drawn(10**9 + count)) == 10**9 + count
@@ -74,11 +74,11 @@ def test_what_was_drawn_adds_up(mixture: Mixture, count: int) -> None:
 
 @settings(max_examples=60)
 @given(mixture=mixtures())
-def test_no_row_comes_twice_before_all_of_its_group_came_once(mixture: Mixture) -> None:
+def test_no_row_repeats_before_all_rows_of_its_group_came_once(mixture: Mixture) -> None:
     places = mixture.locate(np.arange(min(MOST, 3 * mixture.epoch)))
     seen = Counter(zip(*(column.tolist() for column in places), strict=True))
-    assert max(seen.values()) == 1  # of a source, epoch and row
-    if (exhausted := mixture.exhausted) < MOST:  # which takes a while where sources are many
+    assert max(seen.values()) == 1  # by source, epoch and row
+    if (exhausted := mixture.exhausted) < MOST:  # slow with many sources
         first = mixture.locate(np.arange(exhausted))
         assert len(set(zip(first.sources.tolist(), first.rows.tolist(), strict=True))) == exhausted
     assert sum(mixture.slots) == mixture.period
@@ -86,7 +86,7 @@ def test_no_row_comes_twice_before_all_of_its_group_came_once(mixture: Mixture) 
 
 
 def stream(tokens: int, pieces: list[int]) -> list[Columns]:
-    """0, 1, 2 … in pieces of some sizes, over and over."""
+    """Returns 0, 1, 2, … in pieces of repeating sizes."""
     numbers, cut = np.arange(tokens, dtype=np.uint32), []
     while len(numbers):
         size = pieces[len(cut) % len(pieces)]
@@ -102,7 +102,7 @@ def stream(tokens: int, pieces: list[int]) -> list[Columns]:
     pieces=st.lists(st.integers(1, 50), min_size=1, max_size=5),
     data=st.data(),
 )
-def test_a_stream_is_trained_on_once_and_from_any_step_on(
+def test_a_stream_is_trained_on_once_and_can_start_at_any_step(
     cut: Cut, tokens: int, pieces: list[int], data: st.DataObject
 ) -> None:
     batches = list(cut.batches(stream(tokens, pieces), 0))
@@ -142,7 +142,7 @@ trainings = st.builds(
 
 @settings(max_examples=500)
 @given(training=trainings, epoch=st.integers(1, 10**5), most=st.one_of(st.none(), st.integers(1, 10**5)))
-def test_a_run_has_a_step_at_least_and_rates_that_never_pass_the_peak(
+def test_a_run_has_at_least_one_step_and_rates_never_exceed_the_peak(
     training: TrainingConfig, epoch: int, most: int | None
 ) -> None:
     length: RunLength = length_of(training, epoch, most)
@@ -170,7 +170,9 @@ def test_workers_share_a_batch_equally_or_are_refused(training: TrainingConfig, 
 
 @settings(max_examples=500)
 @given(size=st.integers(1, 10**15), seed=st.integers(-(2**63), 2**64), epoch=st.integers(0, 10**9), data=st.data())
-def test_places_of_any_number_of_rows_are_rows_each_once(size: int, seed: int, epoch: int, data: st.DataObject) -> None:
+def test_shuffled_positions_are_a_permutation_of_the_rows(
+    size: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
     places = data.draw(st.lists(st.integers(0, size - 1), unique=True, min_size=1, max_size=50))
     rows = permute(np.array(places, np.int64), size, seed, epoch).tolist()
     assert len(set(rows)) == len(places)

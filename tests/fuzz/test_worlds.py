@@ -1,6 +1,6 @@
-"""Worlds at random, each run, changed and disturbed, against what has to hold of all of them.
+"""Random worlds are run, changed and disturbed, and checked for properties that hold for all worlds.
 
-The fixed ones take about a minute. More, from another seed on: make fuzz ARGS="--seed 1000 --minutes 30"
+The fixed ones take about a minute. To run more worlds from another seed: make fuzz ARGS="--seed 1000 --minutes 30"
 """
 
 import faulthandler
@@ -30,23 +30,23 @@ from tests.fuzz.invariants import (
 
 CHECKS = (check_error, check_counts, check_special, check_training, check_leaks)
 GROUPS, EACH = 4, 8
-"""Fixed worlds: so many tests, and worlds in each."""
+"""Number of tests over fixed worlds, and number of worlds per test."""
 PATIENCE_S = 180
-"""For one world, which takes a second."""
+"""Time limit for a world, which takes about a second [s]."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_what_has_to_hold_of_every_world_holds(group: int, tmp_path: Path, model: Path) -> None:
+def test_properties_of_all_worlds_hold(group: int, tmp_path: Path, model: Path) -> None:
     with driver.cheap(model):
         for seed in range(group * EACH, (group + 1) * EACH):
             examine(seed, tmp_path / str(seed), model)
 
 
 @pytest.mark.timeout(0)
-def test_it_holds_of_further_worlds(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> None:
-    """The longer form; see `make fuzz`. A world that does not end shows where it stands, and ends all."""
+def test_properties_hold_for_further_worlds(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> None:
+    """Runs as long as `make fuzz` says. A world that does not end prints a stack trace and ends the process."""
     minutes = request.config.getoption("--minutes", None)
     if minutes is None:
         pytest.skip("asked for by make fuzz")
@@ -61,7 +61,7 @@ def test_it_holds_of_further_worlds(request: pytest.FixtureRequest, tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
-def test_on_ray_a_world_has_the_same_results(seed: int, tmp_path: Path, model: Path) -> None:
+def test_a_world_has_the_same_results_on_ray(seed: int, tmp_path: Path, model: Path) -> None:
     one = world(seed)
     one.lay(tmp_path / "data")
     found = []
@@ -73,7 +73,7 @@ def test_on_ray_a_world_has_the_same_results(seed: int, tmp_path: Path, model: P
 
 
 def examine(seed: int, folder: Path, model: Path) -> None:
-    """One world, and what one fault and one change make of it. The folder is gone afterwards."""
+    """Checks a world, one fault and one change of it, and deletes its folder."""
     draw, base, data = Random(f"what happens to world {seed}"), world(seed), folder / "data"
     what = "as it is"
     try:
@@ -81,7 +81,7 @@ def examine(seed: int, folder: Path, model: Path) -> None:
         ran = driver.run(base, data, folder / "runs", model)
         check(ran)
         expected = results(ran)
-        for what in disturbed(draw, base, expected, folder, model):  # noqa: B007 for the note
+        for what in disturbed(draw, base, expected, folder, model):  # noqa: B007 (used in the message)
             pass
         what, other = changed(draw, base)
         other.lay(data)
@@ -98,7 +98,7 @@ def examine(seed: int, folder: Path, model: Path) -> None:
 
 
 def disturbed(draw: Random, base: World, expected: Results, folder: Path, model: Path) -> Iterator[str]:
-    """A fault ends with a message, and without it the same command ends as if there had been none."""
+    """Runs a world with a fault, which must end with a message, then without it. Yields a description of each step."""
     data, root = folder / "data", folder / "disturbed"
     with fault(draw, data, root) as what:
         yield what
@@ -112,7 +112,7 @@ def disturbed(draw: Random, base: World, expected: Results, folder: Path, model:
     yield lose(draw, mended)
     again = driver.run(base, data, root, model)
     check_error(again)
-    if not again.error:  # then what was lost was made again
+    if not again.error:  # lost files were made again
         same(expected, results(again))
 
 
@@ -122,7 +122,7 @@ def check(ran: Ran) -> None:
 
 
 def same(one: Results, other: Results, also_missing: bool = False) -> None:
-    """Of one key there is one result."""
+    """Checks that equal keys have equal results."""
     keys = one.keys() | other.keys() if also_missing else one.keys() & other.keys()
     different = [one.get(key, other.get(key, ""))[0] for key in keys if one.get(key) != other.get(key)]
     assert not different, f"stages of one key with other results: {sorted(different)}"

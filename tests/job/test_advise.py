@@ -1,4 +1,4 @@
-"""The whole advice on small texts: from a command line to an order of recipes."""
+"""The advise job on small texts, from a command line to an order of recipes."""
 
 import json
 import shlex
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture
 def arguments(tmp_path: Path, tiny_bert: Path) -> list[str]:
-    """A corpus, general text and a task, one of whose test texts stands in train."""
+    """Returns arguments with a corpus, general text and a task that has a test text in train."""
     for seed, name in enumerate(("corpus", "general")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(80, seed)])
     train = sentences(20, seed=5)
@@ -46,7 +46,7 @@ def arguments(tmp_path: Path, tiny_bert: Path) -> list[str]:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How fast devices are; to measure it takes seconds."""
+    """Sets fixed device speeds, because measuring them takes seconds."""
     monkeypatch.setattr(forecast, "_rate", lambda *_: (1e9, "as told"))
 
 
@@ -84,7 +84,7 @@ def test_the_whole_job(arguments: list[str], capsys: pytest.CaptureFixture[str])
     assert "DSP table 5" in shown
 
 
-def test_what_is_known_is_not_looked_at_again(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_evidence_is_not_collected_again(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     def evidence(*more: str) -> tuple[str, str]:
         return looked(parse([*arguments, *more], "jobs/advise.py", ADVISE_JOB.kind)).record.key, capsys.readouterr().err
 
@@ -96,13 +96,13 @@ def test_what_is_known_is_not_looked_at_again(arguments: list[str], capsys: pyte
     assert "task:" not in shown
 
 
-def test_a_corpus_alone(config: Config) -> None:
+def test_a_corpus_without_tasks(config: Config) -> None:
     found = advised(replace(config, task=TaskConfig(), evaluation=replace(config.evaluation, general_paths=[])))
     assert [recipe.name for recipe in found.recipes] == ["DAPT"]
     assert found.remarks == []
 
 
-def test_a_task_alone(config: Config) -> None:
+def test_a_task_without_a_corpus(config: Config) -> None:
     found = advised(replace(config, corpus=CorpusConfig(), evaluation=replace(config.evaluation, general_paths=[])))
     assert [recipe.name for recipe in found.recipes] == ["TAPT", "fine-tuning"]
 
@@ -119,8 +119,8 @@ def test_sources_and_a_pool(config: Config) -> None:
     assert "pool_is_curated" in {remark.rule for remark in advice(Context.of(config), finished, []).remarks}
 
 
-def test_a_selection_of_a_pool(arguments: list[str], told: None, tmp_path: Path) -> None:
-    """The command that it proposes is one that jobs/tapt.py takes."""
+def test_advice_on_a_selection_from_a_pool(arguments: list[str], told: None, tmp_path: Path) -> None:
+    """jobs/tapt.py accepts the proposed command."""
     pool = write(tmp_path / "candidates.jsonl", [{"text": text} for text in sentences(900, 9)])
     given = [*arguments[:1], *arguments[2:], f"--select.pool_paths={pool}"]
     config = parse(given, "jobs/advise.py", ADVISE_JOB.kind)
@@ -134,12 +134,12 @@ def test_a_selection_of_a_pool(arguments: list[str], told: None, tmp_path: Path)
     parsed = parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind)
     tokens = evidence.candidates.tokens
     assert tokens
-    assert parsed.select.tokens == round(45 / 900 * tokens)  # a twentieth, which ten passes make half of a pass
+    assert parsed.select.tokens == round(45 / 900 * tokens)  # ten passes over it: half a pass of the pool
     assert tapt_stages(Context.of(parsed)).training
     (command,) = (recipe.command for recipe in found.recipes if recipe.name == "TAPT")
     assert not parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind).select.pool_paths
 
 
-def test_nothing_to_advise_on(config: Config) -> None:
+def test_advice_needs_a_corpus_or_a_task(config: Config) -> None:
     with pytest.raises(ConfigError, match="nothing to advise on"):
         advise_stages(Context.of(replace(config, corpus=CorpusConfig(), task=TaskConfig())))

@@ -1,4 +1,4 @@
-"""DAPT: the plan of its stages, what they read, and what is refused before anything is started. Nothing here trains."""
+"""DAPT: its planned stages, their inputs, and configurations that are refused at once. Nothing here trains."""
 
 import hashlib
 import importlib.util
@@ -35,7 +35,7 @@ def built(config: Config) -> Export:
 
 
 def finish(config: Config) -> None:
-    """Records for all stages, as if the job had run."""
+    """Writes records for all stages, as if the job had run."""
     context = Context.of(config)
     ensure(pretend(dapt_stages(context)), context.store)
 
@@ -53,12 +53,12 @@ NAMES = [
 ]
 
 
-def test_a_first_plan_runs_everything_and_looks_at_all_data_before_training(config: Config) -> None:
+def test_the_first_plan_runs_everything_and_checks_all_data_before_training(config: Config) -> None:
     assert list(planned(config)) == NAMES
     assert all(state != "done" for state in planned(config).values())
 
 
-def test_nothing_is_left_to_do_after_a_run(config: Config) -> None:
+def test_nothing_remains_after_a_run(config: Config) -> None:
     finish(config)
     assert planned(config) == dict.fromkeys(NAMES, "done")
     context = Context.of(changed(config, "name", "renamed"))
@@ -66,7 +66,7 @@ def test_nothing_is_left_to_do_after_a_run(config: Config) -> None:
     assert all(line.record and line.folder.name.startswith("dapt") for line in renamed)
 
 
-def test_another_learning_rate_trains_again_and_prepares_nothing(config: Config) -> None:
+def test_another_learning_rate_reruns_only_the_training_and_its_users(config: Config) -> None:
     finish(config)
     other = changed(config, "training.learning_rate", 1e-4)
     before, now = built(config), built(other)
@@ -82,7 +82,7 @@ def test_another_learning_rate_trains_again_and_prepares_nothing(config: Config)
     }
 
 
-def test_a_byte_of_the_corpus_is_named_as_the_reason(config: Config, tmp_path: Path) -> None:
+def test_a_changed_byte_of_the_corpus_is_named_as_the_reason(config: Config, tmp_path: Path) -> None:
     finish(config)
     with (tmp_path / "data" / "b.jsonl").open("a") as file:
         file.write(" ")
@@ -112,19 +112,19 @@ def test_the_first_stage_lists_the_files_and_their_digests(config: Config, tmp_p
 
 @pytest.fixture
 def several(config: Config) -> Config:
-    """The job's two files as two sources, and general text to replay."""
+    """Splits the job's two files into two sources, and replays general text."""
     sources = [SourceConfig(name, paths=f"data/{name}.jsonl") for name in ("a", "b")]
     mixture = MixtureConfig(replay_paths="data/general.jsonl")
     return replace(config, corpus=replace(config.corpus, paths=[], sources=sources), mixture=mixture)
 
 
 def of_training(config: Config) -> tuple[str, dict[str, str]]:
-    """The key of a job's training, and those of what it reads."""
+    """Returns the key of a job's training, and the keys of its inputs."""
     training = built(config).training
     return training.key, {name: stage.key for name, stage in training.inputs.items()}
 
 
-def test_every_source_is_prepared_for_itself(several: Config) -> None:
+def test_every_source_is_prepared_separately(several: Config) -> None:
     key, read = of_training(several)
     assert list(read) == ["corpora.a", "corpora.b", "replay"]
     alone = replace(several, corpus=replace(several.corpus, sources=several.corpus.sources[:1]))
@@ -132,7 +132,7 @@ def test_every_source_is_prepared_for_itself(several: Config) -> None:
     assert of_training(alone)[0] != key
 
 
-def test_how_sources_are_mixed_changes_the_training_alone(several: Config) -> None:
+def test_mixture_weights_only_change_the_training(several: Config) -> None:
     def weighted(*weights: float) -> Config:
         sources = [replace(s, weight=weight) for s, weight in zip(several.corpus.sources, weights, strict=True)]
         return replace(several, corpus=replace(several.corpus, sources=sources))
@@ -144,7 +144,7 @@ def test_how_sources_are_mixed_changes_the_training_alone(several: Config) -> No
     assert all(each == read for _, each in found)
 
 
-# --- what is refused before anything is started
+# --- refused before anything starts
 
 
 def refused(kind: type[Exception], config: Config) -> str:
@@ -154,12 +154,12 @@ def refused(kind: type[Exception], config: Config) -> str:
 
 
 @pytest.mark.parametrize("name", ["training.sequence_length", "evaluation.sequence_length"])
-def test_sequences_longer_than_the_model_takes_are_refused(config: Config, name: str) -> None:
+def test_sequences_longer_than_the_model_allows_are_refused(config: Config, name: str) -> None:
     said = refused(ConfigError, changed(config, name, 129))
     assert f"{name} is 129, but the model takes 128 tokens" in said
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(config: Config) -> None:
+def test_a_batch_that_workers_cannot_share_equally_is_refused(config: Config) -> None:
     assert "no multiple of resources.workers 3" in refused(ConfigError, changed(config, "resources.workers", 3))
 
 
@@ -204,7 +204,7 @@ def test_paths_that_match_nothing_are_refused(config: Config) -> None:
     assert "no*.jsonl matches no file" in refused(DataError, changed(config, "evaluation.general_paths", "no*.jsonl"))
 
 
-def test_a_model_that_is_not_there_is_refused(config: Config) -> None:
+def test_a_missing_model_is_refused(config: Config) -> None:
     assert "there is no model folder ./gone" in refused(ModelError, changed(config, "model.path", "./gone"))
 
 
@@ -219,7 +219,7 @@ def test_a_model_that_is_not_there_is_refused(config: Config) -> None:
         ("GPT2LMHeadModel", "causal", None),
     ],
 )
-def test_a_model_that_looks_the_wrong_way_is_refused(
+def test_a_model_with_the_wrong_direction_of_attention_is_refused(
     config: Config, architecture: str, kind: str, fault: str | None
 ) -> None:
     described = json.dumps({"model_type": "x", "architectures": [architecture]})
@@ -231,7 +231,7 @@ def test_a_model_that_looks_the_wrong_way_is_refused(
         assert f"holds a {architecture}, but {fault}" in refused(ModelError, wanted)
 
 
-def test_a_corpus_that_is_general_text_is_refused(config: Config) -> None:
+def test_a_corpus_that_equals_the_general_text_is_refused(config: Config) -> None:
     domain = refused(ConfigError, changed(config, "corpus.paths", "data/general.jsonl"))
     assert "evaluation.general_paths and corpus.paths read the same text" in domain
     whole = changed(changed(config, "corpus.heldout_fraction", 0.0), "mixture.replay_paths", "data/general.jsonl")

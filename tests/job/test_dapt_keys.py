@@ -1,4 +1,4 @@
-"""Which fields of the configuration change which stages of DAPT. Nothing here runs."""
+"""Fields of the configuration, and the stages of DAPT whose keys they change. Nothing here runs."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ from adapt.stage.context import Context
 from adapt.stage.prepare_text import Prepare
 from tests.job.worlds import changed, dapt_world, differing
 
-# The stages, by the way to them from the last.
+# Names of stages: the inputs that lead to each stage from the last one.
 LISTINGS = {"domain.listing", "general.listing"}
 MEASURED = {"before", "after", "export"}
 DOMAIN = {"domain", "training", *MEASURED}
@@ -27,8 +27,8 @@ TRAINED = {"training", "after", "export"}
 ALL = {*LISTINGS, "domain", "general", *TRAINED, "before"}
 PREPARED = {"domain", "general", "before", *TRAINED}
 
-# Every field stands in one of the three tables below. A new one has to be put into one: does it change what comes out
-# (then of which stages?), is it only about how the work is done, or does it name something known by its content?
+# Every field belongs to one of the three tables below. For a new field, decide: does it change results (and of which
+# stages), does it only concern how the work is done, or does it name something that is identified by its content?
 WHAT: dict[str, tuple[Any, set[str]]] = {
     "seed": (1, TRAINED),
     "corpus.source": ("docstrings", {"domain.listing", *DOMAIN}),
@@ -115,7 +115,7 @@ HOW: dict[str, Any] = {
     "tracking.mlflow_uri": "http://localhost:5000",
     "tracking.wandb_project": "project",
 }
-# Fields that do nothing by themselves: with what they count, and then for which stages.
+# Fields that only matter together with other fields, with the stages whose keys they then change.
 NEAR = {"corpus.deduplicate": "near"}
 DAS = {"method.kind": "das"}
 AGAINST = {"corpus.decontaminate": [EvaluationSet("questions", "data/questions.jsonl")]}
@@ -138,7 +138,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "das.injected_dropout": (DAS, 0.2, TRAINED),
     "das.plasticity_floor": (DAS, 0.2, TRAINED),
     "das.share": (DAS, 0.5, TRAINED),
-    "das.embeddings": (DAS, "frequency", set()),  # of domains, of which a sequence has several
+    "das.embeddings": (DAS, "frequency", set()),  # only with several domains, as in a sequence
     "das.contrast_weight": (DAS, 0.5, TRAINED),
     "das.contrast_temperature": (DAS, 0.1, TRAINED),
     "das.contrast_documents": (DAS, 62, TRAINED),
@@ -166,7 +166,7 @@ OTHER_JOBS = {
     "advice",
     "tune",
 }
-"""Sections that this job does not look at; the tests of the other jobs do."""
+"""Sections that this job does not use. The tests of other jobs cover them."""
 
 
 @pytest.fixture
@@ -185,20 +185,20 @@ def keys(config: Config) -> dict[str, str]:
 
 
 def given(config: Config, name: str, value: Any) -> Config:
-    """As `changed`, also for the options of the method."""
+    """Returns the configuration with another value for a field, which may be an option of the method."""
     section, _, field = name.partition(".")
     if section != "das":
         return changed(config, name, value)
     return changed(config, "method_options", replace(config.method_options or DasOptions(), **{field: value}))
 
 
-def test_every_field_is_known_to_change_results_or_not() -> None:
+def test_every_field_is_classified() -> None:
     fields = [name for name in flat(Config(method_options=None)) if name.split(".")[0] not in OTHER_JOBS]
     options = [f"das.{name}" for name in vars(DasOptions())]
     assert sorted([*WHAT, *HOW, *WITH, *CONTENT]) == sorted([*fields, *options])
 
 
-def test_every_stage_has_a_key_of_its_own_which_is_the_same_each_time(config: Config) -> None:
+def test_stages_have_distinct_and_reproducible_keys(config: Config) -> None:
     found = keys(config)
     assert set(found) == ALL
     assert len(set(found.values())) == len(ALL)
@@ -216,7 +216,7 @@ def test_a_field_that_determines_results_changes_these_keys(config: Config, name
 
 
 @pytest.mark.parametrize("name", WITH)
-def test_a_field_that_counts_only_with_others(config: Config, tmp_path: Path, name: str) -> None:
+def test_a_field_that_only_matters_with_others_changes_these_keys(config: Config, tmp_path: Path, name: str) -> None:
     (tmp_path / "data" / "questions.jsonl").write_text('{"text": "Is this a question?"}\n')
     others, value, expected = WITH[name]
     if name not in ("corpus.decontaminate", "training.decay", "model.head_warmup_steps") and others.keys().isdisjoint(
@@ -228,14 +228,16 @@ def test_a_field_that_counts_only_with_others(config: Config, tmp_path: Path, na
     assert differing(keys(config), keys(given(config, name, value))) == expected
 
 
-def test_options_of_a_method_that_is_not_chosen_do_nothing(config: Config) -> None:
+def test_options_of_other_methods_change_nothing(config: Config) -> None:
     values = {"model.path": config.model.path, "corpus.paths": config.corpus.paths}
     plain, others = (parse_values({**values, **more}, DAPT, "here") for more in ({}, {"das.soft_mask": "gradient"}))
     assert plain == others
 
 
 @pytest.mark.parametrize("name", HOW)
-def test_a_field_about_how_changes_no_key(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_about_how_work_is_done_changes_no_key(
+    config: Config, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # both trackers are installed
     other = changed(config, name, HOW[name])
     if name == "resources.offload":
@@ -244,7 +246,7 @@ def test_a_field_about_how_changes_no_key(config: Config, name: str, monkeypatch
     assert differing(keys(config), keys(other)) == set()
 
 
-# --- what is known by its content
+# --- inputs that are identified by their content
 
 Tamper = Callable[[Path], object]
 
@@ -270,13 +272,13 @@ CONTENTS: list[tuple[str, Tamper, set[str]]] = [
 
 
 @pytest.mark.parametrize(("tamper", "expected"), [case[1:] for case in CONTENTS], ids=[case[0] for case in CONTENTS])
-def test_content_is_what_counts(config: Config, tmp_path: Path, tamper: Tamper, expected: set[str]) -> None:
+def test_only_content_counts(config: Config, tmp_path: Path, tamper: Tamper, expected: set[str]) -> None:
     before = keys(config)
     tamper(tmp_path)
     assert differing(before, keys(config)) == expected
 
 
-def test_names_and_places_of_corpus_files_do_not_count(config: Config, tmp_path: Path) -> None:
+def test_names_and_folders_of_corpus_files_do_not_count(config: Config, tmp_path: Path) -> None:
     before = keys(config)
     (tmp_path / "data").rename(tmp_path / "moved")
     (tmp_path / "moved" / "a.jsonl").rename(tmp_path / "moved" / "0.jsonl")
@@ -293,22 +295,22 @@ def test_the_order_of_corpus_files_counts(config: Config) -> None:
     assert differing(keys(config), keys(turned)) == {"domain.listing", *DOMAIN}
 
 
-def test_what_is_measured_as_general_text_is_left_out_of_what_is_trained_on(config: Config) -> None:
+def test_text_measured_as_general_text_is_left_out_of_training(config: Config) -> None:
     without = changed(config, "evaluation.general_paths", [])
     assert differing(keys(config), keys(without)) == {"general", "general.listing", *DOMAIN}
 
 
-def test_however_a_cleaning_block_is_written_it_is_the_same(config: Config) -> None:
+def test_all_spellings_of_a_cleaning_block_give_the_same_keys(config: Config) -> None:
     short, long = (["symbols"], [{"symbols": {"max_bullets": 0.9, "min_mean_word": 3.0}}])
     one, other = (keys(changed(config, "corpus.cleaning", cleaning)) for cleaning in (short, long))
     assert differing(one, other) == set()
 
 
-def test_the_place_of_the_model_does_not_count(config: Config, tmp_path: Path) -> None:
+def test_the_folder_of_the_model_does_not_count(config: Config, tmp_path: Path) -> None:
     shutil.copytree(config.model.path, tmp_path / "copy")
     for name, value in (
         ("model.path", str(tmp_path / "copy")),
-        ("model.revision", "v2"),  # of a folder there are none
+        ("model.revision", "v2"),  # folders have no revisions
         ("model.tokenizer", str(tmp_path / "copy")),
         ("model.trust_remote_code", True),
     ):

@@ -1,4 +1,4 @@
-"""Comparing models: of which stages it is made, what is refused, and the whole job on two tiny models."""
+"""Comparing models: the stages, refused configurations, and the whole job on two tiny models."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ from tests.show.shown import show_result
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_bert: Path) -> Config:
-    """Two sources, general text, and a model besides the first."""
+    """Returns a configuration with two sources, general text, and a second model."""
     other = shutil.copytree(tiny_bert, tmp_path / "other")
     weights = other / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\x80\x3e")  # other weights, so another model
@@ -82,7 +82,7 @@ def test_measurements_are_shared_with_other_jobs(config: Config) -> None:
     assert losses == set(similarity_stages(context).evaluations.values())
 
 
-def test_a_model_that_the_chain_makes_is_measured_once_it_is_there(config: Config) -> None:
+def test_a_model_that_the_chain_makes_is_measured_when_it_exists(config: Config) -> None:
     context = Context.of(config)
     training = dapt_stages(context).training
     made = Context.of(config, made={config.comparison.models[0].path: context.start.after(training)})
@@ -90,13 +90,13 @@ def test_a_model_that_the_chain_makes_is_measured_once_it_is_there(config: Confi
     assert evaluate_stages(made).models["base"].losses == built(config).models["base"].losses
 
 
-def test_perplexity_is_measured_where_it_is_asked_for(config: Config) -> None:
+def test_perplexity_is_measured_if_configured(config: Config) -> None:
     asked = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True))
     assert {each.kind for each in built(config).inputs.values()} == {"evaluate"}
     assert {each.kind for each in built(asked).inputs.values()} == {"evaluate", "perplexity"}
 
 
-def test_features_are_judged_on_tasks_with_one_label(config: Config, tmp_path: Path) -> None:
+def test_features_are_evaluated_on_tasks_with_one_label(config: Config, tmp_path: Path) -> None:
     tasks = [task(tmp_path), task(tmp_path, "tags", kind="multi_label")]
     stage = built(replace(config, task=tasks[0], tasks=tasks[1:]))
     judged = [model.neighbours for model in stage.models.values()]
@@ -104,7 +104,7 @@ def test_features_are_judged_on_tasks_with_one_label(config: Config, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["base", "DAPT", "a/b", ""])
-def test_a_name_that_is_taken_or_cannot_name_a_folder_is_refused(config: Config, name: str) -> None:
+def test_duplicate_and_invalid_names_are_refused(config: Config, name: str) -> None:
     models = [*config.comparison.models, NamedModel(name, config.model.path)]
     with pytest.raises(ConfigError, match=r"comparison\.models: the name"):
         built(replace(config, comparison=ComparisonConfig(models=models)))
@@ -117,13 +117,13 @@ def test_a_source_cannot_have_the_name_of_the_general_text(config: Config) -> No
 
 
 def with_another_tokenizer(config: Config) -> Config:
-    """The second model's tokenizer has two tokens under each other's ids."""
+    """Swaps the ids of two tokens in the second model's tokenizer."""
     exchange_tokens(Path(config.comparison.models[0].path))
     return config
 
 
-def test_the_same_tokenizer_in_other_files_is_the_same(config: Config) -> None:
-    """As an export has it: transformers writes other settings than the folder that it read had."""
+def test_an_equal_tokenizer_in_different_files_counts_as_the_same(config: Config) -> None:
+    """transformers exports a tokenizer with other settings than in the folder that it was read from."""
     folder = Path(config.comparison.models[0].path)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "local_files_only": False}))
@@ -134,7 +134,7 @@ def test_the_same_tokenizer_in_other_files_is_the_same(config: Config) -> None:
     assert base.corpora == other.corpora
 
 
-def test_a_model_of_another_tokenizer_is_measured_in_its_own_tokens(config: Config) -> None:
+def test_a_model_with_another_tokenizer_is_measured_in_its_own_tokens(config: Config) -> None:
     before = built(config)
     stage = built(with_another_tokenizer(config))
     assert (before.unit, stage.unit) == ("token", "byte")
@@ -143,19 +143,21 @@ def test_a_model_of_another_tokenizer_is_measured_in_its_own_tokens(config: Conf
     assert all(base.corpora[name] != other.corpora[name] for name in stage.domains)
 
 
-def test_pseudo_perplexities_of_different_tokens_are_refused(config: Config) -> None:
+def test_pseudo_perplexities_of_different_tokenizers_are_refused(config: Config) -> None:
     asked = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True))
     with pytest.raises(ConfigError, match=r"comparison\.pseudo_perplexity is that of a token, and DAPT has other"):
         built(with_another_tokenizer(asked))
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_losses_of_different_tokens_are_compared_by_bytes(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+def test_losses_of_different_tokenizers_are_compared_per_byte(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
     context = Context.of(with_another_tokenizer(config))
     done = ensure(evaluate_stages(context), context.store)
     assert done.result.unit == "bits per byte"
     base = done.result.loss[0]
-    assert all(0.2 < loss < 4 for loss in base)  # about log(154) a token of some 4 letters
+    assert all(0.2 < loss < 4 for loss in base)  # about log(154) per token of about 4 letters
     for name, path in ((each["stage"], each["path"]) for each in done.record.inputs.values()):
         texts = json.loads((Path(path) / "stage.json").read_text())["metrics"]["texts"]
         assert all(text["bits_per_byte"] for text in texts.values()), name
@@ -178,9 +180,7 @@ def test_the_whole_job(
     for place in range(3):
         assert found.change[1][place] == pytest.approx(found.loss[1][place] - found.loss[0][place])
     assert found.documents["general"] == 35  # all of it is held out
-    assert found.overlap == dict.fromkeys(
-        found.models, dict.fromkeys(found.domains)
-    )  # where they come from, none knows
+    assert found.overlap == dict.fromkeys(found.models, dict.fromkeys(found.domains))  # their origin is not known
     assert found.pseudo_perplexity
     assert set(found.pseudo_perplexity) == {"cells", "code", "general"}
     assert found.knn

@@ -1,4 +1,4 @@
-"""Fine-tuning: what the keys of its stages depend on, and what a task needs. Nothing here trains."""
+"""Fine-tuning: the fields that its keys depend on, and refused tasks. Nothing here trains."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from adapt.stage.finetuning import Finetune
 from adapt.support.errors import ConfigError
 from tests.job.worlds import SPLITS, differing, task_world
 
-# The stages whose keys another value changes.
+# For each field, another value and the stages whose keys it changes.
 TASK: dict[str, tuple[Any, set[str]]] = {
     "kind": ("multi_label", {"task", "run"}),
     "text_field": ("body", {"task", "run"}),
@@ -64,7 +64,7 @@ def keys(config: Config) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("section", "table"), [(TaskConfig, TASK), (FinetuneConfig, FINETUNE)])
-def test_every_field_is_known_to_change_results_or_not(section: type[Any], table: dict[str, Any]) -> None:
+def test_every_field_is_classified(section: type[Any], table: dict[str, Any]) -> None:
     assert {field.name for field in fields(section)} - set(SPLITS) == set(table)
 
 
@@ -77,7 +77,7 @@ def test_a_field_of_a_task_changes_these_keys(config: Config, name: str) -> None
 
 @pytest.mark.parametrize("name", FINETUNE)
 def test_a_field_of_fine_tuning_changes_these_keys(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapt.stage.finetuning.check_parts", lambda folder, domain: None)  # as if the model had some
+    monkeypatch.setattr("adapt.stage.finetuning.check_parts", lambda folder, domain: None)  # as if there were some
     value, expected = FINETUNE[name]
     other = replace(config, finetune=replace(config.finetune, **{name: value}))
     assert differing(keys(config), keys(other)) == expected
@@ -91,16 +91,16 @@ def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: P
     assert differing(before, keys(config)) == {"run", "task"}
 
 
-def test_each_seed_is_a_stage_and_the_scores_are_of_them_all(config: Config) -> None:
+def test_each_seed_has_a_stage_and_the_scores_combine_them(config: Config) -> None:
     context = Context.of(replace(config, finetune=FinetuneConfig(seeds=[4, 7])))
     scores = finetune_stages(context)
     assert list(scores.inputs) == ["runs.4", "runs.7"]
-    assert scores.runs == runs(context)  # a chain's parts are the same stages
+    assert scores.runs == runs(context)  # the parts of a chain are the same stages
     assert scores.runs["4"] != scores.runs["7"]
     assert scores.runs["4"] == run_of(config, 4)
 
 
-def test_a_model_that_another_stage_makes_is_an_input_and_makes_another_run(config: Config) -> None:
+def test_a_start_model_from_another_stage_is_an_input_and_changes_the_key(config: Config) -> None:
     context = Context.of(config)
     training = tapt_stages(context).training
     run = Finetune.of(context.starting_from(training), 0)
@@ -122,6 +122,6 @@ def test_a_model_that_another_stage_makes_is_an_input_and_makes_another_run(conf
         ({"finetune": FinetuneConfig(seeds=[2**64])}, "finetune.seeds, entry 1 is"),
     ],
 )
-def test_a_task_that_cannot_be_taught_is_refused(config: Config, wrong: dict[str, Any], words: str) -> None:
+def test_unusable_tasks_are_refused(config: Config, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_config(replace(config, **wrong), FINETUNE_JOB.kind)

@@ -1,4 +1,4 @@
-"""The job: what it is made of, its key, what is refused, and models of it, from its folder."""
+"""The merge job: its stages and key, refused configurations, and loading the merged models."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from tests.show.shown import show_result
 
 @pytest.fixture
 def models(tmp_path: Path, tiny_bert: Path) -> list[Path]:
-    """Two that were trained from the base."""
+    """Returns the folders of two models that were trained from the base."""
     base = weights_in(tiny_bert)
     return [folder_of(tmp_path / f"model-{seed}", moved(base, seed), like=tiny_bert) for seed in (1, 2)]
 
@@ -50,10 +50,10 @@ def key(config: Config) -> str:
     return merge_stages(Context.of(config)).key
 
 
-def test_a_model_for_each_share_that_loads_with_a_card(
+def test_each_share_gives_a_model_that_loads_and_has_a_card(
     config: Config, tiny_bert: Path, models: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the command line; twice, and nothing is done the second time."""
+    """Runs the command twice; the second time, nothing is done."""
     lines = []
     for _ in range(2):
         carry_out(
@@ -87,7 +87,7 @@ def test_a_model_for_each_share_that_loads_with_a_card(
     assert "AutoModelForMaskedLM.from_pretrained(folder)" in card
 
 
-def test_one_share_makes_the_folder_itself_a_model(config: Config, models: list[Path]) -> None:
+def test_with_one_share_the_stage_folder_is_a_model(config: Config, models: list[Path]) -> None:
     config = asking(config, kind="ties", models=[*map(str, models)], weights=[2.0, 1.0])
     context = Context.of(config)
     finished = ensure(merge_stages(context), context.store)
@@ -98,10 +98,12 @@ def test_one_share_makes_the_folder_itself_a_model(config: Config, models: list[
     again = Context.of(
         replace(config, model=ModelConfig(path=str(finished.path)), merge=MergeConfig(models=[str(models[0])]))
     )
-    assert merge_stages(again).start.digest  # and can be merged again
+    assert merge_stages(again).start.digest  # it can be merged again
 
 
-def test_the_key_is_that_of_what_decides(config: Config, tmp_path: Path, models: list[Path]) -> None:
+def test_the_key_depends_on_everything_that_determines_the_result(
+    config: Config, tmp_path: Path, models: list[Path]
+) -> None:
     both = asking(config, kind="dare", models=[*map(str, models)])
     keys = [
         key(config),
@@ -122,7 +124,7 @@ def test_the_key_is_that_of_what_decides(config: Config, tmp_path: Path, models:
     assert key(asking(both, models=[str(tmp_path / "model-?")])) == keys[3]  # a pattern, in the order of names
 
 
-def test_bad_input_stops_before_anything_is_read(config: Config, tmp_path: Path, models: list[Path]) -> None:
+def test_bad_input_is_refused_before_anything_is_read(config: Config, tmp_path: Path, models: list[Path]) -> None:
     with pytest.raises(ConfigError, match=r"merge\.models: /nowhere/x does not exist"):
         key(asking(config, models=["/nowhere/x"]))
     with pytest.raises(ConfigError, match="matches nothing"):
@@ -135,7 +137,7 @@ def test_bad_input_stops_before_anything_is_read(config: Config, tmp_path: Path,
         key(config)
 
 
-def test_the_residual_is_dressed_as_the_instruct_model(
+def test_the_merged_model_has_the_chat_template_of_the_instruct_model(
     config: Config, models: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (models[1] / "chat_template.jinja").write_text("{{ messages }}")
@@ -156,10 +158,10 @@ def test_the_residual_is_dressed_as_the_instruct_model(
 # --- models with more tokens than the base
 
 
-def test_a_base_takes_the_words_of_a_model_and_keeps_the_rest_in_part(
+def test_merging_with_an_extended_model_adds_its_tokens(
     config: Config, tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What comes out loads with the model's tokens, whose rows are the model's."""
+    """The result has the tokens of the extended model, with that model's rows."""
     model = extended(tmp_path / "more", tiny_bert, ["qubit", "gluon"])
     context = Context.of(asking(config, models=[str(model)], shares=[0.25]))
     finished = ensure(merge_stages(context), context.store)
@@ -177,10 +179,10 @@ def test_a_base_takes_the_words_of_a_model_and_keeps_the_rest_in_part(
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
-def test_the_residual_teaches_an_extended_model_to_follow_instructions(
+def test_an_extended_model_gets_the_instruct_residual(
     config: Config, tmp_path: Path, tiny_bert: Path, models: list[Path], place: str
 ) -> None:
-    """It has the tokens of the adapted model, and the chat template of the instruct model, wherever that was."""
+    """The result has the tokens of the adapted model, and the chat template of the instruct model."""
     adapted, instruct = extended(tmp_path / "more", tiny_bert, ["qubit"]), models[1]
     settings = json.loads((instruct / "tokenizer_config.json").read_text())
     template = "{{ messages }}"

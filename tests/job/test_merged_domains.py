@@ -1,4 +1,4 @@
-"""Domains that are learnt apart and merged: which trainings and merges there are, and what is refused. Nothing runs."""
+"""Domains that are learnt separately and merged: the trainings and merges, and refused settings. Nothing runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ def merges(stage: Sequence) -> list[Merge]:
     return [step.merged for step in stage.steps if step.merged]
 
 
-def test_each_domain_is_trained_from_the_base_as_one_by_one_and_then_all_are_merged(config: Config) -> None:
+def test_each_domain_is_trained_from_the_base_and_merged_with_the_earlier_ones(config: Config) -> None:
     stage, apart = built(config), built(config, "one")
     assert [step.training.key for step in stage.steps] == [step.training.key for step in apart.steps]
     for number, merge in enumerate(merges(stage), start=1):
@@ -40,7 +40,7 @@ def test_each_domain_is_trained_from_the_base_as_one_by_one_and_then_all_are_mer
     assert len(merges(stage)) == len(DOMAINS)
 
 
-def test_what_is_measured_tested_and_handed_on_is_the_merge(config: Config) -> None:
+def test_the_merge_is_measured_tested_and_exported(config: Config) -> None:
     stage = built(config)
     for number, step in enumerate(stage.steps, start=1):
         assert step.others
@@ -66,7 +66,7 @@ def test_a_domain_added_later_redoes_nothing(config: Config) -> None:
     assert {each.key for each in before.inputs.values()} <= {each.key for each in after.inputs.values()}
 
 
-def test_each_domain_has_its_weight(config: Config) -> None:
+def test_each_domain_has_its_own_weight(config: Config) -> None:
     stage = built(config, weights=[1.0, 2.0, 3.0])
     assert [merge.merging.weights for merge in merges(stage)] == [(1.0,), (1.0, 2.0), (1.0, 2.0, 3.0)]
 
@@ -81,14 +81,14 @@ def test_each_domain_has_its_weight(config: Config) -> None:
         ({"shares": [0.3, 0.5]}, "a sequence hands on one model"),
     ],
 )
-def test_what_cannot_merge_the_domains_is_refused(config: Config, section: dict[str, Any], message: str) -> None:
+def test_wrong_merge_settings_are_refused(config: Config, section: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sequence_stages(
             Context.of(replace(config, method=MethodConfig("merge"), merge=MergeConfig(**{"kind": "ties", **section})))
         )
 
 
-def test_one_domain_is_refused(config: Config) -> None:
+def test_a_single_domain_is_refused(config: Config) -> None:
     alone = replace(config, method=MethodConfig("merge"), tasks=[])
     alone = replace(alone, corpus=replace(alone.corpus, sources=[], paths="data/cs.jsonl"))
     with pytest.raises(ConfigError, match="there is one domain"):

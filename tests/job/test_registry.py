@@ -1,4 +1,4 @@
-"""One table of jobs: what parses, helps, plans, runs chains and reports reads it, and nothing else knows the names."""
+"""The table of jobs: parsing, help, plans, chains and reports read it, and no other code lists the jobs."""
 
 import ast
 import json
@@ -35,12 +35,12 @@ pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["dapt", "tapt", "select", "sequence", "merge", "finetune", "evaluate", "similarity", "vocabulary", "advise"]
 TEXT = ("dapt", "sequence", "evaluate", "similarity", "vocabulary", "advise")
-"""Those that take a corpus."""
+"""Jobs that need a corpus."""
 
 
 @pytest.fixture
 def fields(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What makes a configuration of any job complete, but for the corpus."""
+    """Returns the fields that complete a configuration of any job, except for the corpus."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("one", "two")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(20, number)])
@@ -57,7 +57,7 @@ def fields(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def given(name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The same with a corpus, where the job takes one."""
+    """Returns the fields of a job, with a corpus if the job needs one."""
     sources = [{"name": source, "paths": f"{source}.jsonl"} for source in ("one", "two")]
     pool = {"select.pool_paths": "one.jsonl", "select.documents": 3}
     return fields | ({"corpus.sources": sources} if name in TEXT else {}) | (pool if name == "select" else {})
@@ -70,11 +70,11 @@ def arguments(values: dict[str, Any]) -> list[str]:
 # --- the table
 
 
-def test_these_jobs_there_are() -> None:
+def test_the_table_lists_these_jobs() -> None:
     assert list(JOBS) == NAMES
     assert all(job.name == name == job.kind.name for name, job in JOBS.items())
     assert len({job.kind.description for job in JOBS.values()}) == len(NAMES)
-    assert JOBS["dapt"].kind is DAPT  # what a configuration is taken for where nothing else is said
+    assert JOBS["dapt"].kind is DAPT  # the default kind of a configuration
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,8 +91,8 @@ def test_a_job_has_a_script_of_its_name_that_carries_it_out(name: str, monkeypat
     assert done == [(JOBS[name], ["--seed=3"])]
 
 
-def test_nothing_else_has_a_list_of_the_jobs() -> None:
-    """Three of the names in one literal would be one."""
+def test_no_other_code_lists_the_jobs() -> None:
+    """Three job names in one literal count as a list."""
     lists = []
     for file in sorted((ROOT / "adapt").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -103,11 +103,11 @@ def test_nothing_else_has_a_list_of_the_jobs() -> None:
     assert lists == []
 
 
-# --- who reads it
+# --- readers of the table
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parsing_has_the_jobs_defaults_and_demands(name: str, fields: dict[str, Any]) -> None:
+def test_parsing_uses_the_defaults_and_requirements_of_the_job(name: str, fields: dict[str, Any]) -> None:
     kind = JOBS[name].kind
     config = parse(arguments(given(name, fields)), f"jobs/{name}.py", kind)
     assert config == parse_values(given(name, fields), kind, "here")
@@ -122,7 +122,7 @@ def test_parsing_has_the_jobs_defaults_and_demands(name: str, fields: dict[str, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_says_what_a_job_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_describes_the_job(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     kind = JOBS[name].kind
     with pytest.raises(SystemExit) as caught:
         parse(["--help"], f"jobs/{name}.py", kind)
@@ -133,7 +133,7 @@ def test_help_says_what_a_job_is(name: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def together(text: str) -> str:
-    """Without spaces and line ends, which come wherever a line is full."""
+    """Removes spaces and line ends, which depend on the width of lines."""
     return "".join(text.split())
 
 
@@ -149,13 +149,13 @@ def chain_of(jobs: list[str], fields: dict[str, Any], folder: Path) -> str:
 COMMON = ("model.path", "storage.root", "training.sequence_length", "evaluation.sequence_length")
 
 
-def test_a_chain_file_may_have_every_job(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_a_chain_file_can_have_every_job(fields: dict[str, Any], tmp_path: Path) -> None:
     nodes = expand_chain(read_chain(chain_of(NAMES, fields, tmp_path)))
     assert {node.name: node.job for node in nodes} == {f"my-{name}": JOBS[name] for name in NAMES}
     goals = build_chain(nodes).goals
     assert {goal.job.name for goal in goals} == {*NAMES}
     seeds = [goal.values["seed"] for goal in goals if goal.job.name == "finetune"]
-    assert seeds == [str(seed) for seed in Config().finetune.seeds]  # its parts, and not what sums them up
+    assert seeds == [str(seed) for seed in Config().finetune.seeds]  # its parts, not the stage that summarizes them
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("dap", "dapt"), ("finetun", "finetune"), ("sequnce", "sequence")])
@@ -174,7 +174,7 @@ def test_an_unknown_job_names_the_nearest(wrong: str, right: str, fields: dict[s
         assert caught.value.fix == f"did you mean {right}?"
 
 
-def test_a_job_that_is_like_none_names_all() -> None:
+def test_an_unknown_job_without_similar_names_lists_all() -> None:
     for wrong in ("", "zzz"):
         with pytest.raises(ConfigError, match=rf"there is no job {wrong or '.none.'}") as caught:
             job_of(wrong)
@@ -197,7 +197,7 @@ Plan = Callable[..., tuple[Any, str]]
 
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Plan]:
-    """`jobs/chain.py plan`, in this process. Returns the last line of stdout, and stderr."""
+    """Runs `jobs/chain.py plan` in this process; returns the last line of stdout, and stderr."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*given: str) -> tuple[Any, str]:
@@ -234,7 +234,7 @@ def test_an_unknown_job_cannot_be_planned(fields: dict[str, Any], plan: Plan) ->
     assert "fix: did you mean advise?" in err
 
 
-# --- one line more
+# --- a user-defined job
 
 
 def toy_final(context: Context) -> Listing:
@@ -243,7 +243,7 @@ def toy_final(context: Context) -> Listing:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the toy answers."""
+    """The result of the toy job."""
 
     parts: int
     given: list[str]
@@ -261,12 +261,12 @@ TOY = Job(Kind("count", "Counts the files of a corpus.", defaults={"name": "coun
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A job more in the table."""
+    """Adds a job to the table."""
     monkeypatch.setitem(JOBS, "count", TOY)
     return TOY
 
 
-def test_a_job_more_is_a_line_more(
+def test_a_new_job_only_needs_a_line_in_the_table(
     toy: Job,
     fields: dict[str, Any],
     tmp_path: Path,
@@ -293,7 +293,7 @@ def test_a_job_more_is_a_line_more(
     assert caught.value.fix == "did you mean count?"
 
 
-def test_a_job_that_leaves_no_model_is_none_to_start_from(toy: Job, fields: dict[str, Any], tmp_path: Path) -> None:
+def test_other_stages_cannot_start_from_a_job_without_a_model(toy: Job, fields: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     mine = {"job": "count", "corpus.paths": "one.jsonl", "model.path": fields["model.path"]}
     after = {"job": "dapt", "corpus.paths": "one.jsonl", "from": "mine"}

@@ -1,4 +1,4 @@
-"""The road of a job, as docs/develop/design.md lists it: every hop is a call in the source, and none goes upwards."""
+"""The path of a job through the code, as listed in docs/develop/design.md: every hop is a call, and none goes up."""
 
 import ast
 import re
@@ -10,9 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("adapt/cli", "adapt/job", "adapt/runner", "adapt/stage", "adapt/train", "ray")
-"""From top to bottom, as they call each other. The runner imports no stage: it knows them as `Stage`."""
+"""Layers from top to bottom; calls go downwards. The runner imports no stages, and only knows them as `Stage`."""
 MOST = 9
-"""Hops."""
+"""Maximum number of hops."""
 HOP = re.compile(
     r"^\d+\. `([\w/]+\.py)`(?:, `([\w.]+)`,)? calls\s+`([\w.]+)`(?:, here `([\w/]+\.py)`, `([\w.]+)`)?", re.MULTILINE
 )
@@ -20,7 +20,7 @@ HOP = re.compile(
 
 @dataclass(frozen=True)
 class Place:
-    """A function, by its file and its name in it; a script without a name."""
+    """A function, by its file and its name there. A script has no name."""
 
     file: str
     name: str = ""
@@ -28,17 +28,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Hop:
-    """A call."""
+    """A call from one function to another."""
 
     start: Place
     called: str
-    """As the source has it."""
+    """The called name in the source."""
     here: Place | None
-    """What it comes to, where that is decided by the value that is called."""
+    """The called function, if the source only names a value that holds it."""
 
 
 def roads() -> list[list[Hop]]:
-    """The numbered lists of the section."""
+    """Returns the numbered lists of the section."""
     text = (ROOT / "docs" / "develop" / "design.md").read_text(encoding="utf-8")
     section = text.split("\n## The road of a job\n")[1].split("\n## ")[0]
     found = []
@@ -61,7 +61,7 @@ def tree(file: str) -> ast.Module:
 
 
 def body(place: Place) -> ast.AST:
-    """The source of a function, of a method, or of a script's main part."""
+    """Returns the syntax tree of a function, a method, or the main part of a script."""
     found: ast.AST = tree(place.file)
     if not place.name:
         (found,) = (each for each in tree(place.file).body if isinstance(each, ast.If))
@@ -77,7 +77,7 @@ def definitions(node: ast.AST) -> list[ast.FunctionDef | ast.ClassDef]:
 
 
 def imported(name: str, *scopes: ast.AST) -> str:
-    """Where a name comes from, as `adapt.runner.ensure`; empty where nothing imports it."""
+    """Returns the full name of an imported name, such as `adapt.runner.ensure`; empty if it is not imported."""
     for scope in scopes:
         for node in ast.walk(scope):
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
@@ -87,7 +87,7 @@ def imported(name: str, *scopes: ast.AST) -> str:
 
 
 def place_of(dotted: str) -> Place:
-    """Where `adapt.runner.ensure` is defined, also where a package hands it on."""
+    """Returns the function or class of a dotted name, following re-exports of packages."""
     module, _, name = dotted.rpartition(".")
     file = module.replace(".", "/")
     if dotted.split(".")[0] not in ("adapt", "jobs"):
@@ -98,17 +98,17 @@ def place_of(dotted: str) -> Place:
 
 
 def named(name: str, place: Place) -> Place:
-    """What a name stands for inside a function."""
+    """Returns the function or class that a name refers to inside a function."""
     if name in [each.name for each in definitions(tree(place.file))]:
         return Place(place.file, name)
     return place_of(imported(name, body(place), tree(place.file)))
 
 
 def target(hop: Hop) -> Place:
-    """Where a call leads, read from the source.
+    """Returns the function that a hop calls, as read from the source.
 
     Raises:
-        LookupError: it does not stand there, or `here` is nothing that it can lead to.
+        LookupError: the source has no such call, or `here` cannot be the called function.
     """
     calls = [ast.unparse(node.func) for node in ast.walk(body(hop.start)) if isinstance(node, ast.Call)]
     if hop.called not in calls:
@@ -128,7 +128,7 @@ def target(hop: Hop) -> Place:
 
 
 def _implements(place: Place, kind: Place, method: str) -> bool:
-    """Whether a method is that of a class that inherits from another."""
+    """Whether a method belongs to a class that inherits from another."""
     owner, _, name = place.name.partition(".")
     classes = [each for each in definitions(tree(place.file)) if isinstance(each, ast.ClassDef) and each.name == owner]
     bases = [
@@ -138,7 +138,7 @@ def _implements(place: Place, kind: Place, method: str) -> bool:
 
 
 def _is_given(place: Place, kind: Place, field: str) -> bool:
-    """Whether a function is handed over as a field of such a value, where it is defined: `JOB = Job(final=dapt)`."""
+    """Whether a function is passed as a field where a value is defined, as in `JOB = Job(final=dapt)`."""
     made = [
         node.value
         for node in tree(place.file).body
@@ -152,13 +152,13 @@ def _is_given(place: Place, kind: Place, field: str) -> bool:
 
 
 def layer(place: Place) -> int:
-    """How far down a place is."""
+    """Returns the index of a function's layer, from the top."""
     (found,) = (number for number, name in enumerate(LAYERS) if place.file == name or place.file.startswith(f"{name}/"))
     return found
 
 
 def faults(road: list[Hop]) -> list[str]:
-    """What is wrong with a list of hops."""
+    """Returns the errors in a list of hops."""
     found: list[str] = []
     for number, hop in enumerate(road):
         try:
@@ -180,7 +180,7 @@ def test_every_hop_is_a_call_in_the_source_and_none_goes_upwards(number: int) ->
     assert faults(roads()[number]) == []
 
 
-def test_the_road_leads_from_the_script_to_ray_in_few_hops() -> None:
+def test_the_path_leads_from_the_script_to_ray_in_few_hops() -> None:
     running, building = roads()
     assert running[0].start == Place("adapt/job/job_run.py", "carry_out")
     assert target(running[-1]) == Place("ray", "TorchTrainer")
@@ -192,13 +192,13 @@ def test_the_road_leads_from_the_script_to_ray_in_few_hops() -> None:
 # --- the walker itself
 
 
-def test_a_hop_that_is_left_out_is_noticed() -> None:
+def test_a_missing_hop_is_noticed() -> None:
     road = roads()[0]
     for number in range(1, len(road)):
         assert faults([*road[:number], *road[number + 1 :]]) != [] or number == len(road) - 1
 
 
-def test_a_call_that_does_not_stand_there_is_noticed() -> None:
+def test_a_call_that_is_not_in_the_source_is_noticed() -> None:
     road = roads()[0]
     for number, hop in enumerate(road):
         assert f"{number + 1}: {hop.start} does not call fly" in faults(
@@ -206,13 +206,13 @@ def test_a_call_that_does_not_stand_there_is_noticed() -> None:
         )
 
 
-def test_another_value_than_can_be_called_is_noticed() -> None:
+def test_a_wrong_called_value_is_noticed() -> None:
     running, building = roads()
     for road, number in ((running, 5), (building, 0)):
         hop = replace(road[number], here=Place("adapt/train/ray_train.py", "launch"))
         assert "is no " in faults([*road[:number], hop])[0]
 
 
-def test_a_way_upwards_is_noticed() -> None:
+def test_a_call_upwards_is_noticed() -> None:
     hop = Hop(Place("adapt/stage/run_stages.py", "run_stages"), "ensure_all", None)
     assert "goes upwards" in faults([hop])[0]

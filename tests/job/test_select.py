@@ -1,4 +1,4 @@
-"""Selecting as a job, and what trains on a selection: what is built, and what is refused before anything runs."""
+"""The select job, and jobs that train on a selection: their stages, and configurations that are refused at once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ def selected(text: Any) -> Select:
     return text.texts
 
 
-def test_a_random_selection_stands_beside_every_other(config: Config) -> None:
+def test_a_random_selection_accompanies_every_other_selection(config: Config) -> None:
     judged = select_stages(Context.of(config))
     control = judged.control
     assert control
@@ -55,7 +55,7 @@ def test_a_random_selection_stands_beside_every_other(config: Config) -> None:
     assert select_stages(Context.of(replace(config, select=SelectConfig(**POOL, documents=2)))).control is None
 
 
-def test_the_target_is_the_train_text_without_that_of_dev_and_test(config: Config) -> None:
+def test_the_target_is_the_train_text_without_dev_and_test_text(config: Config) -> None:
     target, unseen = chosen(config).target.text, chosen(config).unseen
     assert isinstance(target, TaskTexts)
     assert [each.split for each in target.wanted] == ["train"]
@@ -66,12 +66,12 @@ def test_the_target_is_the_train_text_without_that_of_dev_and_test(config: Confi
     assert other.unseen == unseen
 
 
-def test_a_selection_of_other_text_needs_no_task(config: Config) -> None:
+def test_a_selection_with_its_own_target_needs_no_task(config: Config) -> None:
     alone = replace(config, task=Config().task)
     assert chosen(alone, target_paths="data/more.jsonl").unseen is None
 
 
-def test_the_models_that_score_count_by_their_content(config: Config, tmp_path: Path) -> None:
+def test_scoring_models_count_by_their_content(config: Config, tmp_path: Path) -> None:
     one, other = (keyed_model(tmp_path / name) for name in ("one", "other"))
     difference = chosen(config, kind=[{"perplexity": {"reference": str(one)}}])
     assert difference.start
@@ -86,11 +86,11 @@ def test_the_models_that_score_count_by_their_content(config: Config, tmp_path: 
         chosen(config, kind=[{"perplexity": {"reference": str(one)}}])
 
 
-def test_what_tapt_selects_is_what_the_job_selects(config: Config) -> None:
+def test_tapt_makes_the_same_selection_as_the_job(config: Config) -> None:
     assert selected(tapt_stages(Context.of(config)).training.corpora[SELECTION]) == chosen(config)
 
 
-def test_dapt_trains_on_a_selection_in_place_of_a_corpus(config: Config) -> None:
+def test_dapt_can_train_on_a_selection_instead_of_a_corpus(config: Config) -> None:
     arguments = [
         *("--select.pool_paths=data/pool.jsonl", "--select.documents=2", "--select.target_paths=data/more.jsonl"),
         *(f"--model.path={config.model.path}", f"--storage.root={config.storage.root}"),
@@ -101,7 +101,7 @@ def test_dapt_trains_on_a_selection_in_place_of_a_corpus(config: Config) -> None
     (text,) = export.training.corpora.values()
     assert selected(text).way == "random"
     assert text == export.domain
-    assert text.what()["corpus"]["heldout_fraction"] == 0.01  # which it is measured on
+    assert text.what()["corpus"]["heldout_fraction"] == 0.01  # the held-out share to measure on
 
 
 # --- chains
@@ -124,7 +124,7 @@ CHOSEN = {"job": "select", "task": TASK, "select": {"kind": "dsir", "documents":
 NO_POOL = {"select.pool_paths": []}
 
 
-def test_stages_of_a_chain_train_on_what_another_selects(config: Config, tmp_path: Path) -> None:
+def test_stages_of_a_chain_train_on_the_selection_of_another_stage(config: Config, tmp_path: Path) -> None:
     stages = chain(
         config,
         tmp_path,
@@ -166,7 +166,7 @@ def test_stages_of_a_chain_train_on_what_another_selects(config: Config, tmp_pat
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_chain(config: Config, tmp_path: Path, stage: Any, what: str) -> None:
+def test_wrong_selections_in_a_chain_are_refused(config: Config, tmp_path: Path, stage: Any, what: str) -> None:
     first = {"job": "dapt", "corpus.paths": "data/more.jsonl", **NO_POOL}
     with pytest.raises(ConfigError) as caught:
         chain(config, tmp_path, dapt=first, chosen=CHOSEN, stage=stage)
@@ -195,7 +195,7 @@ NONE = {"documents": None}
         ({"kind": [{"dsir": {"smoothing": "much"}}]}, "dsir.smoothing takes float, not much", "correct the value"),
     ],
 )
-def test_what_cannot_be_selected_is_refused_before_anything_runs(
+def test_wrong_selections_are_refused_before_anything_runs(
     config: Config, changes: dict[str, Any], what: str, fix: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -209,19 +209,19 @@ def test_a_selection_without_target_is_refused(config: Config) -> None:
         chosen(replace(config, task=Config().task))
 
 
-def test_a_pool_is_taken_whole_or_in_part(config: Config) -> None:
+def test_either_the_whole_pool_or_a_part_is_used(config: Config) -> None:
     both = replace(config, tapt=TaptConfig(pool_paths="data/pool.jsonl"))
     with pytest.raises(ConfigError, match=r"tapt\.pool_paths and select\.pool_paths are both set"):
         tapt_stages(Context.of(both))
 
 
-def test_a_budget_without_pool_is_refused_where_text_is_trained_on(config: Config) -> None:
+def test_a_budget_without_a_pool_is_refused_in_trainings(config: Config) -> None:
     lost = replace(config, select=SelectConfig(documents=3))
     with pytest.raises(ConfigError, match=r"select\.documents is set, but select\.pool_paths is not"):
         tapt_stages(Context.of(lost))
 
 
-def test_a_corpus_goes_before_a_section_that_is_for_other_jobs(config: Config) -> None:
+def test_a_corpus_has_priority_over_a_section_of_other_jobs(config: Config) -> None:
     (text,) = dapt_stages(
         Context.of(replace(config, corpus=CorpusConfig(paths="data/more.jsonl")))
     ).training.corpora.values()

@@ -1,4 +1,4 @@
-"""jobs/select.py by vectors, killed while it embeds and started again."""
+"""A selection by vectors that is killed while it embeds, and started again."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ def jobs() -> Iterator[drive.Jobs]:
 
 
 @pytest.mark.slow
-def test_a_killed_selection_embeds_nothing_twice_and_ends_as_any_other(
+def test_a_killed_selection_embeds_nothing_twice_and_gives_the_same_result(
     tmp_path: Path, tiny_bert: Path, jobs: drive.Jobs
 ) -> None:
     for number in range(ITEMS):

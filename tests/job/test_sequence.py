@@ -1,4 +1,4 @@
-"""The stages of a sequence of domains: what they hang on, and what they share with other sequences. Nothing trains."""
+"""The stages of a sequence of domains: their inputs, and stages shared with other sequences. Nothing trains."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -45,7 +45,7 @@ def keys(stages: Iterable[Stage[Any]]) -> list[str]:
 
 
 def taught(stage: Sequence) -> set[tuple[str, int, int]]:
-    """Task, seed, and domains learnt before, of all runs of fine-tuning."""
+    """Returns task, seed and number of domains learnt before, for all fine-tuning runs."""
     runs = {0: stage.untaught, **{step.learnt: step.runs for step in stage.steps}}
     return {(task, run.seed, learnt) for learnt in runs for task, some in runs[learnt].items() for run in some}
 
@@ -62,7 +62,7 @@ def test_each_domain_starts_from_the_last(config: Config) -> None:
     assert {"start.training", "corpora.domain"} < third.inputs.keys()
 
 
-def test_all_seen_so_far_is_tested_after_each_domain(config: Config) -> None:
+def test_all_domains_so_far_are_tested_after_each_domain(config: Config) -> None:
     stage = built(config)
     assert taught(stage) == {
         *(("cs", seed, after) for seed in (0, 1) for after in (1, 2, 3)),
@@ -104,8 +104,8 @@ def test_a_domain_added_later_redoes_nothing(config: Config) -> None:
     assert before.key != after.key
 
 
-def test_a_domain_added_later_brings_its_evaluation_sets(config: Config) -> None:
-    """Known to the whole corpus, they would change what was learnt before."""
+def test_a_domain_added_later_has_its_own_evaluation_sets(config: Config) -> None:
+    """Evaluation sets of the whole corpus would change earlier domains."""
     own = [EvaluationSet("sentiment", "data/test.jsonl")]
     general = [EvaluationSet("cs", "data/dev.jsonl")]
     corpus = replace(config.corpus, sources=config.corpus.sources[:2], decontaminate=general)
@@ -118,9 +118,9 @@ def test_a_domain_added_later_brings_its_evaluation_sets(config: Config) -> None
 
 
 def test_domains_and_replay_leave_out_the_same_measured_text(config: Config) -> None:
-    """Also where a part of the sequence works on one domain: general text is that of the whole."""
+    """Also when a stage works on a single domain: general text belongs to the whole sequence."""
     mixture = replace(config.mixture, replay_paths="data/more.jsonl", replay_fraction=0.1)
-    sources = [*config.corpus.sources, SourceConfig("wiki", paths="data/general.jsonl")]  # which is measured too
+    sources = [*config.corpus.sources, SourceConfig("wiki", paths="data/general.jsonl")]  # which is also measured
     for corpus, share in ((config.corpus, 1.0), (replace(config.corpus, sources=sources), 0.01)):
         stage = built(replace(config, mixture=mixture, corpus=corpus), order=list(DOMAINS))
         (general,) = {step.export.general for step in stage.steps}
@@ -130,7 +130,7 @@ def test_domains_and_replay_leave_out_the_same_measured_text(config: Config) -> 
         assert prepared(general).what()["corpus"]["heldout_fraction"] == share
 
 
-def test_of_near_copies_the_domain_that_is_listed_later_gives_way(config: Config) -> None:
+def test_of_near_copies_the_domain_listed_later_drops_its_copy(config: Config) -> None:
     near = replace(config, corpus=replace(config.corpus, deduplicate="near"))
     stage = built(near)
     listings = [prepared(stage.texts[name]).files.listing for name in DOMAINS]
@@ -140,19 +140,19 @@ def test_of_near_copies_the_domain_that_is_listed_later_gives_way(config: Config
         before = [prepared(text.measured[0]).files.listing, *listings[:place]]
         assert [files.listing for files in text.dedup.before] == before
         assert [files.listing for files in text.dedup.sources] == [listings[place]]
-    assert built(near, order=["reviews", "cs", "bio"]).texts == stage.texts  # what is learnt first does not count
+    assert built(near, order=["reviews", "cs", "bio"]).texts == stage.texts  # the order of learning does not matter
     fewer = replace(near, tasks=[], corpus=replace(near.corpus, sources=near.corpus.sources[:2]))
     assert keys(trainings(built(fewer))) == keys(trainings(stage))[:2]
 
 
-def test_another_order_shares_what_it_begins_with(config: Config) -> None:
+def test_another_order_reuses_the_common_beginning(config: Config) -> None:
     one, other = (built(config, order=order) for order in (["cs", "bio", "reviews"], ["cs", "reviews", "bio"]))
     assert keys(trainings(one))[0] == keys(trainings(other))[0]
     assert not set(keys(trainings(one))[1:]) & set(keys(trainings(other)))
     assert built(config, order=[]).key == one.key
 
 
-def test_a_source_that_the_order_leaves_out_is_not_learnt(config: Config) -> None:
+def test_a_source_missing_from_the_order_is_not_learnt(config: Config) -> None:
     stage = built(config, order=["bio", "cs"])
     assert [step.domain for step in stage.steps] == ["bio", "cs"]
     assert not [name for name in stage.inputs if "reviews" in name or "sentiment" in name]
@@ -165,10 +165,10 @@ def test_all_data_is_read_before_the_first_domain_is_learnt(config: Config) -> N
     assert len(stage.data) == 5
 
 
-# --- what it is compared to
+# --- baselines
 
 
-def test_plain_training_on_one_domain_after_another_is_dapt_after_dapt(config: Config) -> None:
+def test_plain_sequential_training_is_dapt_after_dapt(config: Config) -> None:
     first, second, _ = trainings(built(plain(config)))
     assert not first.past
     assert not second.past
@@ -176,7 +176,7 @@ def test_plain_training_on_one_domain_after_another_is_dapt_after_dapt(config: C
     assert dapt_stages(Context.of(alone)).training == first
 
 
-def test_separate_domains_start_from_the_same_model_and_know_their_own_tasks(config: Config) -> None:
+def test_separate_domains_start_from_the_same_model_and_test_their_own_tasks(config: Config) -> None:
     stage = built(plain(config), mode="separate")
     assert all(each.start.training is None for each in trainings(stage))
     assert taught(stage) == {
@@ -186,7 +186,7 @@ def test_separate_domains_start_from_the_same_model_and_know_their_own_tasks(con
     assert stage.model is None
 
 
-def test_joint_domains_are_sources_of_one_training_as_long_as_all(config: Config) -> None:
+def test_joint_domains_are_sources_of_one_training_with_the_total_length(config: Config) -> None:
     stage = built(plain(config), mode="joint")
     (joint,) = trainings(stage)
     assert list(joint.inputs) == [f"corpora.{name}" for name in DOMAINS]
@@ -201,7 +201,7 @@ def test_joint_domains_are_sources_of_one_training_as_long_as_all(config: Config
 def test_a_forecast_gives_sources_their_weights(
     config: Config, monkeypatch: pytest.MonkeyPatch, mode: str, shares: list[float]
 ) -> None:
-    """A domain alone has no share, and one that the order leaves out takes none."""
+    """A single domain has no share, and a domain missing from the order takes none."""
     sources = [replace(each, weight=weight) for each, weight in zip(config.corpus.sources, (1, 5, 3), strict=True)]
     weighted = replace(plain(config), corpus=replace(config.corpus, sources=sources))
     training = trainings(built(weighted, order=["cs", "reviews"], mode=mode))[0]
@@ -220,7 +220,7 @@ def test_a_forecast_gives_sources_their_weights(
     assert forecast[2] == training.config.training.max_steps * training.config.training.global_batch_size * 64
 
 
-def test_a_method_with_parts_for_each_domain_is_told_the_domain_and_measured_without(config: Config) -> None:
+def test_a_method_with_parts_per_domain_is_measured_with_and_without_the_domain(config: Config) -> None:
     stage = built(replace(config, method=MethodConfig("adapters")))
     assert [training.domain for training in trainings(stage)] == list(DOMAINS)
     last = stage.steps[-1]
@@ -246,8 +246,8 @@ def test_each_domain_can_have_a_model_with_adapters(config: Config) -> None:
     assert stage.steps[2].runs["sentiment"][0].config.finetune.domain == "reviews"
 
 
-def test_what_computes_leaves_the_rest_of_a_cluster_to_others(config: Config) -> None:
-    """Evaluations of several models, say."""
+def test_stages_reserve_only_the_resources_that_they_use(config: Config) -> None:
+    """For example, several models can be evaluated at once."""
     resources = ResourcesConfig(workers=2, cpus_per_worker=3.0, gpus_per_worker=2.0)
     needs = {stage.kind: stage.needs() for stage in everything([built(replace(config, resources=resources))])}
     ranks, device = {"CPU": 6.0, "GPU": 4.0}, {"CPU": 1.0, "GPU": 1.0}

@@ -1,4 +1,4 @@
-"""Importance in jobs that use DAS: on what it is measured, where it enters, what its identity is. Nothing trains."""
+"""Importance in jobs that use DAS: the text it is measured on, the stages that use it, and its key. Nothing trains."""
 
 import json
 from dataclasses import replace
@@ -36,11 +36,11 @@ def importance(past: Any) -> MeasureImportance:
 
 
 def measured(stage: Sequence) -> list[MeasureImportance]:
-    """Of the model as it came, and after each domain."""
+    """Returns the importance stages: of the first model, and after each domain."""
     return [importance(past) for past in (*(step.past for step in stage.steps), stage.past)]
 
 
-def test_each_domain_is_masked_by_all_before(config: Config) -> None:
+def test_each_domain_is_masked_by_the_importance_of_all_earlier_ones(config: Config) -> None:
     stage = built(config)
     first, second, third = (step.training for step in stage.steps)
     general, *others = measured(stage)
@@ -60,14 +60,14 @@ def test_without_mask_and_contrast_no_importance_is_measured(config: Config) -> 
     assert not [each for each in stage.inputs.values() if each.kind == "importance"]
 
 
-def test_without_general_importance_the_first_domain_is_free(config: Config) -> None:
+def test_without_general_importance_the_first_domain_is_unmasked(config: Config) -> None:
     stage = built(config, general_importance="none")
     assert not stage.steps[0].training.past
     assert importance(stage.steps[1].training.past).inputs.keys() == {"texts.0", "start.training"}
 
 
-def test_injected_dropout_is_in_the_contrast_too(config: Config) -> None:
-    """Where no importance is measured under it."""
+def test_injected_dropout_also_applies_to_the_contrast(config: Config) -> None:
+    """Even if no importance is measured with it."""
 
     def first(**changes: Any) -> Train:
         return built(config, general_importance="none", **changes).steps[0].training
@@ -76,8 +76,8 @@ def test_injected_dropout_is_in_the_contrast_too(config: Config) -> None:
     assert first(injected_dropout=0.2, contrast_weight=0.0) == first(contrast_weight=0.0)
 
 
-def test_importance_is_measured_on_the_sources_themselves(config: Config) -> None:
-    """Of a corpus of several, and of all tasks: what gathers them holds what is held out alone."""
+def test_importance_is_measured_on_the_training_text_of_sources(config: Config) -> None:
+    """With several sources or tasks, the combined text only has held-out shards."""
     training = dapt_stages(Context.of(replace(config, tasks=[]))).training
     assert importance(training.past).texts == tuple(training.corpora[name] for name in DOMAINS)
     both = [replace(config.tasks[0], name=name) for name in ("one", "two")]
@@ -86,7 +86,7 @@ def test_importance_is_measured_on_the_sources_themselves(config: Config) -> Non
     assert importance(training.past).texts == tuple(training.corpora[name] for name in ("one", "two"))
 
 
-# --- identity
+# --- keys
 
 
 @pytest.mark.parametrize(
@@ -100,21 +100,23 @@ def test_importance_is_measured_on_the_sources_themselves(config: Config) -> Non
         ("contrast_weight", 0.5, False, False),
     ],
 )
-def test_what_importance_hangs_on(config: Config, field: str, value: Any, general: bool, domain: bool) -> None:
-    """A domain's own identity: its model depends on far more."""
+def test_the_key_of_importance_depends_on_these_fields(
+    config: Config, field: str, value: Any, general: bool, domain: bool
+) -> None:
+    """The importance of a domain depends on more, because its model does."""
     first, second = measured(built(config)), measured(built(config, **{field: value}))
     assert (first[0].key != second[0].key) == general
     assert (first[1].what() != second[1].what()) == domain
 
 
-def test_random_importance_hangs_on_the_seed_and_little_else(config: Config) -> None:
+def test_the_key_of_random_importance_depends_on_little_but_the_seed(config: Config) -> None:
     random = {"general_importance": "random"}
     known = measured(built(config, **random))[0]
     assert measured(built(config, **random, importance_sequences=7, granularity="example"))[0] == known
     assert measured(built(replace(config, seed=3), **random))[0] != known
 
 
-def test_dropout_of_attention_makes_other_views(config: Config) -> None:
+def test_attention_dropout_changes_the_views(config: Config) -> None:
     without = replace(config, model=replace(config.model, attention_dropout=0.0))
     assert measured(built(without))[0] != measured(built(config))[0]
 
@@ -122,7 +124,7 @@ def test_dropout_of_attention_makes_other_views(config: Config) -> None:
 # --- what is refused
 
 
-def test_a_model_whose_units_are_not_known_is_refused(config: Config) -> None:
+def test_an_unsupported_architecture_is_refused(config: Config) -> None:
     file = Path(config.model.path) / "config.json"
     file.write_text(json.dumps({"model_type": "ernie", "max_position_embeddings": 128}))
     with pytest.raises(ModelError, match="the units of ernie models are not known"):

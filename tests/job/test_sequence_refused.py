@@ -1,4 +1,4 @@
-"""Which sequences of domains are refused before anything runs. Nothing here trains."""
+"""Sequences of domains that are refused before anything runs. Nothing here trains."""
 
 import json
 from dataclasses import replace
@@ -41,14 +41,14 @@ def with_sources(config: Config, *sources: SourceConfig) -> Config:
         ({"mode": "joint"}, "no domain follows another"),
     ],
 )
-def test_sequences_that_make_no_sense_are_refused(config: Config, changes: dict[str, Any], message: str) -> None:
+def test_wrong_sequences_are_refused(config: Config, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         built(config, **changes)
     assert message in f"{caught.value.what} {caught.value.fix}"
 
 
 @pytest.mark.parametrize("name", ["general", "training"])
-def test_a_domain_cannot_have_a_name_that_means_something_else(config: Config, name: str) -> None:
+def test_reserved_names_of_domains_are_refused(config: Config, name: str) -> None:
     renamed = with_sources(config, replace(source("cs"), name=name), source("bio"))
     with pytest.raises(ConfigError, match=f"a domain cannot be called '{name}'"):
         built(replace(renamed, tasks=[]))
@@ -60,7 +60,7 @@ def test_one_text_under_two_names_is_refused(config: Config) -> None:
         built(config)
 
 
-def test_one_text_under_two_names_is_refused_where_near_copies_are_looked_for(config: Config) -> None:
+def test_one_text_under_two_names_is_refused_with_near_copies_too(config: Config) -> None:
     twice = with_sources(config, *config.corpus.sources, replace(source("cs"), name="again"))
     with pytest.raises(ConfigError, match="cs and again read the same text"):
         built(replace(twice, corpus=replace(twice.corpus, deduplicate="near")))
@@ -93,15 +93,15 @@ def test_a_task_without_train_split_is_refused(config: Config) -> None:
         check_config(replace(config, tasks=[replace(config.tasks[0], train=[])]), SEQUENCE_JOB.kind)
 
 
-# --- a sequence that was begun
+# --- a sequence that has begun
 
 
 class StoppedError(Exception):
-    """In place of a training."""
+    """Raised in place of a training."""
 
 
 def begin(config: Config, monkeypatch: pytest.MonkeyPatch, domains: int = 3) -> None:
-    """Starts the training of some domain, and ends it there."""
+    """Starts a sequence, and stops it at the training of some domain."""
 
     def stop(*_: Any) -> None:
         raise StoppedError
@@ -113,7 +113,7 @@ def begin(config: Config, monkeypatch: pytest.MonkeyPatch, domains: int = 3) -> 
         training.run(Path("folder"), done)
 
 
-def test_a_sequence_changed_in_its_middle_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sequence_changed_in_the_middle_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(config, monkeypatch)
     built(with_sources(config, *map(source, (*DOMAINS, "more"))))
     built(config, order=["cs", "bio"])
@@ -128,14 +128,16 @@ def test_a_sequence_changed_in_its_middle_is_refused(config: Config, monkeypatch
         built(config)
 
 
-def test_domains_that_have_not_begun_may_change_places(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_domains_that_have_not_begun_can_be_reordered(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(config, monkeypatch, domains=1)
     built(config, order=["cs", "reviews", "bio"])
     with pytest.raises(ConfigError, match="domain 1 was cs and is now bio"):
         built(config, order=["bio", "cs"])
 
 
-def test_a_shorter_run_forgets_nothing_of_what_was_begun(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_fewer_domains_keeps_the_record_of_those_begun(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(config, monkeypatch)
     file = Path(config.storage.root) / "sequence" / "das.order.json"
     known = json.loads(file.read_text())

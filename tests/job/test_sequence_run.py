@@ -1,4 +1,4 @@
-"""A sequence of two domains from its text to its record, on Ray; a third one added later; and one that is killed."""
+"""Runs a sequence of two domains on Ray, adds a third one later, and kills and restarts one."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ jobs = pytest.fixture(drive.jobs)
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
-    """The configuration, by section."""
+    """Returns the configuration by section."""
     folder = tmp_path_factory.mktemp("sequence")
     both = [text.upper() for text in sentences(150, 0)[::10]]  # of the first domain, in the others and in general text
 
@@ -68,7 +68,7 @@ def config(given: dict[str, Any]) -> Config:
 
 @dataclass(frozen=True)
 class Ran:
-    """A sequence that has run."""
+    """A finished sequence."""
 
     stage: Sequence
     done: Finished[SequenceResult]
@@ -79,7 +79,7 @@ class Ran:
         return self.done.result
 
     def of(self, stage: Stage[R]) -> Finished[R]:
-        """Another of its stages."""
+        """Returns the finished form of another of its stages."""
         record = self.store.find(stage.kind, stage.name, stage.key)
         assert record
         return Finished.of(stage, record)
@@ -89,9 +89,9 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
     """Runs a sequence.
 
     Args:
-        config: of it.
-        trained: whose last model stands in for those that were not trained yet; None to train them.
-        changes: of `sequence`.
+        config: of the sequence.
+        trained: a sequence whose last model replaces untrained ones; None to train them.
+        changes: fields of section `sequence`.
     """
     context = Context.of(replace(config, sequence=replace(config.sequence, **changes)))
     stage = sequence_stages(context)
@@ -103,7 +103,7 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
 
 
 def stand_in(ran: Ran, training: Train) -> None:
-    """Puts the last model of a sequence where a training would leave its own."""
+    """Copies the last model of a sequence to the folder where a training would save its model."""
     folder = ran.store.folder(training.kind, training.name, training.key)
     if not folder.exists():
         made = ran.of(ran.stage.steps[-1].training)
@@ -116,7 +116,7 @@ def das(config: Config, ray_cluster: None) -> Ran:
     return run(config, order=["one", "two"])
 
 
-def test_the_matrices_hold_what_was_measured(das: Ran) -> None:
+def test_the_matrices_hold_the_measurements(das: Ran) -> None:
     scores, losses, steps = das.result.scores, das.result.losses, das.stage.steps
     assert scores.columns == {"first": 0, "second": 1}
     assert [set(row) for row in scores.rows] == [set(), {"first"}, {"first", "second"}]
@@ -132,7 +132,7 @@ def test_the_matrices_hold_what_was_measured(das: Ran) -> None:
     assert losses.rows[2]["general"] == exported["general"].after.value
 
 
-def test_the_figures_are_those_of_the_matrices(das: Ran) -> None:
+def test_the_figures_follow_from_the_matrices(das: Ran) -> None:
     rows, found = das.result.losses.rows, das.result
     assert found.loss_forgetting == pytest.approx(rows[2]["one"] - rows[1]["one"])
     assert found.general_change == pytest.approx(rows[2]["general"] - rows[0]["general"])
@@ -151,7 +151,7 @@ def test_no_measured_text_was_trained_on(das: Ran) -> None:
     assert dropped == {
         "one": {"measured": 10},
         "two": {"measured": 5},
-    }  # five texts, in one with their copies
+    }  # five texts, in one domain with their copies
 
 
 def test_importance_only_grows(das: Ran) -> None:
@@ -165,13 +165,13 @@ def test_importance_only_grows(das: Ran) -> None:
     assert list(table["rows"]) == ["after 0 domains", "after 1 domain", "after 2 domains"]
 
 
-def test_the_last_model_is_ordinary_and_has_moved(das: Ran, config: Config) -> None:
+def test_the_last_model_loads_normally_and_has_changed(das: Ran, config: Config) -> None:
     model, start = (load_model(Path(path)).state_dict() for path in (das.result.model, config.model.path))
     assert model.keys() == start.keys()
     assert any(not (model[name] == start[name]).all() for name in model)
 
 
-def test_its_summary_can_be_shown(das: Ran, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_summary_is_shown(das: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     show_result(das.done)
     shown = capsys.readouterr().err
     assert all(
@@ -183,7 +183,7 @@ def test_its_summary_can_be_shown(das: Ran, capsys: pytest.CaptureFixture[str]) 
 def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
     longer = run(config, das, order=["one", "two", "three"])
     known, found = das.done.record.inputs, longer.done.record.inputs
-    shared = {name for name in known if not name.startswith("past.")}  # after the last domain
+    shared = {name for name in known if not name.startswith("past.")}  # measured after the last domain
     assert all(found[name] == known[name] for name in shared)
     assert found["steps.2.past.importance"] == known["past.importance"]
     before, after = das.result.losses.rows, longer.result.losses.rows
@@ -193,10 +193,10 @@ def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_job_that_is_killed_in_its_second_domain_comes_to_what_an_undisturbed_one_does(
+def test_a_job_killed_in_its_second_domain_gives_the_same_result(
     das: Ran, given: dict[str, Any], jobs: drive.Jobs, tmp_path: Path
 ) -> None:
-    """The same command goes on from the last checkpoint, also where none is kept after the end."""
+    """The same command continues from the last checkpoint, even if checkpoints are deleted at the end."""
     runs = shutil.copytree(das.store.root, tmp_path / "runs")
     folder = runs / "train" / das.of(das.stage.steps[1].training).path.name
     began = started(folder)
@@ -228,7 +228,7 @@ def test_a_job_that_is_killed_in_its_second_domain_comes_to_what_an_undisturbed_
 
 
 def started(stage: Path) -> str:
-    """When a stage did, for comparison."""
+    """Returns when a stage started, to compare runs."""
     time: str = json.loads((stage / "stage.json").read_text())["started_at"]
     return time
 
@@ -242,10 +242,10 @@ def started(stage: Path) -> str:
         ("replay", {"fraction": 0.5}),
     ],
 )
-def test_a_second_domain_with_what_another_method_knows_of_the_first(
+def test_each_method_trains_a_second_domain_with_its_knowledge_of_the_first(
     given: dict[str, Any], das: Ran, method: str, options: dict[str, Any]
 ) -> None:
-    """On two ranks; the model that has learnt the first domain stands in for one that did with this method."""
+    """Runs on two ranks. The model after the first domain comes from another method."""
     resources = {"workers": 2, "zero_stage": 2}
     changed = {**given, "method": {"kind": method}, method: options, "resources": resources, "tasks": []}
     if method == "ewc":
@@ -276,10 +276,10 @@ def test_a_second_domain_with_what_another_method_knows_of_the_first(
     ("method", "options", "layers"),
     [("hat", {"width": 4}, 2), ("cpt", {"width": 4}, 2), ("elle", {"layers": [1, 1], "heads": [0, 0]}, 4)],
 )
-def test_models_with_parts_for_each_domain_come_to_the_end(
+def test_methods_with_parts_per_domain_run_to_the_end(
     given: dict[str, Any], ray_cluster: None, method: str, options: dict[str, Any], layers: int
 ) -> None:
-    """On two ranks, with the domain's parts in fine-tuning, and losses with the domain given and without."""
+    """Runs on two ranks, using the domain's parts in fine-tuning; losses are measured with and without the domain."""
     short = {"training": {**given["training"], "max_steps": 4}, "finetune": {**given["finetune"], "seeds": [0]}}
     changed = {**given, **short, "method": {"kind": method}, method: options, "resources": {"workers": 2}}
     ran = run(parse_values(changed, SEQUENCE_JOB.kind, "test"), order=["one", "two"])
@@ -294,7 +294,7 @@ def test_models_with_parts_for_each_domain_come_to_the_end(
 
 
 @pytest.mark.parametrize("mode", ["separate", "joint"])
-def test_what_it_is_compared_to(config: Config, das: Ran, mode: str) -> None:
+def test_baselines_run(config: Config, das: Ran, mode: str) -> None:
     plain = replace(config, method=replace(config.method, kind="plain"), method_options=None)
     one_seed = replace(plain, finetune=replace(config.finetune, seeds=[0]))
     found = run(one_seed, das if mode == "separate" else None, order=["one", "two"], mode=mode).result

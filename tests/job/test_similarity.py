@@ -1,4 +1,4 @@
-"""Similarity of domains: of which stages it is made, and what is refused. Nothing here runs."""
+"""Similarity of domains: its stages, and refused configurations. Nothing here runs."""
 
 import shutil
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.samples import write
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_bert: Path) -> Config:
-    """Two sources."""
+    """Returns a configuration with two sources."""
     sources = [
         SourceConfig(name, paths=write(tmp_path / f"{name}.jsonl", [{"text": f"a text about {name}"}]))
         for name in ("cells", "code")
@@ -45,7 +45,7 @@ def built(config: Config, *models: Path) -> Similarity:
     return similarity_stages(Context.of(replace(config, similarity=named)))
 
 
-def test_without_models_it_needs_the_prepared_sources_alone(config: Config) -> None:
+def test_without_models_it_only_needs_the_prepared_sources(config: Config) -> None:
     stage = built(config)
     assert list(stage.inputs) == ["corpora.cells", "corpora.code"]
     assert {needed.kind for needed in stage.inputs.values()} == {"prepare"}
@@ -63,14 +63,14 @@ def test_each_model_is_measured_on_all_sources(config: Config, tiny_bert: Path, 
     assert stage != built(config)
 
 
-def test_one_domain_or_another_number_of_models_is_refused(config: Config, tiny_bert: Path) -> None:
+def test_a_single_domain_or_a_wrong_number_of_models_is_refused(config: Config, tiny_bert: Path) -> None:
     alone = replace(config, corpus=replace(config.corpus, sources=config.corpus.sources[:1]))
     for wrong, models in ((alone, []), (config, [tiny_bert])):
         with pytest.raises(ConfigError, match=r"sources and \d models to compare"):
             built(wrong, *models)
 
 
-def test_models_of_different_tokenizers_are_refused(config: Config, tiny_bert: Path, tmp_path: Path) -> None:
+def test_models_with_different_tokenizers_are_refused(config: Config, tiny_bert: Path, tmp_path: Path) -> None:
     other = shutil.copytree(tiny_bert, tmp_path / "other")
     exchange_tokens(other)
     with pytest.raises(ModelError, match="has another tokenizer"):

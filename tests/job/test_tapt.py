@@ -1,4 +1,4 @@
-"""TAPT: what the keys of its stages depend on, what it reads, and what that leaves out. Nothing here trains."""
+"""TAPT: the fields that its keys depend on, and the texts that it reads and leaves out. Nothing here trains."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,14 +29,14 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "pool_text_field": ("body", TRAINED),
     "target_paths": ("data/more.jsonl", TRAINED),
     "kind": ("tests.select.pools:Longest", TRAINED),
-    "target_text_field": ("body", set()),  # without target_paths
-    "keep": (3.0, set()),  # without a list
-    "measure_loss": (False, set()),  # by jobs/select.py
-    "embedder": ("static", set()),  # without a kind that reads vectors
+    "target_text_field": ("body", set()),  # no effect without target_paths
+    "keep": (3.0, set()),  # no effect without a list
+    "measure_loss": (False, set()),  # only used by jobs/select.py
+    "embedder": ("static", set()),  # no effect with a kind that reads no vectors
     "index": ("hnsw", set()),
     "min_recall": (0.5, set()),
 }
-"""Fields that count where a part of a pool is taken."""
+"""Fields that matter if a part of a pool is selected, with another value and the stages whose keys it changes."""
 DRAWN = SelectConfig(pool_paths="data/pool.jsonl", per_example=2)
 
 
@@ -68,14 +68,14 @@ def selected(export: Export) -> Select:
 
 
 def named(splits: Any) -> list[tuple[str, str]]:
-    """Of splits, their tasks and names."""
+    """Returns task and name of each split."""
     return [(each.task.name, each.split) for each in splits]
 
 
 UNSEEN = [("one", "dev"), ("one", "test")]
 
 
-def test_every_field_is_known_to_change_results_or_not() -> None:
+def test_every_field_is_classified() -> None:
     assert {field.name for field in fields(TaptConfig)} == {*TAPT, "pool_text_field"}
     ways = {"documents", "tokens"}  # tests/job/test_tapt_selection.py, and the other budgets
     assert {field.name for field in fields(SelectConfig)} == {*SELECTED, *ways}
@@ -89,7 +89,7 @@ def test_a_field_changes_these_keys(config: Config, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SELECTED)
-def test_a_field_of_the_selection_changes_these_keys_where_there_is_one(config: Config, name: str) -> None:
+def test_a_field_of_the_selection_changes_these_keys_if_there_is_one(config: Config, name: str) -> None:
     value, expected = SELECTED[name]
     drawn = replace(config, select=DRAWN)
     assert differing(keys(drawn), keys(changed(drawn, f"select.{name}", value))) == expected
@@ -104,7 +104,7 @@ def test_the_budget_counts(config: Config, budget: str) -> None:
     assert differing(keys(few), keys(more)) == differing(keys(few), keys(other)) == TRAINED
 
 
-def test_the_size_of_the_batch_counts_where_examples_do_not_give_it(config: Config) -> None:
+def test_the_batch_size_matters_if_examples_do_not_determine_it(config: Config) -> None:
     def change(batch_examples: int | None) -> set[str]:
         given = replace(config, tapt=TaptConfig(batch_examples=batch_examples))
         other = replace(given, training=replace(given.training, global_batch_size=16))
@@ -116,7 +116,7 @@ def test_the_size_of_the_batch_counts_where_examples_do_not_give_it(config: Conf
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: Path) -> None:
-    """Dev and test say which texts of train are left out, so they count for what is trained on."""
+    """Dev and test determine which texts of train are left out, so they affect the training."""
     before = keys(config)
     with (tmp_path / "data" / f"{split}.jsonl").open("a") as file:
         file.write('{"text": "more", "label": "b"}\n')
@@ -132,7 +132,7 @@ def test_all_data_is_looked_at_before_training(config: Config, transductive: boo
     assert order[order.index("train") :] == ["train", "evaluate", "evaluate", "export"]
 
 
-def test_a_model_that_another_stage_makes_is_what_is_trained_and_measured(config: Config) -> None:
+def test_a_start_model_from_another_stage_is_trained_and_measured(config: Config) -> None:
     context = Context.of(config)
     training = tapt_stages(context).training
     further = tapt_stages(context.starting_from(training).configured(replace(config, seed=1)))
@@ -141,7 +141,7 @@ def test_a_model_that_another_stage_makes_is_what_is_trained_and_measured(config
     assert further.before.inputs["start.training"] is training
 
 
-def test_dev_and_test_text_stay_out_unless_it_is_asked_for(config: Config) -> None:
+def test_dev_and_test_text_is_left_out_by_default(config: Config) -> None:
     inductive, transductive = (texts(built(config, tapt=TaptConfig(transductive=t)).text) for t in (False, True))
     assert (named(inductive.wanted), named(inductive.unseen)) == ([("one", "train")], UNSEEN)
     assert (named(transductive.wanted), transductive.unseen) == ([("one", split) for split in SPLITS], ())
@@ -152,11 +152,11 @@ def test_several_tasks_are_sources_of_one_training(config: Config) -> None:
     training = built(config, tasks=[more]).training
     assert list(training.inputs) == ["corpora.one", "corpora.two"]
     assert training.what()["mixture"]["sources"] == ["one", "two"]
-    for text in training.corpora.values():  # what the one trains on may be what the other is tested on
+    for text in training.corpora.values():  # a training text of one task may be a test text of the other
         assert {task for task, _ in named(texts(text).unseen)} == {"one", "two"}
 
 
-def test_tapt_leaves_the_settings_of_the_domain_alone(config: Config) -> None:
+def test_tapt_does_not_change_settings_of_the_domain(config: Config) -> None:
     sources = [SourceConfig("a", paths="data/more.jsonl", weight=1.0), SourceConfig("b", paths="x", weight=2.0)]
     for corpus in (replace(config.corpus, sources=sources), replace(config.corpus, streaming=True)):
         training = built(config, corpus=corpus).training
@@ -168,7 +168,7 @@ def test_tapt_leaves_the_settings_of_the_domain_alone(config: Config) -> None:
 # --- pools and replay
 
 
-def test_what_is_taken_of_a_pool_holds_no_dev_or_test_text(config: Config) -> None:
+def test_text_selected_from_a_pool_contains_no_dev_or_test_text(config: Config) -> None:
     curated = built(config, tapt=TaptConfig(pool_paths="data/pool.jsonl")).training
     assert set(curated.inputs) == {"corpora.one", f"corpora.{POOL}"}
     pool = curated.corpora[POOL]
@@ -179,7 +179,7 @@ def test_what_is_taken_of_a_pool_holds_no_dev_or_test_text(config: Config) -> No
         assert named(unseen.wanted) == UNSEEN
 
 
-def test_so_much_is_taken_for_the_examples_of_all_tasks(config: Config) -> None:
+def test_the_selection_is_as_large_as_all_tasks_need(config: Config) -> None:
     more = replace(config.task, name="two", train="data/more.jsonl")
     target = selected(built(config, tasks=[more], select=DRAWN)).target.text
     assert isinstance(target, TaskTexts)
@@ -187,7 +187,7 @@ def test_so_much_is_taken_for_the_examples_of_all_tasks(config: Config) -> None:
     assert {split for _, split in named(target.unseen)} == {"dev", "test"}
 
 
-def test_general_text_is_mixed_in_without_dev_or_test_text(config: Config) -> None:
+def test_replayed_general_text_contains_no_dev_or_test_text(config: Config) -> None:
     training = built(config, mixture=replace(config.mixture, replay_paths="data/more.jsonl")).training
     assert list(training.inputs) == ["corpora.one", "replay"]
     assert isinstance(training.replay, Prepare)
@@ -197,7 +197,7 @@ def test_general_text_is_mixed_in_without_dev_or_test_text(config: Config) -> No
 
 @pytest.fixture
 def everything(config: Config) -> Config:
-    """A task, its pool, general text that is replayed, and the pool's files measured as general text."""
+    """Returns a configuration with a task, its pool, replayed text, and the pool's files measured as general text."""
     return replace(
         config,
         mixture=replace(config.mixture, replay_paths="data/more.jsonl"),
@@ -207,7 +207,7 @@ def everything(config: Config) -> Config:
 
 
 @pytest.mark.parametrize(("transductive", "left_out"), [(False, ["general", "domain"]), (True, ["general"])])
-def test_all_that_is_trained_on_leaves_out_what_is_measured(
+def test_all_training_text_leaves_out_measured_text(
     everything: Config, transductive: bool, left_out: list[str]
 ) -> None:
     export = built(everything, tapt=replace(everything.tapt, transductive=transductive))
@@ -215,7 +215,7 @@ def test_all_that_is_trained_on_leaves_out_what_is_measured(
     assert len(read) == 3
     assert all(text.measured == tuple(getattr(export, name) for name in left_out) for text in read)
     assert export.general
-    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the pool is its other part
+    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the rest of the pool is trained on
 
 
 def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
@@ -226,10 +226,10 @@ def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
     assert text.measured == (export.general, export.domain)
     assert text.heldout_fraction == everything.corpus.heldout_fraction
     assert export.general
-    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the pool is its other part
+    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the rest of the pool is trained on
 
 
-def test_evaluation_sets_leave_all_that_is_trained_on(everything: Config) -> None:
+def test_evaluation_sets_are_left_out_of_all_training_text(everything: Config) -> None:
     sets = [EvaluationSet("questions", "data/more.jsonl")]
     against = replace(everything, corpus=replace(everything.corpus, decontaminate=sets))
     for changes in ({}, {"tapt": TaptConfig(), "select": DRAWN}):
@@ -238,11 +238,11 @@ def test_evaluation_sets_leave_all_that_is_trained_on(everything: Config) -> Non
         assert len(read) == 3
         for text in read:
             assert "decontaminate" in text.what()["corpus"], text.name
-        assert "decontaminate" not in export.domain.what()["corpus"]  # dev is measured, and may be such a set itself
+        assert "decontaminate" not in export.domain.what()["corpus"]  # dev is measured, and may be one itself
 
 
-def test_near_copies_are_looked_for_among_the_same_documents(everything: Config) -> None:
-    """Their ordinals count what dev and test leave."""
+def test_near_copies_are_searched_among_the_same_documents(everything: Config) -> None:
+    """Their numbers count the documents left after removing dev and test text."""
     near = replace(everything, corpus=replace(everything.corpus, deduplicate="near"))
     pool = built(near).training.corpora[POOL]
     assert isinstance(pool, Prepare)
@@ -251,6 +251,6 @@ def test_near_copies_are_looked_for_among_the_same_documents(everything: Config)
     assert pool.dedup.unseen == pool.unseen
 
 
-def test_the_field_of_a_whole_pool_counts(config: Config) -> None:
+def test_the_text_field_of_a_whole_pool_matters(config: Config) -> None:
     curated = replace(config, tapt=TaptConfig(pool_paths="data/pool.jsonl"))
     assert differing(keys(curated), keys(changed(curated, "tapt.pool_text_field", "body"))) == TRAINED

@@ -1,4 +1,4 @@
-"""TAPT with a selection of the user's own: from the command line to the documents that it takes, and what counts."""
+"""TAPT with a user-defined selection, from the command line to the selected documents, and the key of the selection."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ POOL = ["the stars and the moon", "genes of the cell", "a cell divides", "stars"
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The source of a user's own selection."""
+    """Writes the source of a user-defined selection and returns its path."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_selection", raising=False)
     file = tmp_path / "own_selection.py"
@@ -57,9 +57,7 @@ def selected(export: Export) -> Select:
     return pool.texts
 
 
-def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_on(
-    tmp_path: Path, tiny_bert: Path
-) -> None:
+def test_the_documents_with_the_highest_scores_are_selected(tmp_path: Path, tiny_bert: Path) -> None:
     splits = {"train": ["genes of a cell", "a cell"], "dev": ["nothing like it"], "test": ["the test text"]}
     files = {split: write(tmp_path / f"{split}.jsonl", with_labels(texts)) for split, texts in splits.items()}
     arguments = [
@@ -67,7 +65,7 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
         *(f"--task.{split}={file}" for split, file in files.items()),
         f"--select.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
         "--select.per_example=1",
-        "--tapt.transductive=true",  # then no text is prepared before, for which Ray would be needed
+        "--tapt.transductive=true",  # so that no text must be prepared before, which would need Ray
         "--select.kind=own_selection:Alike",
         "--alike.at_least=3",
         "--corpus.cleaning=[]",
@@ -83,7 +81,7 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
     assert done.record.what["steps"][0]["options"] == {"at_least": 3}
 
 
-# --- what counts
+# --- the key
 
 
 @pytest.fixture
@@ -97,7 +95,7 @@ def built(config: Config, kind: str = "own_selection:Alike", **options: object) 
     return selected(tapt_stages(Context.of(chosen)))
 
 
-def test_its_options_and_its_source_count(config: Config, own: Path) -> None:
+def test_its_options_and_its_source_are_part_of_the_key(config: Config, own: Path) -> None:
     one = built(config).key
     assert one != built(config, "random").key
     assert one == built(config, at_least=1).key  # the default
@@ -106,12 +104,12 @@ def test_its_options_and_its_source_count(config: Config, own: Path) -> None:
     assert one != built(config).key
 
 
-def test_its_folder_is_called_like_its_class(config: Config) -> None:
+def test_its_folder_is_named_after_its_class(config: Config) -> None:
     assert built(config).name == "dapt-Alike"
     assert built(config, "random").name == "dapt-random"
 
 
-def test_one_that_is_not_there_is_refused_before_anything_runs(config: Config) -> None:
+def test_a_missing_selection_is_refused_before_anything_runs(config: Config) -> None:
     with pytest.raises(ConfigError, match=r"select\.kind: there is no 'rnadom'") as caught:
         built(config, "rnadom")
     assert caught.value.fix == "did you mean random?"

@@ -1,4 +1,4 @@
-"""The text of a job: what an objective needs of it, and what of general text is measured, replayed and left out."""
+"""The text of a job: columns for the objective, and general text that is measured, replayed or left out."""
 
 import shutil
 from dataclasses import replace
@@ -47,7 +47,7 @@ def keys(config: Config) -> dict[str, str]:
         ({"kind": "causal"}, PREPARED),
     ],
 )
-def test_an_objective_prepares_again_if_it_needs_other_columns(
+def test_an_objective_that_needs_other_columns_prepares_again(
     config: Config, objective: dict[str, Any], expected: set[str]
 ) -> None:
     assert differing(keys(config), keys(replace(config, objective=ObjectiveConfig(**objective)))) == expected
@@ -58,7 +58,7 @@ def test_objectives_on_words_share_their_corpus(config: Config) -> None:
     assert differing(words, spans) == TRAINED
 
 
-def test_the_field_of_entities_and_the_source_of_a_tagger_count(
+def test_the_entity_field_and_the_source_of_a_tagger_are_part_of_the_key(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -79,7 +79,7 @@ def test_the_field_of_entities_and_the_source_of_a_tagger_count(
     assert "PYTHONPATH" in caught.value.fix
 
 
-def test_a_block_that_loses_the_places_of_entities_is_refused(config: Config) -> None:
+def test_a_block_that_loses_positions_of_entities_is_refused(config: Config) -> None:
     mended = changed(config, "corpus.cleaning", ["fix_unicode"])
     with pytest.raises(ConfigError, match=r"corpus\.cleaning has fix_unicode"):
         built(replace(mended, objective=ObjectiveConfig(kind="entity", entity_field="names")))
@@ -102,12 +102,12 @@ def replayed(config: Config, *paths: str) -> Config:
 
 
 def test_general_text_is_measured_whole_unless_its_files_are_trained_on(config: Config, tmp_path: Path) -> None:
-    """Then its held-out share is, which everything that is trained on leaves out."""
+    """Otherwise only its held-out share is measured, which all trainings leave out."""
     (tmp_path / "data" / "other.jsonl").write_text('{"text": "another"}\n')
     shutil.copy("data/general.jsonl", tmp_path / "copy.jsonl")
     assert heldout_of_general(config) == 1
     assert heldout_of_general(replayed(config, "data/other.jsonl")) == 1
-    for paths in (["data/general.jsonl"], ["data/other.jsonl", "copy.jsonl"]):  # by content, wherever it lies
+    for paths in (["data/general.jsonl"], ["data/other.jsonl", "copy.jsonl"]):  # identified by content
         shared = replayed(config, *paths)
         assert heldout_of_general(shared) == 0.01
         export = built(shared)
@@ -119,7 +119,7 @@ def test_general_text_is_measured_whole_unless_its_files_are_trained_on(config: 
     assert heldout_of_general(replace(config, corpus=CorpusConfig(sources=sources))) == 0.01
 
 
-def test_duplicates_are_known_before_the_corpus_is_prepared(config: Config) -> None:
+def test_duplicates_are_found_before_the_corpus_is_prepared(config: Config) -> None:
     domain = prepared(built(changed(config, "corpus.deduplicate", "near")).domain)
     assert {stage.kind for stage in domain.inputs.values()} == {"manifest", "dedup", "prepare"}
     assert domain.dedup
@@ -128,8 +128,8 @@ def test_duplicates_are_known_before_the_corpus_is_prepared(config: Config) -> N
     assert [files.listing for files in domain.dedup.before] == [prepared(domain.measured[0]).files.listing]
 
 
-def test_near_copies_of_what_is_measured_are_looked_for_in_all_that_is_trained_on(config: Config) -> None:
-    """And of what is mixed in, in what the domain measures."""
+def test_near_copies_of_measured_text_are_removed_from_all_training_text(config: Config) -> None:
+    """Near copies of the domain's held-out text are removed from replayed text, too."""
     near = replayed(changed(config, "corpus.deduplicate", "near"), "data/b.jsonl")
     training = built(near).training
     domain, replay = prepared(training.corpora["domain"]), prepared(training.replay)

@@ -1,4 +1,4 @@
-"""Jobs as far as the identities of stages go: files of a line each, and a model of which only the config is read."""
+"""Small configurations for tests of keys: files with one line each, and a model folder with only a config.json."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def keyed_model(folder: Path) -> Path:
-    """A model folder, made anew."""
+    """Makes a model folder and returns it."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 128}))
     for name in ("model.safetensors", "tokenizer.json"):
@@ -35,7 +35,7 @@ def keyed_model(folder: Path) -> Path:
 
 
 def enter(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Config:
-    """Works in a folder with a model and files of these names; the configuration that all jobs have in common."""
+    """Changes to a folder with a model and files of these names; returns the configuration that all jobs share."""
     monkeypatch.chdir(folder)
     (folder / "data").mkdir()
     for name in names:
@@ -47,7 +47,7 @@ def enter(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Config:
 
 
 def dapt_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Two files of a domain, and general text."""
+    """Returns a configuration with two files of a domain, and general text."""
     return replace(
         enter(folder, monkeypatch, "a", "b", "general"),
         corpus=CorpusConfig(paths=["data/a.jsonl", "data/b.jsonl"]),
@@ -57,7 +57,7 @@ def dapt_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def task_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """A task; its text has two fields and a label."""
+    """Returns a configuration with a task, whose examples have two text fields and a label."""
     base = enter(folder, monkeypatch, *SPLITS, "pool", "more")
     return replace(
         base,
@@ -68,7 +68,7 @@ def task_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def sequence_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Three domains, two of them with a task, and general text."""
+    """Returns a configuration with three domains, two of them with a task, and general text."""
     base = enter(folder, monkeypatch, *DOMAINS, "more", "general", *SPLITS)
     return replace(
         base,
@@ -91,19 +91,19 @@ def source(name: str) -> SourceConfig:
 
 
 def changed(config: Config, name: str, value: Any) -> Config:
-    """The configuration with another value for a field, by its dotted name."""
+    """Returns the configuration with another value for a field, by its dotted name."""
     *section, field = name.split(".")
     inner = replace(getattr(config, section[0]), **{field: value}) if section else value
     return replace(config, **{section[0] if section else field: inner})
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
-    """Names under which two jobs have stages of other keys."""
+    """Returns the names of stages whose keys differ between two jobs."""
     return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
 def tree(stage: Stage[Any], seen: set[str] | None = None) -> Iterator[Stage[Any]]:
-    """A stage and all that it needs, each once, inputs first."""
+    """Yields a stage and all its inputs, each once, inputs first."""
     seen = set() if seen is None else seen
     if stage.key in seen:
         return

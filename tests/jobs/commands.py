@@ -1,4 +1,4 @@
-"""Commands as a user types them, each run in a process of its own, and what came back from it."""
+"""Runs commands as a user types them, each in its own process, and returns their output."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.runner.made import pretend
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"ray", "torch", "transformers", "deepspeed", "pyarrow", "numpy", "datasets", "tokenizers", "huggingface_hub"}
-# Runs a script as the main program, then notes which packages it has loaded.
+# Runs a script as the main program, then records the packages that it has loaded.
 PROGRAM = """
 import atexit, runpy, sys
 from pathlib import Path
@@ -43,10 +43,10 @@ Run = Callable[..., Ran]
 
 
 class Forks:
-    """The process of `tests.jobs.forks`, which runs commands in forks of its own.
+    """Client of the process `tests.jobs.forks`, which runs commands in forks of its own.
 
     Args:
-        files: folder for what the commands say.
+        files: folder for the output of the commands.
     """
 
     def __init__(self, files: Path) -> None:
@@ -55,7 +55,7 @@ class Forks:
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
 
     def run(self, folder: Path, script: str, arguments: Sequence[str]) -> Ran:
-        """Runs a job in some folder, with the environment of this process."""
+        """Runs a job in a folder, with the environment of this process."""
         files = [str(file) for file in self._files]
         order = [str(folder), dict(os.environ), files, str(ROOT / "jobs" / script), arguments]
         assert self._process.stdin
@@ -87,24 +87,24 @@ METRICS: dict[str, Any] = {
     "train_documents": 20,
     "train_tokens": 4096,
 }
-"""Of all stages together."""
+"""Figures that serve as the metrics of any stage."""
 
 
 def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Records for all stages of a job, as if it had run. Returns the export's folder."""
+    """Writes records for all stages of a job, as if it had run, and returns the export's folder."""
     monkeypatch.chdir(folder)
     context = Context.of(parse(arguments, ""))
     return ensure(pretend(dapt_stages(context), **METRICS), context.store).path
 
 
 def replaced(given: Sequence[str], *more: str) -> list[str]:
-    """Arguments of the form `--name=value`, with others in place of those of the same name."""
+    """Returns arguments of the form `--name=value`, in which later values replace earlier ones of the same name."""
     names = {argument.partition("=")[0] for argument in more}
     return [*(argument for argument in given if argument.partition("=")[0] not in names), *more]
 
 
 def check_refused(ran: Ran, code: int, *messages: str) -> None:
-    """One clear message with its fix on stderr, and nothing else."""
+    """Checks that a command failed with one message and its fix on stderr, and printed nothing else."""
     assert ran.code == code, ran.err
     assert ran.out == ""
     for message in messages:

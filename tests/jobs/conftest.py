@@ -1,4 +1,4 @@
-"""How to run a command, and the arguments of jobs that are in order."""
+"""Fixtures that run commands, and arguments of valid jobs."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from tests.jobs.commands import PROGRAM, ROOT, Forks, Ran, Run
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs a job in a process of its own, in the folder `tmp_path`."""
+    """Returns a function that runs a job in its own process, in the folder `tmp_path`."""
 
     def run(script: str, *arguments: str) -> Ran:
         loaded = tmp_path / "loaded.txt"
@@ -33,13 +33,13 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 @pytest.fixture
 def forked(forks: Forks, tmp_path: Path) -> Run:
-    """The same in half the time, for tests with many runs: in a fork of a process that has loaded our own code."""
+    """Returns a function like `run` that forks a process with our code loaded, which takes half the time."""
     return lambda script, *arguments: forks.run(tmp_path, script, arguments)
 
 
 @pytest.fixture
 def job(tmp_path: Path, tiny_bert: Path) -> list[str]:
-    """Arguments of a small job that is in order."""
+    """Returns the arguments of a small, valid job."""
     lines = [json.dumps({"text": f"the model of sentence {number}"}) + "\n" for number in range(20)]
     (tmp_path / "corpus.jsonl").write_text("".join(lines))
     return [
@@ -54,7 +54,7 @@ def job(tmp_path: Path, tiny_bert: Path) -> list[str]:
 
 @pytest.fixture
 def task(tmp_path: Path, tiny_bert: Path) -> list[str]:
-    """Arguments of a labelled task that is in order."""
+    """Returns the arguments of a valid labelled task."""
     for split in ("train", "dev", "test"):
         lines = [json.dumps({"text": f"the {split} {n}", "label": "ab"[n % 2]}) + "\n" for n in range(6)]
         (tmp_path / f"{split}.jsonl").write_text("".join(lines))

@@ -1,8 +1,8 @@
-"""Runs commands in forks of a process that has loaded what all of them load, which is most of what they take.
+"""Runs commands in forks of a process that has loaded their common modules, which takes most of their time.
 
 python -m tests.jobs.forks
 
-takes orders as JSON, a line each, and answers with the exit code of each.
+reads one order per line as JSON, and answers with the exit code of each command.
 """
 
 import atexit
@@ -20,11 +20,11 @@ from adapt.support.errors import ConfigError
 
 
 def become(folder: str, environment: dict[str, str], files: list[str], script: str, arguments: list[str]) -> None:
-    """Makes this process that of a script, then notes which packages it has loaded.
+    """Turns this process into that of a script, then records the packages that it has loaded.
 
     Args:
-        folder: to be in.
-        environment: its variables, all of them.
+        folder: the working directory.
+        environment: all environment variables.
         files: for stdout, stderr and the packages.
         script: the main program.
         arguments: of its command line.
@@ -42,7 +42,7 @@ def become(folder: str, environment: dict[str, str], files: list[str], script: s
 if __name__ == "__main__":
     for name in ("dapt", "tapt", "finetune"):
         with suppress(ConfigError):
-            parse([], f"jobs/{name}.py", JOBS[name].kind)  # which keeps the parser
+            parse([], f"jobs/{name}.py", JOBS[name].kind)  # parsing caches the parser
     for line in sys.stdin:
         process = os.fork()
         if not process:

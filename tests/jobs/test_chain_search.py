@@ -1,4 +1,4 @@
-"""Chains that search good values, two of them at once on one store."""
+"""Chains with a search for good values, two of them running at once on one store."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ jobs = pytest.fixture(drive.jobs)
 
 
 def chain(folder: Path, model: Path) -> Path:
-    """A search over fine-tuning's learning rate, and a run with the best one and another seed."""
+    """Writes a chain: a search over the learning rate of fine-tuning, and a run with the best one and another seed."""
     splits = {
         split: str(write(folder / f"{split}.jsonl", labelled(16, len(split)))) for split in ("train", "dev", "test")
     }
@@ -48,7 +48,7 @@ def records(root: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_two_chains_at_once_share_trials_and_go_on_with_the_best_values(
+def test_two_chains_at_once_share_trials_and_continue_with_the_best_values(
     jobs: Jobs, tiny_bert: Path, tmp_path: Path
 ) -> None:
     file = chain(tmp_path, tiny_bert)

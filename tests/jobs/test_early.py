@@ -1,4 +1,4 @@
-"""What is known to fail once the corpus is prepared is refused before it is read, and plans say so."""
+"""Errors that would occur after preparing the corpus are raised before it is read, also by plans."""
 
 import json
 import shutil
@@ -62,7 +62,9 @@ def esm(tmp_path: Path, tiny_bert: Path) -> Path:
 
 
 @pytest.mark.heavy
-def test_fp16_without_a_gpu(forked: Run, job: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fp16_without_a_gpu_is_refused(
+    forked: Run, job: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     check_refused(forked("dapt.py", *job, FP16), 2, "training.precision fp16 is for GPUs, and this run has none")
     assert not list((tmp_path / "runs").glob("*/*/stage.json"))
@@ -72,7 +74,7 @@ def test_fp16_without_a_gpu(forked: Run, job: list[str], monkeypatch: pytest.Mon
 
 
 @pytest.mark.heavy
-def test_an_architecture_that_cannot_be_packed(forked: Run, job: list[str], esm: Path, tmp_path: Path) -> None:
+def test_an_architecture_without_packing_is_refused(forked: Run, job: list[str], esm: Path, tmp_path: Path) -> None:
     for command in (["dapt.py"], ["chain.py", "plan"]):
         ran = forked(*command, *replaced(job, f"--model.path={esm}"))
         assert (ran.code, ran.out) == (4, "")
@@ -81,14 +83,14 @@ def test_an_architecture_that_cannot_be_packed(forked: Run, job: list[str], esm:
         assert not list((tmp_path / "runs").glob("*/*/stage.json"))
 
 
-def test_the_try_of_an_architecture_reads_no_weights(esm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checking_an_architecture_reads_no_weights(esm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="EsmForMaskedLM cannot keep documents apart"):
         check_model(Start(Pretrained(esm, esm), None), False)
     with pytest.raises(ModelError, match="cannot keep documents apart"):
         check_model(Start(Pretrained(esm, esm), None), None)
 
 
-def test_all_that_a_job_writes_needs_room(
+def test_too_little_disk_space_for_all_outputs_is_refused(
     job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_bert: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,7 +123,7 @@ def preflight_weights(folder: Path) -> list[torch.Tensor]:
         (ModernBertModel, ModernBertConfig),
     ],
 )
-def test_an_encoder_without_its_head(kind: Any, config: Any, tmp_path: Path) -> None:
+def test_an_encoder_without_its_head_is_refused(kind: Any, config: Any, tmp_path: Path) -> None:
     sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16} if kind is DistilBertModel else SIZES
     kind(config(**sizes, vocab_size=60_000 if kind is ModernBertModel else 50)).save_pretrained(tmp_path)
     for causal in (False, None):
@@ -133,7 +135,7 @@ def test_an_encoder_without_its_head(kind: Any, config: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_whole_models_pass(family: str, tmp_path: Path) -> None:
+def test_complete_models_are_accepted(family: str, tmp_path: Path) -> None:
     plain(family).save_pretrained(tmp_path)
     check_model(Start(Pretrained(tmp_path, tmp_path), None), family in ("gpt2", "llama"))
     check_model(Start(Pretrained(tmp_path, tmp_path), None), None)
@@ -152,7 +154,7 @@ def asks(precision: str, **resources: object) -> Config:
 
 @pytest.mark.parametrize("has_bf16", [True, False])
 @pytest.mark.parametrize("has_gpu", [True, False])
-def test_the_arithmetic_is_judged_where_the_devices_are_known(
+def test_precision_is_checked_where_the_devices_are_known(
     has_gpu: bool, has_bf16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

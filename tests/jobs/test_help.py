@@ -1,4 +1,4 @@
-"""What commands show of themselves."""
+"""Help texts, `--print_config` and `--debug`."""
 
 from tests.jobs.commands import Run
 

@@ -1,4 +1,4 @@
-"""A job that has run already: it starts nothing and says so at once."""
+"""A finished job starts nothing, and says so at once."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def test_a_run_with_nothing_to_do_reports_and_starts_nothing(
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("stage.json")} == before
 
 
-def test_the_digests_are_kept_for_the_next_start(
+def test_file_digests_are_reused_at_the_next_start(
     run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish(job, tmp_path, monkeypatch)
@@ -42,7 +42,7 @@ def test_the_digests_are_kept_for_the_next_start(
     assert str(tmp_path / "corpus.jsonl") in digests
 
 
-def test_a_changed_corpus_is_not_nothing_to_do(
+def test_a_changed_corpus_is_processed_again(
     run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish(job, tmp_path, monkeypatch)

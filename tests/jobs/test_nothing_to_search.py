@@ -1,4 +1,4 @@
-"""A search that has finished says so, and starts nothing."""
+"""A finished search starts nothing, and says so."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a command plans, without starting Ray."""
+"""Plans of commands, made without starting Ray."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.heavy
 SEQUENCE = ["sequence-one", "sequence-two", "all"]
 
 
-def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str], tmp_path: Path) -> None:
+def test_a_plan_shows_the_stages_and_loads_no_slow_modules(run: Run, job: list[str], tmp_path: Path) -> None:
     ran = run("chain.py", "plan", *job, "--resources.price_per_device_hour=2")
     assert ran.code == 0, ran.err
     stages, ahead = ran.err.split("what it will take")
@@ -60,9 +60,9 @@ def test_a_plan_after_a_run_says_what_changed(
     finish(job, tmp_path, monkeypatch)
     assert last_line(run("chain.py", "plan", *job))["metrics"] == {"done": 6, "stages": 6}
     ran = run("chain.py", "plan", *job)
-    assert "what it will take" not in ran.err  # it is done
+    assert "what it will take" not in ran.err  # nothing remains to be done
     ran = run("chain.py", "plan", *job, "--training.learning_rate=1e-4")
     assert last_line(ran)["metrics"] == {"done": 3, "stages": 6}
     assert ran.err.count("training.learning_rate: 0.0005 -> 0.0001") == 1
-    assert ran.err.count("input training: ") == 1  # of the export
-    assert ran.err.count("input start.training: ") == 1  # of the evaluation after
+    assert ran.err.count("input training: ") == 1  # that of the export
+    assert ran.err.count("input start.training: ") == 1  # that of the evaluation after training

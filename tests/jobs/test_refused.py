@@ -1,4 +1,4 @@
-"""What cannot work is refused at once, before Ray starts."""
+"""Wrong commands and configurations are refused at once, before Ray starts."""
 
 import gzip
 from pathlib import Path
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.mark.parametrize("arguments", [["pln"], ["--config", "x.yaml"]])
-def test_a_command_that_does_not_exist(run: Run, arguments: list[str]) -> None:
+def test_an_unknown_command_is_refused(run: Run, arguments: list[str]) -> None:
     check_refused(run("chain.py", *arguments), 2, "cannot read the command", "run|plan|status|report")
 
 
@@ -34,7 +34,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "messages"), REFUSED, ids=[case[0][0] for case in REFUSED])
-def test_what_cannot_work_is_refused_at_once(
+def test_wrong_configurations_are_refused_at_once(
     forked: Run, job: list[str], tmp_path: Path, arguments: list[str], code: int, messages: list[str]
 ) -> None:
     (tmp_path / "notes.md").write_text("")
@@ -57,7 +57,7 @@ TASK_REFUSED = [
 
 @pytest.mark.parametrize("script", ["tapt.py", "finetune.py"])
 @pytest.mark.parametrize(("arguments", "code", "messages"), TASK_REFUSED, ids=[case[0][0] for case in TASK_REFUSED])
-def test_what_cannot_work_with_a_task_is_refused_at_once(
+def test_wrong_configurations_of_tasks_are_refused_at_once(
     forked: Run, task: list[str], script: str, arguments: list[str], code: int, messages: list[str]
 ) -> None:
     if script == "tapt.py" and arguments[0].startswith("--task.label"):
@@ -81,7 +81,7 @@ CHAIN_REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "messages"), CHAIN_REFUSED, ids=[" ".join(c[0]) for c in CHAIN_REFUSED])
-def test_what_cannot_work_with_a_chain_is_refused_at_once(
+def test_wrong_chains_are_refused_at_once(
     forked: Run, tiny_bert: Path, tmp_path: Path, arguments: list[str], code: int, messages: list[str]
 ) -> None:
     lengths = "training.sequence_length: 128, evaluation.sequence_length: 128"

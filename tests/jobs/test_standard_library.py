@@ -1,4 +1,4 @@
-"""A job's folder comes first where Python looks for modules: no script may hide a module of the standard library."""
+"""Python searches the folder of a script first, so no script in jobs/ may hide a module of the standard library."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
 HIDING = sorted(file.stem for file in JOBS.glob("*.py") if file.stem in sys.stdlib_module_names)
 
 
-def test_one_script_has_the_name_of_a_module() -> None:
+def test_only_one_script_is_named_like_a_standard_module() -> None:
     assert HIDING == ["select"]
 
 
@@ -25,8 +25,8 @@ def test_scripts_find_the_standard_library(name: str, folder: Path) -> None:
     assert ran.stdout.startswith(f"usage: dontstop {name} ")
 
 
-def test_processes_that_a_script_starts_are_not_told_its_folder() -> None:
-    """Ray tells its workers the folder of the script where that is on sys.path."""
+def test_child_processes_do_not_get_the_folder_of_the_script() -> None:
+    """Ray passes the script's folder to its workers if it is on sys.path."""
     program = (
         "import runpy, sys\n"
         "import adapt.cli.main as cli\n"

@@ -1,4 +1,4 @@
-"""What a terminal shows of a result."""
+"""Prints results as on a terminal."""
 
 from typing import Any
 
@@ -8,5 +8,5 @@ from adapt.show.terminal import show_blocks
 
 
 def show_result(finished: Finished[Any]) -> None:
-    """Prints what a finished stage shows of itself."""
+    """Prints the blocks of a finished stage."""
     show_blocks(shown_by(finished.result, finished.record))

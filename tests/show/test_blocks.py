@@ -1,4 +1,4 @@
-"""A table without rows is shown nowhere, nor is anything that holds nothing else."""
+"""Tables without rows are not shown, nor blocks that contain nothing else."""
 
 import pytest
 

@@ -15,7 +15,7 @@ def drawn(name: str, label: str = "score") -> str:
         return svg(figure, name)
 
 
-def test_no_colour_is_fixed():
+def test_colours_are_variables():
     text = drawn("a")
     ElementTree.fromstring(text)
     assert {f"var(--series-{place})" for place in range(SERIES)} <= set(re.findall(r"var\(--series-\d\)", text))
@@ -28,16 +28,16 @@ def test_ids_of_two_figures_differ():
     assert not ids[0] & ids[1]
 
 
-def test_the_same_drawing_is_the_same_text():
+def test_drawings_are_reproducible():
     assert drawn("a") == drawn("a")
 
 
-def test_text_is_text():
+def test_text_stays_text():
     text = "<b>$x$ & -->"
     root = ElementTree.fromstring(drawn("a", text))
     assert text in ["".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_a_long_name_leaves_room():
+def test_long_names_are_shortened():
     assert short("DAPT+TAPT") == "DAPT+TAPT"
     assert len(short("R" * 60)) == LONGEST

@@ -1,4 +1,4 @@
-"""Tables fit into narrow terminals without broken words or lost columns, and sentences come before them."""
+"""Tables fit into narrow terminals without broken words or lost columns. Summary sentences come first."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_paths_are_folded_and_not_cut() -> None:
     assert "".join(pieces) == path
 
 
-def test_summaries_are_emphasised_where_that_can_be_seen() -> None:
+def test_summaries_are_emphasised_on_terminals() -> None:
     blocks = summary("Loss fell.", "", "Nothing was forgotten.")
     assert [block.text for block in blocks if isinstance(block, TextBlock)] == ["Loss fell.", "Nothing was forgotten."]
     assert render_text(blocks) == "Loss fell.\nNothing was forgotten."

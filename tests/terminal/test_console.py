@@ -1,4 +1,4 @@
-"""What a job says at its end, and with which exit code."""
+"""Messages at the end of a job, and its exit code."""
 
 import inspect
 import json
@@ -38,7 +38,7 @@ ERRORS: dict[str, type[AdaptError]] = {
 
 @pytest.fixture(autouse=True)
 def _keep_handlers() -> Iterator[None]:
-    """`attempt` listens to signals; afterwards pytest does again."""
+    """Restores the signal handlers of pytest, which `attempt` replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -72,7 +72,7 @@ def test_an_error_gives_one_message_and_its_code(name: str, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("name", EXIT_CODES)
-def test_an_error_survives_the_way_between_processes(name: str) -> None:
+def test_errors_can_be_sent_between_processes(name: str) -> None:
     error = pickle.loads(pickle.dumps(ERRORS[name]("what", "fix")))
     assert (type(error), error.what, error.fix) == (ERRORS[name], "what", "fix")
 
@@ -132,7 +132,7 @@ def test_debug_shows_the_stack_of_an_unexpected_error(capsys: pytest.CaptureFixt
     assert "Unexpected: KeyError: 'tokens'" in err
 
 
-def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_says_how_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(fails_with(KeyboardInterrupt())) == 130
     fix = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
     assert capsys.readouterr() == ("", f"Interrupted: the job was stopped before its end\n  fix: {fix}\n")
@@ -143,8 +143,8 @@ def test_success_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_job_may_end_by_itself() -> None:
-    assert exit_code(fails_with(SystemExit(5))) == 5  # --help ends like this
+def test_a_job_can_end_itself() -> None:
+    assert exit_code(fails_with(SystemExit(5))) == 5  # as after --help
 
 
 def test_the_last_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,12 +188,12 @@ def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
         assert process.stderr.readline() == "ready\n"
         process.send_signal(sent)
         assert process.stderr.readline() == "closing\n"
-        process.send_signal(sent)  # the end is not to be interrupted
+        process.send_signal(sent)  # the ending process ignores further signals
         out, err = process.communicate("\n", timeout=600)
     assert process.returncode == 130
     assert err.startswith("closed\nInterrupted: the job was stopped before its end\n")
     assert "Traceback" not in err
-    assert out == "half a line"  # nothing printed is lost
+    assert out == "half a line"  # all printed text arrives
 
 
 BUSY = """
@@ -208,8 +208,8 @@ run_job(job)
 """
 
 
-def test_a_job_ends_with_its_code_after_what_is_to_be_shut_down_whatever_threads_still_do() -> None:
-    """Those of a stage that failed beside it, say; Python's own end would wait for some and crash over others."""
+def test_a_job_ends_with_its_code_after_shutdown_although_threads_still_run() -> None:
+    """Python's own exit would wait for some threads, such as those of another stage, and crash because of others."""
     ended = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == DataError.exit_code
     assert ended.stdout == "shut down\n"
@@ -237,7 +237,7 @@ def test_durations_are_for_people(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("deleted", ["before", "meanwhile"])
-def test_a_working_directory_that_was_deleted_is_said_to_be(
+def test_a_deleted_working_directory_is_named(
     deleted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "work"

@@ -1,4 +1,4 @@
-"""The display of progress: when a plain line is written, and who gets the terminal's one live line."""
+"""The display of progress: when a plain line is written, and which of several displays gets the live line."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ from tests.pseudo_terminal import drawn, screens, sent_to_terminal
 
 
 class Clock:
-    """Time that stands still until it is moved."""
+    """A clock that only advances when it is told to."""
 
     now = 0.0
 
@@ -26,23 +26,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def said(clock: Clock, capsys: pytest.CaptureFixture[str], times: list[float], period_s: float = 5) -> list[str]:
-    """The plain lines of reports that come at these times."""
+    """Returns the plain lines of reports at these times."""
     with display("waiting", (), period_s) as shown:
         for number, clock.now in enumerate(times):
             shown.update({"a": f"report {number}", "b": "rest"}, number, 0)
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_log_has_one_line_a_period_and_the_last(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_one_line_per_period_and_the_last_report(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(clock, capsys, [1, 2, 5, 6, 9.9, 10, 11, 12])
     assert lines == ["report 2  rest", "report 5  rest", "report 7  rest"]
 
 
-def test_what_takes_less_than_a_period_leaves_no_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_work_shorter_than_a_period_prints_no_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(clock, capsys, [1, 2, 4.9]) == []
 
 
-def test_no_report_is_said_twice(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_report_is_printed_twice(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(clock, capsys, [5]) == ["report 0  rest"]
     clock.now = 0
     assert said(clock, capsys, [1, 2], period_s=0) == ["report 0  rest", "report 1  rest"]
@@ -56,10 +56,10 @@ def test_no_report_is_said_twice(clock: Clock, capsys: pytest.CaptureFixture[str
         ({"color_system": None}, f"{'━' * 12}{' ' * 12}"),
     ],
 )
-def test_a_bar_shows_how_far_it_is_with_colours_and_without(console: dict[str, Any], bar: str) -> None:
+def test_the_bar_shows_progress_with_and_without_colours(console: dict[str, Any], bar: str) -> None:
     parts = {"documents": "[5] documents", "speed": "1.0 MB/s"}
     assert drawn(line(parts, 1, 2, (), 80), **console) == f"[5] documents {bar}  1.0 MB/s"
-    assert drawn(line(parts, 0, 0, (), 80), **console) == "[5] documents  1.0 MB/s"  # the end is not known
+    assert drawn(line(parts, 0, 0, (), 80), **console) == "[5] documents  1.0 MB/s"  # the total is not known
 
 
 TWO_AT_ONCE = """
@@ -76,7 +76,7 @@ with display("third waits", ()) as third:
 """
 
 
-def test_of_two_at_once_one_has_the_live_line() -> None:
+def test_only_one_of_two_displays_has_the_live_line() -> None:
     bar = "━" * 24
     seen = [text for text in screens(sent_to_terminal(TWO_AT_ONCE))[-1] if text]
     assert seen == ["second 1", f"first 2 {bar}", f"third 1 {bar}"]
@@ -111,14 +111,14 @@ log("all is done")
 """
 
 
-def test_a_table_stays_below_what_is_logged_and_goes_in_the_end() -> None:
+def test_a_table_stays_below_log_lines_and_is_removed_at_the_end() -> None:
     shown = screens(sent_to_terminal(TABLE))
     assert any("trial 0 ended" in screen and any("1 trials" in row for row in screen) for screen in shown)
     left = [row.strip() for row in shown[-1] if row.strip()]
     assert left == [*(f"trial {number} ended" for number in range(3)), "all is done"]
 
 
-def test_where_there_is_no_terminal_no_table_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_table_is_drawn_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with live_table() as draw:
         assert draw is None
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""A process goes on, and ends with its own exit code, whatever becomes of those who read its messages."""
+"""A process continues, and ends with its own exit code, whatever happens to the readers of its output."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ run_job(job)
 
 
 def run(tmp_path: Path, redirected: str, **given: Any) -> tuple[int, str]:
-    """Runs the work in bash with some redirections; returns its exit code and what it has done."""
+    """Runs the work in bash with redirections; returns its exit code and the finished work."""
     script = f'{sys.executable} -c "$WORK" {tmp_path}/said {redirected}'
     command = ["bash", "-c", script]
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "WORK": WORK}, timeout=300, check=False, **given)
@@ -53,7 +53,7 @@ def test_lines_that_cannot_be_written_are_dropped(redirected: str, tmp_path: Pat
     assert run(tmp_path, redirected, stdout=subprocess.PIPE, stderr=subprocess.PIPE) == (0, "done 0")
 
 
-def test_a_reader_that_does_not_read_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_reader_that_pauses_delays_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE) as reader:
         try:
             assert run(tmp_path, "", stdout=reader.stdin, stderr=reader.stdin) == (0, "done 0")
@@ -61,7 +61,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up(tmp_path: Path) -> None:
             reader.kill()
 
 
-def test_all_lines_reach_a_reader_that_is_slow(tmp_path: Path) -> None:
+def test_a_slow_reader_gets_all_lines(tmp_path: Path) -> None:
     program = WORK.replace("PATIENCE_S = 0.2", "PATIENCE_S = 600")
     command = [sys.executable, "-c", program, str(tmp_path / "said")]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
@@ -91,7 +91,7 @@ run_job(job)
 
 
 def test_a_terminal_that_is_closed_ends_neither_the_job_nor_its_children(tmp_path: Path) -> None:
-    """The terminal has a session of its own, whose leader is the job: the kernel sends it SIGHUP."""
+    """The job leads the terminal's session, so the kernel sends it SIGHUP."""
     ours, theirs = os.openpty()
     program = [sys.executable, "-c", LIVE, str(tmp_path / "said")]
     takes_it = "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
@@ -128,7 +128,7 @@ run_job(job)
 """
 
 
-def test_what_only_shows_something_ends_with_its_reader() -> None:
+def test_commands_that_only_show_something_end_with_their_reader() -> None:
     script = f'{sys.executable} -c "$SHOWN" 2>&1 | head -1; exit ${{PIPESTATUS[0]}}'
     command = ["bash", "-c", script]
     ended = subprocess.run(
@@ -137,7 +137,7 @@ def test_what_only_shows_something_ends_with_its_reader() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"again\n", b"")
 
 
-def test_a_result_that_cannot_be_written_to_stdout_is_told_on_stderr(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_written_to_stdout_is_reported_on_stderr(tmp_path: Path) -> None:
     script = f'{sys.executable} -c "$WORK" {tmp_path}/said > /dev/full'
     ended = subprocess.run(["bash", "-c", script], cwd=ROOT, env={**os.environ, "WORK": WORK}, stderr=subprocess.PIPE)
     assert ended.returncode == 0
