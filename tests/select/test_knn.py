@@ -152,7 +152,7 @@ def test_what_cannot_be_searched_is_refused(situation: Given, tmp_path: Path) ->
     assert "select.per_example" in caught.value.fix
     assert situation.vectors
     other = replace(situation, vectors=replace(situation.vectors, space="another"))
-    with pytest.raises(DataError, match="holds vectors of the embedder toy, and is asked for"):
+    with pytest.raises(DataError, match="holds vectors of the embedder toy, but the queries are"):
         scored(other, per_text=1)
     wide = given(situation.pool, vectors=embedded(tmp_path / "wide", POOL, IDS, clustered(6, 9)))
     with pytest.raises(DataError, match=r"shape \[6, 9\] where \[n, 8\] is needed"):
