@@ -1,1 +1,1 @@
-"""Chain files: stages, what they start from, and what they are swept over, in one file."""
+"""Chain files: several stages in one file, with the models they start from and the sets they are swept over."""

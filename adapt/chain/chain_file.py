@@ -1,4 +1,4 @@
-"""A chain file as it is read, and the command line that says what of it is to run."""
+"""Reads chain files, and the command line of dontstop chain, which selects what to run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,36 +19,36 @@ from adapt.support.errors import ConfigError
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
-"""The form of a chain's name, after which the folder of its report is named."""
+"""Form of a chain's name, which is also the name of its report's folder."""
 _MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
-"""The form of a set's member. Members are separated by commas, as in `tapt[a, b]` and `--only task=a,b`."""
+"""Form of the name of a set's member. Members are separated by commas, as in `tapt[a, b]` and `--only task=a,b`."""
 
 
 @dataclass(frozen=True)
 class ChainEntry:
-    """One entry of `stages`."""
+    """An entry of `stages` in a chain file."""
 
     name: str
     job: Job
     sweep: tuple[str, ...]
-    """The sets that it is swept over: there is a stage for every combination of their members."""
+    """Names of the sets that it is swept over: it becomes one stage per combination of their members."""
     start: Any
-    """A text, or a placeholder, that names the stage whose model it starts from, or a stage that selects its text; or
-    a list of both. None for model.path, and its own text."""
+    """The stage whose model it starts from, or a stage that selects its text, as a text or placeholder; or a list of
+    both. None starts from model.path, with the entry's own text."""
     fields: Mapping[str, Any]
-    """Fields of the configuration; their values may hold placeholders."""
+    """Configuration fields; their values may contain placeholders."""
     tuned: Any = None
-    """A text, or a placeholder, that names the search whose best values stand in place of its own."""
+    """The search whose best values replace its own, as a text or placeholder."""
 
     @property
     def is_search(self) -> bool:
-        """Whether it searches good values, as it says itself how: settings of `common` alone make no search."""
+        """Whether the entry is a search: it sets fields of `tune` itself. Settings in `common` do not make it one."""
         return any(name.partition(".")[0] == "tune" for name in self.fields)
 
 
 @dataclass(frozen=True)
 class ChainFile:
-    """A chain file."""
+    """The content of a chain file."""
 
     file: str
     name: str
@@ -56,7 +56,7 @@ class ChainFile:
     let: Mapping[str, Any]
     common: Mapping[str, Any]
     sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """For each set its members, and for each member its attributes."""
+    """Attributes by name, for each member of each set."""
     entries: Mapping[str, ChainEntry]
 
 
@@ -64,12 +64,12 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
     """Reads a chain file.
 
     Args:
-        path: of the file.
-        let: values in place of those of `let`.
-        common: fields in place of those of `common`.
+        path: path of the file.
+        let: values that replace those of the file's `let`.
+        common: fields that replace those of the file's `common`.
 
     Raises:
-        ConfigError: the file cannot be read, or does not have the form above; names the key.
+        ConfigError: the file cannot be read or does not have the form of a chain file; names the key.
     """
     content = read_yaml(path)
     for key in content:
@@ -107,15 +107,15 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
 
 
 def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[str, ChainEntry]) -> None:
-    """Refuses fields without a value where they are written. What placeholders stand for is looked at later."""
+    """Raises ConfigError for fields written without a value. Values of placeholders are checked later."""
     root = compose_yaml(yaml_text(path))
     written: dict[tuple[str, ...], Mapping[str, Any]] = {("common",): _mapping(content, "common", path)}
-    for above, given in (written | {("stages", name): entry.fields for name, entry in entries.items()}).items():
-        refuse_blanks(nested(given), frozenset(), place_in(path, *above), node_at(root, above)[0])
+    for above, values in (written | {("stages", name): entry.fields for name, entry in entries.items()}).items():
+        refuse_blanks(nested(values), frozenset(), place_in(path, *above), node_at(root, above)[0])
 
 
 def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:
-    """The baseline: a member of the set `recipe`, or, if there is no such set, the name of an entry."""
+    """Returns the baseline: a member of the set `recipe`, or, if there is no such set, the name of an entry."""
     baseline = str(content.get("baseline") or "base")
     known = set(sets.get("recipe", entries))
     if content.get("baseline") and baseline not in known:
@@ -178,23 +178,23 @@ USAGE = (
 
 @dataclass(frozen=True)
 class Command:
-    """What a command line of dontstop chain asks for."""
+    """A parsed command line of dontstop chain."""
 
     verb: str
     file: str
     let: dict[str, str] = field(default_factory=dict)
     """Values that replace those of the file's `let`, by name."""
     common: dict[str, Any] = field(default_factory=dict)
-    """Configuration fields that hold for all stages."""
+    """Configuration fields that apply to all stages."""
     only: dict[str, list[str]] = field(default_factory=dict)
-    """The members to run, by the name of their set."""
+    """Members to run, by the name of their set."""
 
 
 def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
-    """The job that `plan --job sequence --config FILE` looks at, and its arguments.
+    """Returns the job that `plan --job sequence --config FILE` plans, and the remaining arguments.
 
     Raises:
-        ConfigError: there is no such job.
+        ConfigError: no job has this name.
     """
     job, rest = "dapt", list(arguments)
     for index, argument in enumerate(arguments):
@@ -206,10 +206,10 @@ def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
 
 
 def read_command(arguments: Sequence[str]) -> Command:
-    """Reads `run FILE --only task=acl_arc --data /data --resources.workers 2`.
+    """Parses arguments such as `run FILE --only task=acl_arc --data /data --resources.workers 2`.
 
     Raises:
-        ConfigError: an unknown verb, no file, or an option without value.
+        ConfigError: the verb is unknown, the file is missing, or an option has no value.
     """
     verb, file = (*arguments[:2], "", "")[:2]
     if verb not in VERBS or not file or file.startswith("--"):

@@ -1,4 +1,7 @@
-"""Sweeps the stages of a chain file into nodes, each with its job and its configuration."""
+"""Expands the entries of a chain file into nodes.
+
+There is one node per combination of the sets' members, with its own configuration.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,19 +22,19 @@ _DEPTH = 10
 
 
 def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, depth: int = _DEPTH) -> Any:
-    """A value with its placeholders filled in, also inside lists and sections.
+    """Returns a value with its placeholders filled in, also inside lists and sections.
 
-    A text that is one placeholder and nothing else becomes what that stands for, with its type.
+    A text that consists of one placeholder becomes the placeholder's value, with its type.
 
     Args:
-        value: of a chain file.
-        source: has `let` and the sets.
-        chosen: the member of each set that is swept over.
-        place: where the value stands, as messages name it.
-        depth: placeholders may stand inside the values of placeholders, so many levels deep.
+        value: value from a chain file.
+        source: the chain file, for its `let` and its sets.
+        chosen: the node's member of each set that is swept over.
+        place: description of the value's position, for messages.
+        depth: largest number of levels to which values of placeholders may contain placeholders.
 
     Raises:
-        ConfigError: a placeholder stands for nothing.
+        ConfigError: a placeholder names nothing, has no value inside a text, or refers back to itself.
     """
     if isinstance(value, Mapping):
         return {name: fill(inner, source, chosen, place, depth) for name, inner in value.items()}
@@ -50,15 +53,18 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, d
 
 
 def _text(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> str:
-    """What a placeholder inside a text stands for."""
+    """Returns the value of a placeholder inside a longer text."""
     value = _value(path, source, chosen, place)
     if value is None:
-        raise ConfigError(f"{{{path}}} in {place} has no value, and stands in a text", "give it a value")
+        raise ConfigError(f"{{{path}}} in {place} has no value, but is used inside a text", "give it a value")
     return str(value)
 
 
 def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
-    """What a dotted name stands for. An attribute named like a set names a member of it, whose attributes follow."""
+    """Returns the value of a dotted name.
+
+    An attribute with a set's name refers to a member of that set, whose attributes may follow.
+    """
     first, *rest = path.split(".")
     if first not in chosen:
         if rest or first not in source.let:
@@ -80,60 +86,60 @@ def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) 
 
 
 Configured = Callable[[Mapping[str, Any]], Config]
-"""Gives the configuration with other values for some fields, by dotted name."""
+"""Returns the configuration with other values for some fields, given by dotted name."""
 _REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
 
 
 @dataclass(frozen=True)
 class Node:
-    """One job of a chain."""
+    """A job of a chain, for one combination of members."""
 
     name: str
-    """The name of its entry in the file."""
+    """Name of its entry in the file."""
     job: Job
     values: Mapping[str, str]
-    """The member that it stands for of each set, by the set's name."""
+    """Its member of each set, by the set's name."""
     config: Config
     configured: Configured
-    """Gives `config` with other values for some fields. ConfigError: they do not fit."""
+    """Returns `config` with other values for some fields; raises ConfigError if they do not fit."""
     start: str | None
-    """The label of the node whose model it starts from; None for model.path."""
+    """Label of the node whose model it starts from; None for model.path."""
     selected: str | None = None
-    """The label of the node that selects text for it."""
+    """Label of the node that selects its text; None for its own text."""
     compared: Mapping[str, str] = field(default_factory=dict)
-    """The labels of the nodes whose models are compared or merged, by what the fields call them."""
+    """Labels of the nodes whose models it compares or merges, by the names used in its fields."""
     is_search: bool = False
-    """Whether it searches good values, and what others take of it is the best trial."""
+    """Whether it is a search, from which other nodes take the best trial."""
     tuned: str | None = None
-    """The label of the search whose best values stand in place of its own."""
+    """Label of the search whose best values replace its own."""
 
     @property
     def needed(self) -> list[str]:
-        """The labels of all nodes that it takes something of."""
+        """Labels of all nodes that this node depends on."""
         named = (self.start, self.selected, self.tuned, *self.compared.values())
         return [label for label in named if label is not None]
 
     @property
     def label(self) -> str:
-        """What it is called, as `finetune[DAPT, acl_arc]`."""
+        """The node's name with its members, such as `finetune[DAPT, acl_arc]`."""
         return node_label(self.name, list(self.values.values()))
 
 
 def node_label(name: str, members: list[str]) -> str:
-    """What a node is called: the name of its entry and the members of sets."""
+    """Returns the label of a node: the name of its entry and the members of its sets."""
     return f"{name}[{', '.join(members)}]" if members else name
 
 
 def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
-    """All nodes of a chain, those that others start from first, as far as they are needed.
+    """Returns the nodes of a chain, in an order in which each follows those that it starts from.
 
     Args:
         source: the chain file.
-        only: set -> members; nothing but the nodes of these members, and what they start from. The set `stage` is that
-            of the entries' names.
+        only: members to run, by set. Only nodes of these members, and those they depend on, are returned. The set
+            `stage` contains the names of the entries.
 
     Raises:
-        ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a ring.
+        ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a circle.
     """
     sets = {"stage": source.entries, **source.sets}
     for name, members in (only or {}).items():
@@ -195,19 +201,20 @@ def _add(
 
 
 def _names_a_stage(path: str, source: ChainFile) -> bool:
-    """Whether the path of a model is that of a stage in the same file."""
+    """Returns whether a model's path is the name of a stage in the same file."""
     match = _REFERENCE.fullmatch(path)
     return bool(match and match[1] in source.entries)
 
 
-def _sources(given: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
-    """The stages that `from` names: that which makes the model to start from, and that which selects text.
+def _sources(named_in_from: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
+    """Returns the two stages that `from` may name: one that makes the model, and one that selects the text.
 
     Raises:
-        ConfigError: two make a model, or two select text, or the job takes no text.
+        ConfigError: `from` names two stages that make a model, or two that select text, or the job cannot train on
+            text.
     """
     named: dict[bool, str] = {}
-    for reference in given if isinstance(given, list) else [given] if given else []:
+    for reference in named_in_from if isinstance(named_in_from, list) else [named_in_from] if named_in_from else []:
         match = _REFERENCE.fullmatch(str(reference))
         other = source.entries.get(match[1]) if match else None
         selects = bool(other and other.job.texts)
@@ -223,7 +230,7 @@ def _sources(given: Any, entry: ChainEntry, source: ChainFile, place: str) -> tu
 
 
 def _referred(reference: str, source: ChainFile, place: str, field: str) -> tuple[str, dict[str, str]]:
-    """The entry and the members that `dapt[cs]` names."""
+    """Returns the entry and the members that a reference such as `dapt[cs]` names."""
     match = _REFERENCE.fullmatch(reference)
     named = {name for name, other in source.entries.items() if _offers(other, field)}
     entry = source.entries[match[1]] if match and match[1] in named else None
@@ -241,7 +248,10 @@ def _referred(reference: str, source: ChainFile, place: str, field: str) -> tupl
 
 
 def _offers(entry: ChainEntry, field: str) -> bool:
-    """Whether stages of an entry have what a field of others names: a model, text that is selected, or best values."""
+    """Returns whether an entry's stages offer what `field` of other stages refers to.
+
+    That is a model, selected text, or best values.
+    """
     if field == "tuned":
         return entry.is_search
     return bool(entry.job.training or (entry.job.texts and field == "from"))
@@ -250,7 +260,10 @@ def _offers(entry: ChainEntry, field: str) -> bool:
 def _configured(
     entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str, has_text: bool
 ) -> Configured:
-    """Defaults of the job, then `common`, then the entry's own fields. Where it has text, it needs no corpus."""
+    """Returns the function that configures a node: defaults of the job, then `common`, then the entry's fields.
+
+    A stage whose text is selected needs no corpus.
+    """
     common = nested(fill(source.common, source, values, place))
     fields = nested(fill(entry.fields, source, values, place))
     prefix = [source.name] if entry.job.is_named else []

@@ -1,4 +1,4 @@
-"""A chain of stages as an object: plan it, run it, look how far it is, report what it found."""
+"""A chain of stages as a Python object with the methods plan, run, status and report."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from adapt.tuning.search_forecast import SearchAhead, check_search
 
 @dataclass(frozen=True)
 class ChainPlan(SelfShown):
-    """What a chain would run, and what it takes. `print(plan)` shows it."""
+    """What a chain would run, and its costs. `print(plan)` shows it."""
 
     states: Mapping[str, int]
-    """Number of goals that are finished, running, waiting."""
+    """Number of goals by state (finished, running, waiting)."""
     to_run: Mapping[str, int]
     """Number of stages to run, by kind."""
     later: Sequence[str]
-    """Labels of goals whose stages are known when searches have finished."""
+    """Labels of goals whose stages are only known when searches have finished."""
     tables: Sequence[Block]
 
     def blocks(self) -> list[Block]:
@@ -39,19 +39,19 @@ class ChainPlan(SelfShown):
 
 @dataclass(frozen=True)
 class Report(SelfShown):
-    """What a chain has found, as a page on disk and as sections of blocks."""
+    """The report of a chain: the path of its HTML page, and its sections as blocks."""
 
     path: Path
-    """`report.html`, one file that needs nothing else; `report.md` beside it has the text and the tables."""
+    """Path of `report.html`, a self-contained file; `report.md` next to it contains the text and the tables."""
     study: Study
     sections: Sequence[Section]
 
     def blocks(self) -> list[Block]:
-        """All sections, each below its title."""
+        """Returns the blocks of all sections, each below its title."""
         return [block for section in self.sections for block in (TextBlock(f"{section.title}:"), *section.blocks)]
 
     def first_blocks(self) -> list[Block]:
-        """What the report says first, and where it is."""
+        """Returns the blocks of the verdict, and the report's path."""
         verdict = next((section for section in self.sections if section.title == "Verdict"), None)
         return [*(verdict.blocks if verdict else []), TextBlock(f"Report: {self.path}")]
 
@@ -61,7 +61,7 @@ class Report(SelfShown):
 
 @dataclass(frozen=True)
 class ChainRun:
-    """A chain file with the values that were given for it."""
+    """A chain file with values for its `let`, common fields, and the members to run."""
 
     file: ChainFile
     only: Mapping[str, list[str]] = field(default_factory=dict)
@@ -78,29 +78,29 @@ class ChainRun:
         """Reads a chain file.
 
         Args:
-            file: its path.
+            file: path of the chain file.
             let: values that replace those of the file's `let`.
-            fields: of the configuration, by dotted name, that hold for all stages.
+            fields: configuration fields for all stages, by dotted name.
             only: members to run, by the name of their set.
 
         Raises:
-            ConfigError: the file cannot be read, or is wrong.
+            ConfigError: the file cannot be read, or its content is wrong.
         """
         return cls(read_chain(file, dict(let), dict(fields)), only or {})
 
     def build(self) -> Chain:
-        """The stages, as far as they are known now.
+        """Builds the stages, as far as they are known now.
 
         Raises:
-            AdaptError: a stage cannot work.
+            AdaptError: a stage cannot run as configured.
         """
         return build_chain(expand_chain(self.file, self.only))
 
     def plan(self) -> ChainPlan:
-        """What would run, and what it takes. Nothing runs.
+        """Returns what would run, and its costs, without running anything.
 
         Raises:
-            AdaptError: a stage cannot work, as far as that is known before any has run.
+            AdaptError: a stage cannot run as configured, as far as that is known beforehand.
         """
         chain = self.build()
         check_chain(chain)
@@ -111,10 +111,10 @@ class ChainRun:
         return ChainPlan(goal_states(chain.goals, chain.store), ahead(chain), chain.later, tables)
 
     def run(self) -> Report:
-        """Runs what is not finished, side by side as far as there is room, and writes the report.
+        """Runs all unfinished stages, independent ones in parallel if resources suffice, and writes the report.
 
         Raises:
-            AdaptError: a stage failed. The report of what is finished is written before.
+            AdaptError: a stage failed. The report of all finished stages is written before that.
         """
         check_searches(self.build())
         try:
@@ -124,7 +124,7 @@ class ChainRun:
         return report
 
     def finish(self) -> Chain:
-        """Runs what is not finished. Stages that take the best values of a search follow when it has finished."""
+        """Runs all unfinished stages. Stages that use the best values of a search follow when it has finished."""
         while True:
             chain = self.build()
             check_searches(chain)
@@ -133,12 +133,12 @@ class ChainRun:
                 return chain
 
     def status(self) -> ChainNow:
-        """How far the chain is, wherever it runs."""
+        """Returns the progress of the chain, wherever it runs."""
         chain = self.build()
         return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
 
     def report(self) -> Report:
-        """Writes the report of all that is finished, not of `only` a part."""
+        """Writes the report of all finished stages, ignoring `only`."""
         from adapt.show.report.report_page import contents_of, write_report
 
         chain = build_chain(expand_chain(self.file))
@@ -148,21 +148,21 @@ class ChainRun:
 
 
 def check_searches(chain: Chain) -> None:
-    """Refuses searches that cannot work.
+    """Checks that the unfinished searches can run.
 
     Raises:
-        ConfigError: names what is wrong.
+        ConfigError: a search cannot run; names the reason.
     """
     for search in chain.searches:
         check_search(search, chain.store)
 
 
 def ahead_lines(counts: Mapping[str, int], later: int = 0) -> list[str]:
-    """Says how many stages of each kind will run.
+    """Returns sentences that tell how many stages of each kind will run.
 
     Args:
-        counts: by kind.
-        later: number of goals whose stages are known when searches have finished.
+        counts: number of stages, by kind.
+        later: number of goals whose stages are only known when searches have finished.
     """
     to_run = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     number = sum(counts.values())

@@ -1,4 +1,7 @@
-"""The stages of a chain: what each node runs, starts from, and takes of searches."""
+"""Builds the stages of a chain from its nodes.
+
+A node may start from the model of another node, train on its selection, or take the best values of its search.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,15 +29,15 @@ from adapt.tuning.search_stage import Search, Searched
 
 
 def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[Any, ...]) -> Search:
-    """The search of a node.
+    """Returns the search of a node.
 
     Args:
-        node: with `tune:`.
-        context_of: gives what the stages of a trial are made from, such as the model of another node.
-        given: what other nodes make of what all trials read: models, a selection, or None.
+        node: a node whose fields contain `tune`.
+        context_of: returns the context of a trial's configuration, which includes models of other nodes.
+        given: results of other nodes that all trials read: models and a selection, or None for each.
 
     Raises:
-        AdaptError: the configuration as it is cannot work, or no space is named.
+        AdaptError: the unchanged configuration cannot run, or no space is named.
     """
     tune = node.config.tune
     if tune.job not in (None, node.job.name):
@@ -48,23 +51,23 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
 
 
 def found_by(search: Search, store: Store) -> Searched | None:
-    """What a search has found; None while it has not finished."""
+    """Returns the result of a search; None while it has not finished."""
     record = store.record_of(search)
     return Finished.of(search, record).result if record else None
 
 
 def confirm_label(node: Node) -> str:
-    """What the stage is called that runs the best trial of a search with fresh seeds."""
+    """Returns the label of the stage that repeats a search's best trial with fresh seeds."""
     return node_label(confirm_name(node), list(node.values.values()))
 
 
 def confirm_name(node: Node) -> str:
-    """What it is called without the members of sets."""
+    """Returns that stage's name, without the members of sets."""
     return f"{node.name}_confirm"
 
 
 def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
-    """The stage that runs the best trial of a search with fresh seeds, and tests it.
+    """Returns the stage that repeats the best trial of a search with fresh seeds, and tests it.
 
     Raises:
         AdaptError: the test split cannot be used.
@@ -76,18 +79,18 @@ def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:
-    """The configuration of a search with its best values, for a model that others start from."""
+    """Returns the configuration of a search with its best values, for a model that other nodes start from."""
     config = named_by_values(node.configured(values), values)
     return replace(config, name=f"{config.name}-best")
 
 
 def with_values(node: Node, values: Mapping[str, Any]) -> Config:
-    """The configuration of a node with the best values of a search.
+    """Returns the configuration of a node with the best values of a search.
 
-    A run that is continued by its name gets another one with other values.
+    A run that is continued by its name gets a name that depends on the values.
 
     Raises:
-        ConfigError: they do not fit.
+        ConfigError: the values do not fit the configuration.
     """
     config = node.configured(values)
     return named_by_values(config, values) if node.job.is_named else config
@@ -95,7 +98,7 @@ def with_values(node: Node, values: Mapping[str, Any]) -> Config:
 
 @dataclass(frozen=True)
 class Goal:
-    """A stage that a chain is to finish, and its place in the chain."""
+    """A stage whose result the chain is run for, with its name, job and members."""
 
     name: str
     job: Job
@@ -105,46 +108,46 @@ class Goal:
 
     @property
     def label(self) -> str:
-        """What the goal is called, as `finetune[DAPT, acl_arc, 3]`."""
+        """The goal's name with its members, such as `finetune[DAPT, acl_arc, 3]`."""
         return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The goals of a chain, and where they are reached."""
+    """The goals of a chain, and the store and resources for them."""
 
     goals: list[Goal]
     store: Store
     resources: ResourcesConfig
     later: list[str] = field(default_factory=list)
-    """The labels of nodes whose stages are not known before a search has finished."""
+    """Labels of nodes whose stages are only known when a search has finished."""
 
     @property
     def searches(self) -> list[Search]:
-        """The searches that have not finished."""
+        """Searches that have not finished."""
         searches = [goal.stage for goal in self.goals if isinstance(goal.stage, Search)]
         return [search for search in searches if not self.store.record_of(search)]
 
 
 @dataclass
 class Offered:
-    """What nodes offer to later ones, by their labels."""
+    """What nodes offer to later nodes, by the offering node's label."""
 
     starts: dict[str, Start] = field(default_factory=dict)
-    """The models that they make."""
+    """Models that nodes make."""
     selections: dict[str, Select] = field(default_factory=dict)
     best: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The best values that searches have found, by field."""
+    """Best values of finished searches, by field."""
     unknown: list[str] = field(default_factory=list)
-    """Nodes of which nothing can be taken yet: searches that are not finished, and what takes something of them."""
+    """Labels of nodes without a result yet: unfinished searches, and nodes that depend on them."""
 
 
 def build_chain(nodes: Sequence[Node]) -> Chain:
-    """The stages of some nodes, which come after those that they start from.
+    """Builds the stages of nodes, which must follow those that they start from.
 
     Raises:
-        ConfigError, DataError, ModelError, StorageError: as `adapt.stage.context.Context.of`.
-        ConfigError: nodes disagree on where results go, or which cluster is used.
+        ConfigError, DataError, ModelError, StorageError: for the reasons given at `adapt.stage.context.Context.of`.
+        ConfigError: nodes have different storage roots or cluster addresses.
     """
     first = nodes[0].config
     for node in nodes:
@@ -166,10 +169,10 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
 
 
 def build_one(job: Job, config: Config) -> Chain:
-    """The stages of a single job, as a chain with one goal.
+    """Builds the stages of a single job, as a chain with one goal.
 
     Raises:
-        ConfigError, DataError, ModelError, StorageError: as `adapt.stage.context.Context.of`.
+        ConfigError, DataError, ModelError, StorageError: for the reasons given at `adapt.stage.context.Context.of`.
     """
     context = Context.of(config)
     goal = Goal(job.name, job, {}, job.final(context), context.config)
@@ -178,7 +181,7 @@ def build_one(job: Job, config: Config) -> Chain:
 
 
 def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
-    """The goals of a node: one for each seed, or one in all. What it offers to later nodes is noted."""
+    """Returns the goals of a node, one per seed or one in total, and adds what it offers to `offered`."""
     start = _start(node, node.start, offered.starts) if node.start else None
     compared = {path: _start(node, label, offered.starts) for path, label in node.compared.items()}
     selected = offered.selections[node.selected] if node.selected else None
@@ -210,7 +213,7 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
 
 
 def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) -> None:
-    """Notes the model that a node makes, and what it selects."""
+    """Adds the model that a node makes, and its selection, to `offered`."""
     if start := node.job.leaves(context, final):
         offered.starts[node.label] = start
     if node.job.texts:
@@ -219,8 +222,8 @@ def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) ->
 
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
-    """The model that a node begins with, or compares."""
-    if label not in starts:  # domains learnt apart leave no model that has learnt all; shares leave one each
+    """Returns the model that a node starts from or compares."""
+    if label not in starts:  # separately learned domains, and several shares, give no single model
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
             " merge.shares has several",
@@ -230,7 +233,7 @@ def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
 
 
 def study(name: str, baseline: str, chain: Chain) -> Study:
-    """What a chain has finished, for its report."""
+    """Collects the finished results of a chain, for its report."""
     entries, missing = [], []
     for goal in chain.goals:
         record = chain.store.record_of(goal.stage)
@@ -247,9 +250,9 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
-    """The keys of the trainings that made the model a stage begins with, the first one first.
+    """Returns the keys of the trainings that led to the model a stage starts from, the first one first.
 
-    A merged model has those of all that it was made of, and then the key of the merge.
+    For a merged model, these are the keys of all merged models' trainings, then the key of the merge.
     """
     start: Start | None = getattr(stage, "start", None)
     return _trainings_to(start) if start else ()
@@ -264,7 +267,7 @@ def _trainings_to(start: Start) -> tuple[str, ...]:
 
 
 def trainings_ahead(chain: Chain) -> list[TrainingAhead]:
-    """Every training that is to run, with its figures as far as they can be said."""
+    """Returns every training that will run, with its tokens, device-hours and cost as far as they are known."""
     waiting, done = unfinished([goal.stage for goal in chain.goals], chain.store)
     labels = {training.key: label for goal in reversed(chain.goals) for training, label in _trainings_of(goal)}
     ahead = []
@@ -276,13 +279,16 @@ def trainings_ahead(chain: Chain) -> list[TrainingAhead]:
 
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
-    """The records of a stage's finished inputs, added to those of `done`."""
+    """Returns the records of a stage's finished inputs, added to those of `done`."""
     known = {needed.key: store.record_of(needed) for needed in stage.inputs.values()}
     return {**done, **{key: record for key, record in known.items() if record}}
 
 
 def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
-    """The trainings that a goal needs, and what they are called: as the goal, or those of a sequence by their own."""
+    """Returns the trainings that a goal needs, with labels.
+
+    A label is that of the goal, or that followed by the training's name.
+    """
     needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
     of_trials = isinstance(goal.stage, Search | Confirm)
     own = goal.job.training(goal.stage) if goal.job.training and not of_trials else None
@@ -295,7 +301,7 @@ def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
 
 
 def ahead(chain: Chain) -> dict[str, int]:
-    """How many stages of each kind are to run."""
+    """Returns the number of stages that will run, by kind."""
     counts: dict[str, int] = {}
     for stage in unfinished([goal.stage for goal in chain.goals], chain.store)[0]:
         counts[stage.kind] = counts.get(stage.kind, 0) + 1
@@ -303,9 +309,9 @@ def ahead(chain: Chain) -> dict[str, int]:
 
 
 def check_chain(chain: Chain) -> None:
-    """Refuses what is known to fail of a chain, before any of its stages runs.
+    """Checks before any stage runs that no stage of the chain is known to fail.
 
     Raises:
-        AdaptError: as `adapt.runner.ensure.check_ahead`.
+        AdaptError: for the reasons given at `adapt.runner.ensure.check_ahead`.
     """
     check_ahead(unfinished([goal.stage for goal in chain.goals], chain.store)[0], chain.store)

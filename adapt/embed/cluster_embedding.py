@@ -1,8 +1,8 @@
-"""Embeds texts on the cluster: tasks read, actors embed a chunk of texts each and write its vectors.
+"""Embeds texts on the cluster: tasks read chunks of texts, and actors embed them and write the vectors.
 
-The texts alone decide which texts a chunk has and which of them pass a model together, so neither the number of actors
-nor the order in which they end changes a vector. Chunks that were written already are not embedded again. Before a
-large source is embedded, a few texts from all over it show whether the embedder knows them (`look_first`).
+Only the texts determine the chunks and the batches within them, so neither the number of actors nor their order of
+completion changes a vector. Chunks that are already written are not embedded again. Before a large source is embedded,
+a sample of its texts shows whether the embedder knows their words (`look_first`).
 """
 
 import os
@@ -32,25 +32,25 @@ StoredType = Literal["float16", "float32"]
 
 
 class EmbedChunks:
-    """In an actor: embeds chunks, one after another.
+    """Actor that embeds chunks, one after another.
 
     Args:
-        embedder: not loaded yet.
-        learnt: folder of what it has learnt.
-        folder: for the vectors.
-        stored: type of the numbers.
-        threads: to calculate with on a CPU.
+        embedder: the embedder, not loaded yet.
+        learnt: folder of what the embedder has learned; None if it does not learn.
+        folder: folder for the vectors.
+        stored: number type of the stored vectors.
+        threads: number of CPU threads.
     """
 
     def __init__(self, embedder: Embedder, learnt: Path | None, folder: Path, stored: StoredType, threads: int) -> None:
         hide_unreserved_gpus()
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # for what is loaded later
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # for libraries that are loaded later
         self._embedder, self._learnt = embedder, learnt
         self._folder, self._stored = folder, stored
         self._is_loaded = False
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """Counts of a chunk; its vectors go to a file."""
+        """Embeds a chunk, writes its vectors to a file, and returns its counts."""
         (row,) = table.to_pylist()
         file = self._folder / chunk_file(row["item"], row["chunk"])
         counts = known_counts(file) or self._embed(row, file)
@@ -60,30 +60,30 @@ class EmbedChunks:
     def _embed(self, row: dict[str, Any], file: Path) -> dict[str, int]:
         if not row["texts"]:
             return {"documents": 0, "dimension": 0, "seen": 0, "unknown": 0}
-        if not self._is_loaded:  # a run with nothing left to embed loads no model
+        if not self._is_loaded:  # if all chunks are written already, no model is loaded
             self._embedder.load(self._learnt)
             self._is_loaded = True
-        found = self._embedder.embed(row["texts"])
-        finite = np.isfinite(found.vectors).all(1)
+        embedded = self._embedder.embed(row["texts"])
+        finite = np.isfinite(embedded.vectors).all(1)
         if not finite.all():
             raise DataError(
                 f"the vector of the text with id {row['ids'][int(np.flatnonzero(~finite)[0])]} is not finite",
                 "check the model's weights, or choose another embedder",
             )
-        documents, dimension = found.vectors.shape
-        counts = {"documents": documents, "dimension": dimension, "seen": found.seen, "unknown": found.unknown}
-        write_vectors(file, np.array(row["ids"], np.int64), scaled(found.vectors).astype(self._stored), counts)
+        documents, dimension = embedded.vectors.shape
+        counts = {"documents": documents, "dimension": dimension, "seen": embedded.seen, "unknown": embedded.unknown}
+        write_vectors(file, np.array(row["ids"], np.int64), scaled(embedded.vectors).astype(self._stored), counts)
         return counts
 
 
 @dataclass(frozen=True)
 class EmbeddedCounts:
-    """What was embedded."""
+    """Size of the embedding, and the share of text that the embedder does not know."""
 
     documents: int
     dimension: int
     unknown_share: float
-    """Share of the tokens (of texts, where words are counted) that the embedder does not know."""
+    """Share of the tokens (or of the texts, for embedders that count words) that the embedder does not know."""
 
 
 def embed_texts(
@@ -94,19 +94,19 @@ def embed_texts(
     resources: ResourcesConfig,
     stored: StoredType = "float16",
 ) -> EmbeddedCounts:
-    """Writes the vectors of all texts into `folder`, on the cluster this process is connected to.
+    """Writes the vectors of all texts into `folder`, on the cluster to which this process is connected.
 
     Args:
         source: the texts.
-        embedder: not loaded yet.
-        learnt: folder of what it has learnt.
-        folder: may hold vectors of a run that died.
-        resources: how many GPUs an actor has.
-        stored: type of the numbers.
+        embedder: the embedder, not loaded yet.
+        learnt: folder of what the embedder has learned; None if it does not learn.
+        folder: folder for the vectors; it may contain vectors of an interrupted run.
+        resources: determines the number of GPUs per actor.
+        stored: number type of the stored vectors.
 
     Raises:
-        DataError: there is no text, too many records cannot be read, a vector is not finite, or the embedder knows too
-            little of the texts.
+        DataError: there is no text, too many records cannot be read, a vector is not finite, or too much of the text is
+            unknown to the embedder.
         ModelError: the model cannot be used.
     """
     remove_asides(folder)
@@ -152,26 +152,26 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 LARGE_BYTES = 64_000_000
-"""A source with less is embedded about as fast as it is looked at."""
+"""Size from which a source is sampled first [bytes]. Embedding a smaller source takes about as long as the sample."""
 PLACES, TEXTS_A_PLACE = 16, 16
 CLEARLY = 2.0
-"""A few texts speak against an embedder where they hold so many times what is allowed of all texts."""
+"""A sample rejects an embedder if its unknown share exceeds the limit for all texts by this factor."""
 
 
 def look_first(
     source: TextSource, embedder: Embedder, learnt: Path | None, folder: Path, resources: ResourcesConfig
 ) -> None:
-    """Refuses an embedder that clearly knows too little of a large source, in one task of the cluster.
+    """Checks on a sample, in one task of the cluster, that the embedder knows enough of a large source.
 
     Args:
         source: the texts.
-        embedder: not loaded yet.
-        learnt: folder of what it has learnt.
-        folder: of the stage.
-        resources: how many GPUs the task has.
+        embedder: the embedder, not loaded yet.
+        learnt: folder of what the embedder has learned; None if it does not learn.
+        folder: folder of the stage.
+        resources: determines the number of GPUs of the task.
 
     Raises:
-        DataError: the embedder knows too little.
+        DataError: too much of the sample is unknown to the embedder.
         ModelError: the model cannot be used.
     """
     if sum(source.pace().sizes) < LARGE_BYTES:
@@ -183,26 +183,26 @@ def look_first(
 
 
 def some_of(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items evenly from all over."""
+    """Returns up to PLACES items, evenly spread over the list."""
     places = min(PLACES, len(items))
     return [items[place * len(items) // places] for place in range(places)]
 
 
 def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION) -> None:
-    """Refuses an embedder to which more than a share of what it is given is unknown.
+    """Checks that the unknown share of the text does not exceed a limit.
 
     Raises:
-        DataError: so it is.
+        DataError: the share exceeds the limit.
     """
     if share > most:
         raise DataError(
-            f"the embedder knows nothing of {share:.0%} of what it was given",
+            f"{share:.0%} of the text is unknown to the embedder",
             "choose a model whose tokenizer knows this language and script, or an embedder that learns from the pool",
         )
 
 
 def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embedder, learnt: Path | None) -> float:
-    """What the embedder does not know of the first texts of items."""
+    """Returns the share of the items' first texts that the embedder does not know."""
     hide_unreserved_gpus()
     texts: list[str] = []
     for item in items:
@@ -212,5 +212,5 @@ def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embe
     if not texts:
         return 0.0
     embedder.load(learnt)
-    found = embedder.embed(texts)
-    return found.unknown / max(found.seen, 1)
+    embedded = embedder.embed(texts)
+    return embedded.unknown / max(embedded.seen, 1)

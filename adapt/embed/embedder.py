@@ -1,6 +1,6 @@
-"""Embedders give every text a vector, so that texts can be compared by the cosine of their vectors.
+"""Embedders compute a vector per text, so that texts can be compared by the cosine of their vectors.
 
-`Embedder` is the base class, and EMBEDDERS has the class of each kind.
+`Embedder` is the base class. EMBEDDERS maps the name of each kind to its class.
 """
 
 from abc import ABC, abstractmethod
@@ -17,78 +17,78 @@ if TYPE_CHECKING:
 
 
 class EmbeddedTexts(NamedTuple):
-    """The vectors of some texts."""
+    """Vectors of texts, and counts of what the embedder knows."""
 
     vectors: "np.ndarray"
-    """float32 [n, d]."""
+    """Vectors, float32 [n, d]."""
     seen: int
-    """Tokens, or texts, that were looked at."""
+    """Number of tokens, or of texts, that were counted."""
     unknown: int
-    """Those among them that the embedder does not know: tokens that stand for unknown text, texts without a known word.
+    """Number of these that the embedder does not know: unknown tokens, or texts without a known word.
     """
 
 
 class Embedder(ABC):
-    """A way of embedding. The class loads nothing; `load` does, in the process that embeds.
+    """Base class of embedders. The constructor loads nothing; `load` does so, in the process that embeds.
 
     Args:
-        options: an instance of its `Options`.
-        seed: of the job.
-        pretrained: the model, where `reads_model`.
+        options: an instance of the class's `Options`.
+        seed: seed of the job.
+        pretrained: the model, if `reads_model`.
     """
 
     Options: ClassVar[type[Any]]
-    """A frozen dataclass: what can be set. Fields made with `how` do not change the vectors."""
+    """Frozen dataclass of the embedder's options. Fields declared with `how` do not change the vectors."""
     reads_model: ClassVar[bool] = False
-    """Whether it needs a model. Its options then have a `path` (null: the job's own model)."""
+    """Whether the embedder needs a model. Its options then have a field `path` (null: the job's model)."""
     learns: ClassVar[bool] = False
-    """Whether it learns from texts before it can embed. Its options then have `sample_documents`."""
+    """Whether the embedder learns from texts before it can embed. Its options then have a field `sample_documents`."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Packages whose version decides the vectors; see `adapt.runner.key`."""
+    """Packages whose versions affect the vectors; see `adapt.runner.key`."""
 
     def __init__(self, options: Any, seed: int, pretrained: Pretrained | None = None) -> None:
         self.options, self.seed, self.pretrained = options, seed, pretrained
 
     def what(self) -> dict[str, Any]:
-        """The options that determine the vectors, and the seed where anything is learnt."""
+        """Returns the options that determine the vectors, and the seed if the embedder learns."""
         return {**what(self.options), **({"seed": self.seed} if self.learns else {})}
 
-    def check(self) -> None:  # noqa: B027 (most embedders have nothing to refuse)
-        """Refuses, before anything is computed, what cannot work here.
+    def check(self) -> None:  # noqa: B027 (most embedders have nothing to check)
+        """Checks, before anything is computed, that the embedder can work here.
 
         Raises:
-            ConfigError: a package is missing.
+            ConfigError: a required package is missing.
         """
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Learns from a sample of the texts that will be compared, and writes what was learnt.
+        """Learns from a sample of the texts that will be compared, and writes the result to `folder`.
 
-        Runs in one task of the cluster. A run that died is called again with the same sample and folder. What it logs
-        to `metrics.jsonl` (`adapt.train.metric_trackers.File`) is shown.
+        Runs in one task of the cluster. After an interruption it is called again with the same sample and folder.
+        Figures that it logs to `metrics.jsonl` (`adapt.train.metric_trackers.File`) are shown to the user.
 
         Args:
-            texts: the sample.
-            folder: for the files.
+            texts: the sample of texts.
+            folder: folder for the files.
 
         Returns:
-            Figures that say how well it was learnt.
+            Figures on the quality of the learned embedder.
 
         Raises:
-            DataError: there is too little to learn from.
+            DataError: the sample is too small.
         """
         return {}
 
     @abstractmethod
     def load(self, folder: Path | None) -> None:
-        """Makes ready to embed, on the GPU that this process may use, or the CPU.
+        """Prepares for embedding, on the GPU that this process may use, or else on the CPU.
 
         Args:
-            folder: where `learn` has written; None for embedders that do not learn.
+            folder: folder that `learn` wrote; None for embedders that do not learn.
         """
 
     @abstractmethod
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """The vector of each text. It depends on that text alone, to within rounding."""
+        """Returns the vector of each text, which depends only on that text, up to rounding."""
 
 
 EMBEDDERS: Kinds[type[Embedder]] = Kinds(
@@ -101,13 +101,14 @@ EMBEDDERS: Kinds[type[Embedder]] = Kinds(
     },
     base="adapt.embed.embedder:Embedder",
 )
-"""The embedders, by the names that `select.embedder` calls them by."""
+"""The built-in embedders, by their names in `select.embedder`."""
 
 
 def embedder_of(kind: str, options: dict[str, Any], seed: int, pretrained: Pretrained | None = None) -> Embedder:
-    """An embedder with its options.
+    """Creates an embedder with its options.
 
     Raises:
-        ConfigError: there is none of this name, it is no embedder, or an option is not known or of the wrong type.
+        ConfigError: no embedder has this name, the class is not an embedder, or an option is unknown or of the wrong
+            type.
     """
     return EMBEDDERS.load(kind)(EMBEDDERS.read(kind, options), seed, pretrained)

@@ -1,7 +1,7 @@
-"""What an embedder learns, it learns from a bounded sample of the texts that will be compared.
+"""Trains an embedder on a bounded sample of the texts that will be compared.
 
-One task of the cluster learns from it. The sample of a source are the texts with the smallest hashes: the same ones
-whatever the number of workers or the order in which files are read.
+The training runs in one task of the cluster. The sample of a source consists of the texts with the smallest hashes, so
+it depends neither on the number of workers nor on the order in which files are read.
 """
 
 import heapq
@@ -30,19 +30,22 @@ from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker_process import use_threads
 
 BYTES_A_TEXT = 16_000
-"""So much of a source is looked at for each text of the sample: that is enough where texts are no longer on average."""
+"""Text of a source that is read per text of the sample [bytes]: enough if texts are no longer than this on average."""
 
 
 @dataclass(frozen=True)
 class TakeSome:
-    """Lets a share of the texts of a chunk pass, by their hash."""
+    """Keeps a share of the texts of a chunk, chosen by their hash."""
 
     share: float
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """One row, since Ray makes a block of each: keys, ids and texts, and the counts of the item in its last one."""
+        """Returns the kept texts as a table of one row, because Ray makes a block of each row.
+
+        The row has keys, ids and texts, and the item's counts if it is the item's last chunk.
+        """
         (row,) = table.to_pylist()
-        keys = mix(keys_of(row["texts"]))  # not in the order in which texts are held out
+        keys = mix(keys_of(row["texts"]))  # another order than that of held-out texts
         taken = in_share(keys, self.share)
         texts = list(compress(row["texts"], taken))
         return pa.table(
@@ -57,10 +60,10 @@ class TakeSome:
 
 
 def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
-    """At most so many texts of a source, in its order.
+    """Returns a sample of at most `most` texts of a source, in its order.
 
     Raises:
-        DataError: as `TextSource.check`.
+        DataError: for the reasons given at `TextSource.check`.
     """
     pool = TaskPoolStrategy(size=max(1, int(ray.cluster_resources().get("CPU", 1))))
     share = min(1.0, most * BYTES_A_TEXT / max(sum(source.pace().sizes), 1))
@@ -87,11 +90,11 @@ def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
 def learn_embedder(
     embedder: Embedder, sources: Sequence[TextSource], folder: Path, resources: ResourcesConfig
 ) -> dict[str, float]:
-    """Lets an embedder learn from a sample of each source, in one task of the cluster.
+    """Trains an embedder on a sample of each source, in one task of the cluster.
 
     Raises:
-        DataError: there is no text, or too little, or too many records cannot be read.
-        AdaptError: as `Embedder.learn`.
+        DataError: there is no text or too little, or too many records cannot be read.
+        AdaptError: for the reasons given at `Embedder.learn`.
     """
     texts = [text for source in sources for text in sampled_texts(source, embedder.options.sample_documents, folder)]
     if not texts:
@@ -103,9 +106,9 @@ def learn_embedder(
 
 
 def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
-    """Learns in a task of the cluster, with all cores of its machine."""
+    """Trains the embedder in a task of the cluster, with all cores of its machine."""
     hide_unreserved_gpus()
-    os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray gives a task of one CPU one thread
+    os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray limits a task with one CPU to one thread
     if "torch" in sys.modules:  # another task has loaded it in this process
         use_threads()
     return embedder.learn(texts, folder)

@@ -1,11 +1,12 @@
-"""Embedder `static`: weighted means of the embeddings that a model has for a text's tokens. No layer is run.
+"""Embedder `static`: weighted means of the input embeddings of a text's tokens. No layer of the model is run.
 
-The vector is smooth inverse frequency (SIF; Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence
-Embeddings"): a token with share p of all tokens has the weight a / (a + p), and the first principal component of all
-vectors is removed from each. Unlike the paper, a long text is cut into windows, and its vector is the mean of theirs:
-the mean over many tokens is close to the mean of all texts, so that short texts would have only short neighbours.
+The vectors are smooth inverse frequency embeddings (SIF; Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for
+Sentence Embeddings"): a token that makes up a share p of all tokens has the weight a / (a + p), and the first principal
+component of all vectors is removed from each. Unlike in the paper, a long text is cut into windows, and its vector is
+the mean of their vectors. The mean over many tokens would be close to the mean of all texts, so that only short texts
+would be near short texts.
 
-The model may be one of transformers, or embeddings of model2vec (`distilled`), which have weights of their own.
+The model may be a transformers model, or embeddings of model2vec (`distilled`), which have their own weights.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ from adapt.support.errors import ConfigError, DataError, ModelError
 
 COMMON_FILE = "static.safetensors"
 WINDOW = 32
-"""Most tokens of a window. The embedder `transformer` has the same."""
+"""Largest number of tokens of a window, as in the embedder `transformer`."""
 LEAST_SECOND = 1e-6
-"""The first component stays where the second has less than this share of its variance: else nothing would be left."""
+"""The first component is not removed if the second has less than this share of its variance, because nothing would
+remain."""
 
 
 @dataclass(frozen=True)
 class StaticOptions:
-    """Whose embeddings are taken, and how they are weighted."""
+    """The model whose embeddings are averaged, and the weights of tokens."""
 
     path: str | None = None
-    """Folder or Hugging Face id of a model, or of embeddings of model2vec; null is model.path."""
+    """Folder or Hugging Face id of a model, or of model2vec embeddings; null takes model.path."""
     smoothing: PositiveFloat = 1e-3
-    """The a of SIF: a token with this share of all tokens has half the weight of a rare one. Embeddings of model2vec
-    keep their own weights."""
+    """SIF's parameter a: a token with this share of all tokens has half the weight of a rare one. Embeddings of
+    model2vec keep their own weights."""
     sample_documents: PositiveInt = 2000
-    """Texts of each source that shares of tokens and the component are learnt from. Only frequent tokens lose weight,
-    so few texts are enough, and those of a small target count beside those of a large pool."""
+    """Number of texts per source from which token shares and the removed component are learned. Only frequent tokens
+    lose weight, so few texts suffice; with few, a small target counts as much as a large pool."""
     texts_at_once: PositiveInt = how(1000)
-    """Windows of 32 tokens that are summed at once; with model2vec, texts."""
+    """Number of 32-token windows that are summed at once (of texts, with model2vec). Lower it if memory is short."""
 
 
 class StaticMean(Embedder):
@@ -57,7 +59,7 @@ class StaticMean(Embedder):
     packages = ("tokenizers",)
 
     def check(self) -> None:
-        """Looks for model2vec, where it is needed."""
+        """Checks that model2vec is installed if the embeddings need it."""
         if self._is_distilled:
             check_package(self._model.model)
 
@@ -76,7 +78,7 @@ class StaticMean(Embedder):
         return figures
 
     def load(self, folder: Path | None) -> None:
-        """Reads the embeddings, and what was learnt."""
+        """Reads the embeddings, and the learned weights and component."""
         from safetensors.numpy import load_file
 
         if self._is_distilled:
@@ -86,7 +88,7 @@ class StaticMean(Embedder):
             self._means = TokenMeans(self._model, Common(**load_file(folder / COMMON_FILE)))
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """The vectors. A text of nothing but special tokens has the vector 0."""
+        """Returns the vectors. A text that has only special tokens has the vector 0."""
         return self._means(texts, self.options.texts_at_once)
 
     @property
@@ -100,23 +102,23 @@ class StaticMean(Embedder):
 
 
 class Common(NamedTuple):
-    """What the texts have in common, and so is not compared."""
+    """What texts have in common, which is removed before they are compared."""
 
     weights: np.ndarray
-    """The weight of each token, float32 [tokens]."""
+    """Weight of each token, float32 [tokens]."""
     component: np.ndarray
-    """Is removed from the vector of each window: of length 1, or 0 where there is none, float32 [d]."""
+    """Direction removed from the vector of each window: of length 1, or 0 if nothing is removed, float32 [d]."""
 
 
 class TokenMeans:
-    """Weighted means of a model's input embeddings.
+    """Computes weighted means of a model's input embeddings.
 
     Args:
         pretrained: the model.
-        common: what was learnt; None while it is learnt.
+        common: learned weights and component; None while they are being learned.
 
     Raises:
-        ModelError: it cannot be read.
+        ModelError: the model cannot be read.
     """
 
     def __init__(self, pretrained: Pretrained, common: Common | None = None) -> None:
@@ -128,7 +130,9 @@ class TokenMeans:
         self._common = common
 
     def common(self, texts: Sequence[str], smoothing: float, at_once: int) -> tuple[Common, dict[str, float]]:
-        """What texts have in common, and figures: tokens that were counted, and the component's share of the variance.
+        """Returns what the texts have in common, and figures.
+
+        These are the number of tokens and the component's share of the variance.
 
         Raises:
             DataError: the texts have no token.
@@ -149,7 +153,7 @@ class TokenMeans:
         return Common(weights, component.astype(np.float32)), figures
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
-        """The mean of the vectors of each text's windows, of length 1 and without the component."""
+        """Returns per text the mean of its windows' vectors, each of length 1 before the component is removed."""
         assert self._common is not None
         tokens, seen, unknown = self._tokens.without_special(texts)
         vectors, component = np.zeros((len(texts), self._table.shape[1])), self._common.component.astype(np.float64)
@@ -162,15 +166,18 @@ class TokenMeans:
     def _windows(
         self, tokens: Sequence[np.ndarray], weights: np.ndarray, at_once: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The text of each window, rising, and its vector of length 1, float64 [n, d], of some windows at a time."""
+        """Yields the texts and vectors of some windows at a time.
+
+        They are the number of each window's text, in rising order, and the window's vector of length 1, float64 [n, d].
+        """
         from scipy.sparse import csr_array
 
         if not tokens:
             return
-        lengths, counts = np.array([len(each) for each in tokens]), _windows_of(tokens)
+        lengths, counts = np.array([len(ids) for ids in tokens]), _windows_of(tokens)
         owners = np.repeat(np.arange(len(tokens)), counts)
-        places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        within = places * lengths[owners] // counts[owners]  # windows of a text are of one length, to within a token
+        positions = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        within = positions * lengths[owners] // counts[owners]  # windows of a text have equal lengths, up to one token
         bounds = np.append(np.repeat(np.cumsum(lengths) - lengths, counts) + within, lengths.sum())
         ids = np.concatenate(tokens).astype(np.int64)
         for start in range(0, len(owners), at_once):
@@ -184,17 +191,17 @@ class TokenMeans:
 
 
 def _windows_of(tokens: Sequence[np.ndarray]) -> np.ndarray:
-    """Windows of each text, at least one, int64 [texts]."""
-    return np.array([max(1, -(-len(each) // WINDOW)) for each in tokens], np.int64)
+    """Returns the number of windows of each text, at least one, int64 [texts]."""
+    return np.array([max(1, -(-len(ids) // WINDOW)) for ids in tokens], np.int64)
 
 
 PACKAGE = "model2vec"
 EMBEDDINGS = "embeddings"
-"""The tensor that such a folder has, and no model of transformers."""
+"""Name of the tensor of model2vec embeddings; no transformers model has it."""
 
 
 def is_distilled(folder: Path) -> bool:
-    """Whether a folder holds embeddings of model2vec, and no model."""
+    """Returns whether a folder contains model2vec embeddings instead of a model."""
     from safetensors import SafetensorError, safe_open
 
     if not (folder / WEIGHTS).is_file():
@@ -202,15 +209,15 @@ def is_distilled(folder: Path) -> bool:
     try:
         with safe_open(folder / WEIGHTS, "np") as tensors:
             return EMBEDDINGS in set(tensors.keys())
-    except SafetensorError:  # whoever loads the model says so
+    except SafetensorError:  # reported when the model is loaded
         return False
 
 
 def check_package(folder: Path) -> None:
-    """Looks for the package.
+    """Checks that model2vec is installed.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: model2vec is not installed.
     """
     if importlib.util.find_spec(PACKAGE) is None:
         raise ConfigError(
@@ -220,10 +227,10 @@ def check_package(folder: Path) -> None:
 
 
 class DistilledMeans:
-    """Means of the distilled embeddings of a text's tokens, weighed as its model says. All of a text counts.
+    """Computes means of model2vec embeddings over all tokens of a text, with the embeddings' own weights.
 
     Args:
-        folder: of the model.
+        folder: folder of the model2vec embeddings.
 
     Raises:
         ConfigError: model2vec is not installed.
@@ -236,12 +243,13 @@ class DistilledMeans:
 
         try:
             self._model = StaticModel.from_pretrained(folder, normalize=False, max_length=None)
-        except Exception as error:  # of several libraries
+        except Exception as error:  # raised by several libraries
             raise ModelError(f"{folder} cannot be read by model2vec: {error}", "copy or distil it again") from error
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
-        """A text without a known token has the vector 0."""
+        """Returns the vectors. A text without a known token has the vector 0."""
         vectors = self._model.encode(list(texts), batch_size=at_once, use_multiprocessing=False)
-        tokens = [each.ids for each in self._model.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        encodings = self._model.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        tokens = [encoding.ids for encoding in encodings]
         unknown = sum(number == self._model.unk_token_id for ids in tokens for number in ids)
         return EmbeddedTexts(np.asarray(vectors, np.float32), sum(map(len, tokens)), unknown)

@@ -1,6 +1,6 @@
-"""Texts with their ids, in chunks that tasks read side by side.
+"""Texts with their ids, in chunks that cluster tasks read in parallel.
 
-The ids of a pool are those of `adapt.corpus.screening`, by which a selection names documents too.
+Documents of a pool have the ids of `adapt.corpus.screening`, which selections use too.
 """
 
 import json
@@ -21,30 +21,30 @@ from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, check_som
 from adapt.support.errors import DataError
 
 EMBEDDED_CHARACTERS = 1_000_000
-"""Text of a chunk."""
+"""Approximate size of a chunk [characters]."""
 
 
 class ReadChunks(Protocol):
-    """Is called by a task with an item, and gives its chunks: tables of one row; see `chunk_table`."""
+    """Reads an item in a task and yields its chunks, tables of one row; see `chunk_table`."""
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """The chunks of an item."""
+        """Yields the chunks of an item."""
 
 
 class TextSource(Protocol):
-    """Where texts come from."""
+    """A source of texts with ids."""
 
     def items(self) -> list[dict[str, Any]]:
-        """What tasks read, in order; `item` is its number."""
+        """Returns the items that tasks read, in order; `item` is an item's number."""
 
     def reader(self, folder: Path) -> ReadChunks:
-        """How they read it. `folder` is that of the stage."""
+        """Returns the function that reads an item. `folder` is the folder of the stage."""
 
     def pace(self) -> Pace:
-        """To show how far it has been read."""
+        """Returns the sizes of the items, to show reading progress."""
 
     def check(self, tally: Tally) -> None:
-        """Looks at the counts of all that was read.
+        """Checks the counts of all records that were read.
 
         Raises:
             DataError: too many records cannot be read, or none is left.
@@ -53,31 +53,31 @@ class TextSource(Protocol):
 
 @dataclass(frozen=True)
 class PoolSource:
-    """A corpus, cleaned, without what is held out of it."""
+    """A cleaned corpus without its held-out documents."""
 
     manifest: Manifest
     corpus: CorpusConfig
     measured: tuple[Path, ...] = ()
-    """Prepared corpora whose measured text is left out."""
+    """Prepared corpora whose measured (held-out) text is excluded."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Ranges of files, of bounded size."""
+        """Returns ranges of files of bounded size."""
         return numbered_items(self.manifest, self.corpus)
 
     def reader(self, folder: Path) -> ReadChunks:
-        """Reads as `prepare` does."""
+        """Returns a reader that cleans like stage `prepare`."""
         screen = screen_of(self.corpus, folder, measured=self.measured)
         return ReadPool(self.corpus, screen)
 
     def pace(self) -> Pace:
-        """By the bytes of the files."""
+        """Returns the sizes of the items, from the bytes of the files."""
         return Pace.of(self.items(), self.manifest, self.corpus)
 
     def check(self, tally: Tally) -> None:
-        """Heeds `corpus.max_bad_fraction`.
+        """Checks that at most `corpus.max_bad_fraction` of the records are unreadable, and that some text is left.
 
         Raises:
-            DataError: see `TextSource.check`.
+            DataError: for the reasons given at `TextSource.check`.
         """
         check_few_bad(tally, self.corpus.max_bad_fraction, "records of the pool")
         check_some_left(tally, self.manifest.files)
@@ -85,35 +85,35 @@ class PoolSource:
 
 @dataclass(frozen=True)
 class LinesSource:
-    """What a stage wrote: a line of JSON a text, with its `id` and `text`."""
+    """A file that a stage wrote, with one JSON object per line that has an `id` and a `text`."""
 
     file: Path
 
     def items(self) -> list[dict[str, Any]]:
-        """One file."""
+        """Returns the file as a single item."""
         return [{"item": 0, "sources": str(self.file)}]
 
     def reader(self, folder: Path) -> ReadChunks:
-        """Reads lines."""
+        """Returns the function that reads the lines of the file."""
         return read_lines
 
     def pace(self) -> Pace:
-        """By the bytes of the file."""
+        """Returns the size of the file in bytes."""
         return Pace([self.file.stat().st_size], 1.0)
 
     def check(self, tally: Tally) -> None:
-        """A line that cannot be read was refused as it was read."""
+        """Does nothing, because reading already fails at an unreadable line."""
 
 
 @dataclass(frozen=True)
 class ReadPool:
-    """Reads an item of a pool."""
+    """Reads and cleans an item of a pool."""
 
     corpus: CorpusConfig
     screen: Screen = PASS
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Its chunks; the last carries the item's counts."""
+        """Yields the item's chunks; the last one contains the item's counts."""
         item, tally = int(batch["item"][0]), Tally()
         with self.screen.of(item) as sieve:
             texts = item_texts(item, str(batch["sources"][0]), self.corpus, tally, sieve)
@@ -124,10 +124,10 @@ class ReadPool:
 
 
 def total_of(tallies: Iterable[tuple[int, str]]) -> Tally:
-    """The counts of all items, of which the first case of each reason comes first.
+    """Adds up the counts of all items; the examples of dropped records come from the first items.
 
     Args:
-        tallies: the number of each item, and its counts as in `chunk_table`.
+        tallies: number of each item, and its counts as in `chunk_table`.
     """
     total = Tally()
     for _, counts in sorted(tallies):
@@ -136,7 +136,7 @@ def total_of(tallies: Iterable[tuple[int, str]]) -> Tally:
 
 
 def read_lines(batch: dict[str, Any]) -> Iterator[pa.Table]:
-    """The texts of a file of lines, in chunks.
+    """Yields the texts of a file of JSON lines, in chunks.
 
     Raises:
         DataError: a line has no id or text.
@@ -158,7 +158,7 @@ def _lines(file: str) -> Iterator[tuple[int, str]]:
 
 
 def _chunks(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[tuple[int, str]], bool]]:
-    """Ids and texts of each chunk, and whether it is the last, which may be empty."""
+    """Yields the ids and texts of each chunk, and whether it is the last one. The last one may be empty."""
     some: list[tuple[int, str]] = []
     characters = 0
     for number, text in texts:
@@ -171,13 +171,13 @@ def _chunks(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[tuple[int, 
 
 
 def chunk_table(item: int, chunk: int, texts: Sequence[tuple[int, str]], tally: str) -> pa.Table:
-    """A chunk as a table of one row.
+    """Returns a chunk as a table of one row.
 
     Args:
         item: number of the item.
-        chunk: number of the chunk in it.
-        texts: ids and texts.
-        tally: counts of the item (`adapt.corpus.screening.Tally`) as JSON, in its last chunk; else empty.
+        chunk: number of the chunk within the item.
+        texts: ids and texts of the chunk.
+        tally: counts of the item (`adapt.corpus.screening.Tally`) as JSON if it is the item's last chunk; else empty.
     """
     return pa.table(
         {

@@ -1,6 +1,6 @@
-"""Embedder `tfidf`: counts of words, weighted by how rare they are, in fewer dimensions (latent semantic analysis).
+"""Embedder `tfidf`: word counts weighted by rarity, reduced to fewer dimensions (latent semantic analysis).
 
-`Bags` counts the words of a vocabulary in each text, also for `vampire`.
+`Bags` counts words of a vocabulary in texts; `vampire` uses it too.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ WEIGHTS_FILE = "tfidf.safetensors"
 
 @dataclass(frozen=True)
 class TfidfOptions:
-    """What is learnt."""
+    """Options of the embedder `tfidf`."""
 
     dimension: PositiveInt = 256
-    """Numbers of a vector; fewer where there are fewer words or texts."""
+    """Length of each vector; smaller if there are fewer words or texts."""
     words: PositiveInt = 50_000
-    """The most frequent words of the sample are counted, and no others."""
+    """Size of the vocabulary: the most frequent words of the sample; other words are ignored."""
     least_documents: PositiveInt = 2
-    """Texts that a word must stand in."""
+    """Smallest number of texts that a word must occur in."""
     sample_documents: PositiveInt = 100_000
-    """Texts of each source that words and dimensions are learnt from."""
+    """Number of texts per source from which words and dimensions are learned."""
 
 
 class Tfidf(Embedder):
-    """Embeds a text by its words, weighted by how rare they are, in few dimensions (latent semantic analysis).
+    """Embeds a text by its words, weighted by rarity, in few dimensions (latent semantic analysis).
 
-    It projects (1 + log count) x (1 + log(texts / texts with the word)), of length 1, on the first singular vectors.
+    It projects the values (1 + log count) x (1 + log(texts / texts with the word)), scaled to length 1, on the first
+    singular vectors.
     """
 
     Options = TfidfOptions
@@ -46,7 +47,7 @@ class Tfidf(Embedder):
     packages = ("scikit-learn",)
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Words, weights and singular vectors (Halko et al. 2011) of a sample."""
+        """Learns words, weights and singular vectors (Halko et al. 2011) from a sample, and writes them."""
         from safetensors.numpy import save_file
         from sklearn.decomposition import TruncatedSVD
 
@@ -61,7 +62,7 @@ class Tfidf(Embedder):
         return {"words": len(bags.words), "explained_variance": float(reduced.explained_variance_ratio_.sum())}
 
     def load(self, folder: Path | None) -> None:
-        """Reads what was learnt."""
+        """Reads the learned words, weights and singular vectors."""
         from safetensors.numpy import load_file
 
         assert folder is not None
@@ -69,14 +70,14 @@ class Tfidf(Embedder):
         self._weights, self._directions = stored["weights"], stored["directions"]
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """By counting. A text without a known word has the vector 0."""
+        """Returns the vectors. A text without a known word has the vector 0."""
         counts, unknown = self._bags.counts(texts)
         vectors = _weighed(counts, self._weights) @ self._directions.T
         return EmbeddedTexts(np.asarray(vectors, np.float32), len(texts), unknown)
 
 
 def _weighed(counts: Any, weights: np.ndarray) -> Any:
-    """Sparse rows of length 1."""
+    """Returns the counts as weighted sparse rows of length 1."""
     table = counts.copy()
     table.data = (np.log(table.data) + 1) * weights[table.indices]
     lengths = np.sqrt(np.asarray(table.multiply(table).sum(1)).ravel())
@@ -86,28 +87,28 @@ def _weighed(counts: Any, weights: np.ndarray) -> Any:
 
 VOCABULARY_FILE = "vocabulary.json"
 WORD = r"(?u)\b[^\W\d_]{3,30}\b"
-"""Three letters and more, of any script."""
+"""Pattern of a word: 3 to 30 letters of any script."""
 LEAST_WORDS = 10
 
 
 @dataclass(frozen=True)
 class Bags:
-    """Counts words."""
+    """A vocabulary, and word counts of texts."""
 
     words: tuple[str, ...]
     """The vocabulary, sorted."""
 
     @classmethod
     def learnt(cls, texts: Sequence[str], most: int, least_documents: int) -> tuple[Bags, Any]:
-        """The words that most texts use, without English stop words, and the counts of these texts.
+        """Returns the most frequent words, without English stop words, and the word counts of these texts.
 
         Args:
-            texts: to learn from.
-            most: words of the vocabulary.
-            least_documents: texts that a word must stand in.
+            texts: texts to learn from.
+            most: largest size of the vocabulary.
+            least_documents: smallest number of texts that a word must occur in.
 
         Raises:
-            DataError: there are hardly any words.
+            DataError: fewer than LEAST_WORDS words remain.
         """
         from sklearn.feature_extraction.text import CountVectorizer
 
@@ -116,17 +117,17 @@ class Bags:
         )
         try:
             counts = counter.fit_transform(texts)
-        except ValueError:  # nothing is left of the texts
+        except ValueError:  # no word remains
             counts = None
         if counts is None or counts.shape[1] < LEAST_WORDS:
             raise DataError(
-                f"{len(texts)} texts have fewer than {LEAST_WORDS} words that come in {least_documents} of them",
-                "give more text, or choose the embedder `transformer`: this one needs words with blanks between",
+                f"{len(texts)} texts have fewer than {LEAST_WORDS} words that occur in {least_documents} texts or more",
+                "provide more text, or choose the embedder `transformer`: this one needs words separated by spaces",
             )
         return cls(tuple(map(str, counter.get_feature_names_out()))), counts
 
     def counts(self, texts: Sequence[str]) -> tuple[Any, int]:
-        """Sparse float32 [texts, words], and the number of texts without a known word."""
+        """Returns the word counts, sparse float32 [texts, words], and the number of texts without a known word."""
         from sklearn.feature_extraction.text import CountVectorizer
 
         counter = CountVectorizer(token_pattern=WORD, vocabulary=self.words, dtype=np.float32)
@@ -134,10 +135,10 @@ class Bags:
         return table, int((np.diff(table.indptr) == 0).sum())
 
     def save(self, folder: Path) -> None:
-        """Writes the vocabulary."""
+        """Writes the vocabulary to a file in `folder`."""
         write_atomically(folder / VOCABULARY_FILE, json.dumps(self.words, ensure_ascii=False))
 
     @classmethod
     def load(cls, folder: Path) -> Bags:
-        """Reads what `save` wrote."""
+        """Reads the vocabulary that `save` wrote."""
         return cls(tuple(json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8"))))

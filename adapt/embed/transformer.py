@@ -1,4 +1,4 @@
-"""Embedder `transformer`: the mean of the states that a model gives to the tokens of a text.
+"""Embedder `transformer`: the mean of a model's hidden states over the tokens of a text.
 
 `TextTokens` tokenizes for all embedders that read a model.
 """
@@ -20,25 +20,26 @@ from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
 
 LENGTHS = {"mean": 32, "first": 512}
-"""Tokens of a piece, where none are set."""
+"""Default number of tokens per piece, by pooling."""
 
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """Which states are taken."""
+    """The model, and the hidden states that represent a text."""
 
     path: str | None = None
-    """Folder or Hugging Face id of the model; null is model.path."""
+    """Folder or Hugging Face id of the model; null takes model.path."""
     layer: int = -1
-    """The layer whose states are taken: 0 is the embeddings, -1 the last layer."""
+    """Layer whose hidden states are used: 0 is the embeddings, -1 the last layer."""
     pooling: Literal["mean", "first"] = "mean"
-    """`mean`: over all tokens of the text; `first`: the first token alone."""
+    """`mean` averages the states of all tokens of the text; `first` takes the state of the first token."""
     sequence_length: PositiveInt | None = None
-    """Longer texts pass in pieces of this many tokens, or of as many as the model takes. null is 32 for `mean`, since
-    states depend on the length of what passes: only so is a long document like a sentence on the same subject. For
-    `first`, which sees the first piece alone, null is 512."""
+    """Longer texts are split into pieces of this many tokens, or of the model's longest input if that is shorter. null
+    is 32 for `mean`: hidden states depend on the length of the input, so that only short pieces make a long document
+    similar to a sentence on the same subject. null is 512 for `first`, which uses only the first piece."""
     texts_at_once: PositiveInt = how(32)
-    """Texts or pieces that pass through a device at once, packed without padding, those of about one length together.
+    """Number of texts or pieces per forward pass, sorted by length and packed without padding. Lower it if memory is
+    short.
     """
 
 
@@ -50,11 +51,11 @@ class TransformerMean(Embedder):
     packages = ("tokenizers",)
 
     def load(self, folder: Path | None) -> None:
-        """Reads the model onto the device.
+        """Loads the model on the device.
 
         Raises:
-            ModelError: it cannot be read, or its attention cannot be kept inside documents.
-            ConfigError: it has no such layer.
+            ModelError: the model cannot be read, or its attention cannot be restricted to single documents.
+            ConfigError: the model has no such layer.
         """
         import torch
 
@@ -72,7 +73,7 @@ class TransformerMean(Embedder):
         self._length = min(length, longest or length)
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Passes the texts."""
+        """Runs the model on the texts and returns their vectors."""
         from adapt.model.states import text_features
 
         options = self.options
@@ -84,17 +85,17 @@ class TransformerMean(Embedder):
 
 
 class TextTokens:
-    """Tokenizes as the corpus is tokenized; kept by the process, since it remembers the pieces of texts.
+    """Tokenizes texts like the corpus. Keep it for the life of a process, because it caches the tokens of words.
 
     Args:
-        pretrained: has the tokenizer.
+        pretrained: model with its tokenizer.
 
     Raises:
-        ModelError: there is no tokenizer, or it is not the model's.
+        ModelError: the tokenizer is missing, or is not the model's.
     """
 
     def __init__(self, pretrained: Pretrained) -> None:
-        os.environ["RAYON_NUM_THREADS"] = "1"  # the tasks are the parallelism
+        os.environ["RAYON_NUM_THREADS"] = "1"  # tasks already run in parallel
         from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
 
         tokenizer = text_tokenizer(pretrained)
@@ -103,12 +104,12 @@ class TextTokens:
         self._special = np.array(tokenizer.backend.encode("").ids, np.int64)
 
     def whole(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
-        """The ids of each text with its special tokens, the number of all, and of those that are unknown."""
+        """Returns the token ids of each text with special tokens, and the numbers of all and of unknown tokens."""
         found = self._quick(texts)
         return found.lists(IDS), *self._counted(found.columns[IDS])
 
     def without_special(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
-        """The same without special tokens, of which a text itself has none."""
+        """Returns the same as `whole`, without special tokens."""
         found = self._quick(texts)
         ids = found.columns[IDS]
         kept = ~np.isin(ids, self._special)

@@ -1,17 +1,17 @@
 """VAMPIRE's topic model (Gururangan et al., ACL 2019), a variational autoencoder of bags of words, and its training.
 
-A bag x goes through two layers, h0 = relu(A0 x), h1 = relu(A1 h0), to the mean and log variance of a normal
-distribution. The softmax of a draw from it is the share of each topic, theta, and N(B theta) + b are the logits of the
-words. N brings what topics add to a word's logit to mean 0 and variance 1 over the documents of a batch, so that topics
-have many words and not only the most frequent ones. b is the logarithm of the words' frequencies, so topics describe
-how a document differs from all. The loss of a document is
--sum_w x_w log softmax(logits)_w + weight KL(N(mean, variance) || N(0, 1)).
+The encoder maps a bag of words x through two layers, h0 = relu(A0 x) and h1 = relu(A1 h0), to the mean and log variance
+of a normal distribution. The softmax of a draw z from it gives the share of each topic, theta. The logits of the words
+are N(B theta) + b. N scales the topics' contributions to each word's logit to mean 0 and variance 1 over the documents
+of a batch, so that topics do not consist of the most frequent words only. b is the logarithm of the words' frequencies,
+so topics describe how a document differs from the average. The loss of a document is -sum_w x_w log softmax(logits)_w +
+weight KL(N(mean, variance) || N(0, 1)).
 
-The published code normalizes B theta + b, which takes b away again. Here b is added after.
+The published code normalizes B theta + b, which removes b again. Here b is added after the normalization.
 
-Training ends when topics become no more coherent (NPMI), and the best epoch is kept. This module does not know Ray.
-Noise and dropout of a batch are drawn by seed, epoch and number of the batch, so a resumed run restores only weights
-and optimizer.
+Training ends when the topics' coherence (NPMI) no longer rises, and the best epoch is kept. This module does not use
+Ray. Noise and dropout of a batch depend only on the seed, the epoch and the number of the batch, so a resumed run
+restores only weights and optimizer.
 """
 
 from __future__ import annotations
@@ -37,51 +37,52 @@ from adapt.train.metric_trackers import File
 from adapt.train.training_run import METRICS_FILE
 
 MIXES = {"mixed": 0.0, "published": -20.0}
-"""Weight of h1 in a document's vector, beside h0 and theta, which have 1.
+"""Weight of h1 in a document's vector; h0 and theta have the weight 1.
 
-VAMPIRE's code mixes its layers by the softmax of (1, -20, 1): half h0, half theta, and nothing of h1. The script of
-kNN-TAPT takes the three numbers for the weights themselves, so that -20 h1 outweighs all else.
+VAMPIRE's code mixes its layers by the softmax of (1, -20, 1): half h0, half theta, and almost no h1. The script of
+kNN-TAPT uses the three numbers themselves as weights, so that -20 h1 dominates.
 """
 NOISE = 1e-3
-"""Added to variances where logits are normalized, as in the published code."""
+"""Added to variances when logits are normalized, as in the published code."""
 MOST_LOG_VARIANCE = 10.0
-"""Bounds z: a document of thousands of odd words would overflow the divergence, or spoil Adam's moments for good."""
+"""Largest log variance. A document of thousands of unusual words would otherwise overflow the divergence, or spoil
+Adam's moments for the rest of the training."""
 
 
 class SparseBags(NamedTuple):
-    """Bags of words of n documents."""
+    """Bags of words of n documents, in one list."""
 
     words: Tensor
-    """Those of the first document, then of the second, and so on, int64 [m]."""
+    """Word ids of the first document, then of the second, and so on, int64 [m]."""
     counts: Tensor
-    """How often each stands there, float32 [m]."""
+    """Number of occurrences of each word in its document, float32 [m]."""
     starts: Tensor
-    """Where each document's words start, int64 [n]."""
+    """Offset of each document's first word, int64 [n]."""
 
     @classmethod
     def of(cls, table: Any, device: torch.device | str = "cpu") -> SparseBags:
-        """The rows of a sparse table, CSR."""
-        words, starts = (torch.from_numpy(each.astype("int64")) for each in (table.indices, table.indptr[:-1]))
+        """Converts the rows of a sparse CSR table."""
+        words, starts = (torch.from_numpy(part.astype("int64")) for part in (table.indices, table.indptr[:-1]))
         return cls(words.to(device), torch.from_numpy(table.data).to(device), starts.to(device))
 
     @property
     def documents(self) -> Tensor:
-        """The number of each word's document [m]."""
+        """Number of the document of each word [m]."""
         lengths = torch.diff(self.starts, append=self.starts.new_tensor([len(self.words)]))
         return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
 
 
 class Draw(NamedTuple):
-    """What is drawn at random for n documents."""
+    """Random numbers for a batch of n documents."""
 
     noise: Tensor
     """Draws from a standard normal distribution [n, topics]."""
     kept: Tensor
-    """What z is multiplied with, for dropout [n, topics]: 0, or 1 / (1 - dropout)."""
+    """Dropout factors of z [n, topics]: 0, or 1 / (1 - dropout)."""
 
     @classmethod
     def by_seed(cls, seed: int, documents: int, topics: int, dropout: float) -> Draw:
-        """The same on all machines, whatever else they draw."""
+        """Draws the numbers from a seed, with the same result on all machines."""
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(documents, topics, generator=generator)
         kept = torch.rand(documents, topics, generator=generator) >= dropout
@@ -89,7 +90,7 @@ class Draw(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """What the encoder makes of some bags."""
+    """Output of the encoder: its layers, and the normal distribution of z."""
 
     layers: tuple[Tensor, Tensor]
     """h0 and h1 [n, topics]."""
@@ -98,11 +99,11 @@ class Posterior(NamedTuple):
 
 
 class TopicVae(nn.Module):
-    """The model.
+    """VAMPIRE's topic model; the module's docstring has its equations.
 
     Args:
         background: logarithm of each word's frequency [words].
-        topics: numbers of every hidden vector.
+        topics: number of topics, which is also the width of all hidden layers.
     """
 
     background: Tensor
@@ -110,34 +111,34 @@ class TopicVae(nn.Module):
     def __init__(self, background: Tensor, topics: int) -> None:
         super().__init__()
         words = len(background)
-        self.first = nn.EmbeddingBag(words, topics, mode="sum")  # a linear layer of counts that are mostly 0
+        self.first = nn.EmbeddingBag(words, topics, mode="sum")  # a linear layer for sparse counts
         self.first_bias = nn.Parameter(torch.empty(topics))
         for parameter in self.first.weight, self.first_bias:
-            nn.init.uniform_(parameter, -(words**-0.5), words**-0.5)  # as torch begins with linear layers
+            nn.init.uniform_(parameter, -(words**-0.5), words**-0.5)  # as torch initializes linear layers
         self.second = nn.Linear(topics, topics)
         self.mean, self.log_variance = nn.Linear(topics, topics), nn.Linear(topics, topics)
         self.decoder = nn.Linear(topics, words, bias=False)
         self.register_buffer("background", background)
 
     def posterior(self, bags: SparseBags) -> Posterior:
-        """The distribution of each document's z."""
+        """Returns the distribution of each document's z."""
         one = relu(self.first(bags.words, bags.starts, bags.counts) + self.first_bias)
         two = relu(self.second(one))
         return Posterior((one, two), self.mean(two), self.log_variance(two).clamp(max=MOST_LOG_VARIANCE))
 
     def logits(self, theta: Tensor) -> Tensor:
-        """The words' logits [n, words] of the documents of a batch, from their shares of topics [n, topics]."""
+        """Returns the words' logits [n, words] for the documents of a batch, from their topic shares [n, topics]."""
         added = self.decoder(theta - theta.sum(0) / len(theta))
         variance = added.square().sum(0) / len(theta)
         return torch.addcmul(self.background, added, (variance + NOISE).rsqrt())
 
     def forward(self, bags: SparseBags, draw: Draw, weight: float) -> Tensor:
-        """The mean loss of the documents of a batch.
+        """Returns the mean loss of the documents of a batch.
 
         Args:
-            bags: the batch.
-            draw: for these documents.
-            weight: of the divergence; it rises from 0 to 1 while training begins.
+            bags: the documents of the batch.
+            draw: random numbers for these documents.
+            weight: weight of the divergence, which rises from 0 to 1 at the start of training.
         """
         posterior = self.posterior(bags)
         drawn = posterior.mean + (0.5 * posterior.log_variance).exp() * draw.noise
@@ -146,24 +147,27 @@ class TopicVae(nn.Module):
         return lost / len(logits)
 
     def vectors(self, bags: SparseBags, mix: str) -> Tensor:
-        """The vectors of documents: h0 and theta, and as much of h1 as MIXES says [n, topics]. Nothing is drawn."""
+        """Returns the documents' vectors [n, topics].
+
+        They are h0 + theta + MIXES[mix] h1, with the theta of the mean, without noise.
+        """
         posterior = self.posterior(bags)
         one, two = posterior.layers
         return one + MIXES[mix] * two + posterior.mean.softmax(-1)
 
     @property
     def topics(self) -> Tensor:
-        """What each topic adds to the logit of each word [topics, words]."""
+        """Contribution of each topic to the logit of each word [topics, words]."""
         return self.decoder.weight.detach().T
 
 
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL(N(mean, variance) || N(0, 1)), summed over dimensions [n]."""
+    """Returns KL(N(mean, variance) || N(0, 1)), summed over dimensions [n]."""
     return 0.5 * (mean**2 + log_variance.exp() - log_variance - 1).sum(-1)
 
 
 def log_likelihood(logits: Tensor, bags: SparseBags) -> Tensor:
-    """The logarithm of the probability of all words of all documents, whose logits are [n, words]."""
+    """Returns the log probability of all words of all documents, whose logits are [n, words]."""
     documents = bags.documents
     words = logits[documents, bags.words] * bags.counts
     lengths = bags.counts.new_zeros(len(logits)).index_add(0, documents, bags.counts)
@@ -171,12 +175,12 @@ def log_likelihood(logits: Tensor, bags: SparseBags) -> Tensor:
 
 
 REPORT_S = 1.0
-"""Between two reports, at least."""
+"""Shortest time between two progress reports [s]."""
 
 
 @dataclass
 class BestEpoch:
-    """The epoch whose topics are the most coherent so far."""
+    """The epoch with the most coherent topics so far."""
 
     epoch: int = 0
     npmi: float = -inf
@@ -184,13 +188,13 @@ class BestEpoch:
 
 
 class TopicTraining:
-    """The training of a topic model.
+    """Trains a topic model, and can save and resume its state.
 
     Args:
-        counts: of words, sparse float32 [documents, words]; no document is empty.
-        options: of the embedder.
-        seed: of the job.
-        device: to train on.
+        counts: word counts, sparse float32 [documents, words]; no document is empty.
+        options: options of the embedder.
+        seed: seed of the job.
+        device: device to train on.
     """
 
     def __init__(self, counts: Any, options: VampireOptions, seed: int, device: torch.device) -> None:
@@ -206,7 +210,7 @@ class TopicTraining:
 
     @property
     def steps_an_epoch(self) -> int:
-        """Batches have two documents or more, which normalization needs."""
+        """Number of batches per epoch. Each has at least two documents, which the normalization needs."""
         texts = int(self.counts.shape[0])
         return max(1, min(-(-texts // self.options.batch_size), texts // 2))
 
@@ -216,11 +220,11 @@ class TopicTraining:
         return self.step // self.steps_an_epoch
 
     def run(self, report: Callable[[dict[str, Any]], None], file: Path) -> None:
-        """Trains until coherence has not risen for `patience` epochs, or to the last one.
+        """Trains until the coherence has not risen for `patience` epochs, or until the last epoch.
 
         Args:
-            report: gets metrics about every second, and after each epoch.
-            file: for the state after each epoch.
+            report: receives metrics about every second, and after each epoch.
+            file: file for the state after each epoch.
 
         Raises:
             TrainingError: the loss is not finite.
@@ -232,26 +236,26 @@ class TopicTraining:
             self.save(file)
 
     def _train(self, epoch: int, report: Callable[[dict[str, Any]], None]) -> float:
-        """Passes over all documents in the order of this epoch. Returns their mean loss."""
+        """Trains on all documents in the order of this epoch. Returns their mean loss."""
         total, documents, began, before = 0.0, 0, time.monotonic(), self.seconds
-        told = began
+        reported = began
         for number, chosen in enumerate(self._batches(epoch)):
             self.step += 1
             total += self._step(chosen, step_seed(self.seed, epoch, number)) * len(chosen)
             documents += len(chosen)
             self.seconds = before + time.monotonic() - began
-            if time.monotonic() - told > REPORT_S:
-                told = time.monotonic()
-                report({**self._known(), "loss": total / documents, "texts_per_s": documents / (told - began)})
+            if time.monotonic() - reported > REPORT_S:
+                reported = time.monotonic()
+                report({**self._known(), "loss": total / documents, "texts_per_s": documents / (reported - began)})
         return total / documents
 
     def _step(self, chosen: np.ndarray, seed: int) -> float:
-        """An optimizer step over a batch. Returns its mean loss."""
+        """Makes an optimizer step on a batch. Returns its mean loss."""
         options = self.options
         drawn = Draw.by_seed(seed, len(chosen), options.topics, options.dropout)
         bags = SparseBags.of(self.counts[chosen], self.device)
         weight = min(1.0, self.step / options.annealing_steps)
-        loss = self.model(bags, Draw(*(each.to(self.device) for each in drawn)), weight)
+        loss = self.model(bags, Draw(*(numbers.to(self.device) for numbers in drawn)), weight)
         value = float(loss.item())
         if not isfinite(value):
             raise TrainingError(f"the loss of vampire is {value} at step {self.step}", "lower its learning_rate")
@@ -261,12 +265,12 @@ class TopicTraining:
         return value
 
     def _batches(self, epoch: int) -> Iterator[np.ndarray]:
-        """Numbers of documents, in batches of about one size."""
+        """Yields the numbers of the documents of each batch; all batches have about the same size."""
         order = np.random.default_rng((self.seed % 2**63, epoch)).permutation(self.counts.shape[0])
         yield from np.array_split(order, self.steps_an_epoch)
 
     def _look(self) -> float:
-        """Measures how coherent the topics are after an epoch, and keeps the best."""
+        """Measures the topics' coherence after an epoch, and keeps the weights of the best epoch."""
         npmi = mean_npmi(self.model.topics.cpu().numpy(), self._by_word)
         if npmi > self.best.npmi:
             weights = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
@@ -274,18 +278,18 @@ class TopicTraining:
         return npmi
 
     def _known(self) -> dict[str, Any]:
-        """Where the run is, and how long it may last if coherence goes on rising."""
+        """Returns the number of steps done and planned, and the remaining time if training runs to the last epoch."""
         steps = self.options.epochs * self.steps_an_epoch
         return {"step": self.step, "steps": steps, "eta_s": (steps - self.step) * self.seconds / max(self.step, 1)}
 
     def save(self, file: Path) -> None:
-        """Writes the state at the end of an epoch."""
+        """Writes the training state at the end of an epoch."""
         state = {"model": self.model.state_dict(), "adam": self._adam.state_dict(), "best": asdict(self.best)}
         with file_aside(file) as aside:
             torch.save({**state, "step": self.step, "seconds": self.seconds}, aside)
 
     def load(self, file: Path) -> None:
-        """Restores what `save` wrote."""
+        """Restores the training state that `save` wrote."""
         state = torch.load(file, map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
         self._adam.load_state_dict(state["adam"])
@@ -294,7 +298,7 @@ class TopicTraining:
 
 
 def step_seed(seed: int, epoch: int, number: int) -> int:
-    """A seed for each step, so that no two batches have the same noise."""
+    """Returns the seed of a step; no two steps have the same one."""
     return int(np.random.SeedSequence((seed % 2**63, epoch, number)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -302,47 +306,47 @@ TOP_WORDS_OF_TOPIC = 10
 
 
 def mean_npmi(topics: np.ndarray, counts: Any, most: int = TOP_WORDS_OF_TOPIC) -> float:
-    """The mean normalized pointwise mutual information (Bouma 2009) of the pairs of each topic's first words.
+    """Returns the mean normalized pointwise mutual information (Bouma 2009) of the pairs of each topic's top words.
 
-    NPMI(v, w) = log(p(v, w) / (p(v) p(w))) / -log p(v, w), p being shares of documents. Pairs that never meet count 0,
-    as in VAMPIRE's code (the limit is -1), and so do pairs that stand in every document.
+    NPMI(v, w) = log(p(v, w) / (p(v) p(w))) / -log p(v, w), where p is a share of documents. Pairs that never occur
+    together count as 0, as in VAMPIRE's code (the limit is -1), and so do pairs that occur in every document.
 
     Args:
-        topics: weights [topics, words].
-        counts: of the words of documents, sparse [documents, words].
-        most: first words of a topic.
+        topics: weights of words in topics [topics, words].
+        counts: word counts of documents, sparse [documents, words].
+        most: number of top words per topic.
     """
     first = np.argsort(-topics, axis=1, kind="stable")[:, :most]
-    words, places = np.unique(first, return_inverse=True)
+    words, indices = np.unique(first, return_inverse=True)
     present = (counts[:, words] > 0).astype(np.float64)
     together = np.asarray((present.T @ present).todense())
     share, joint = np.diag(together) / counts.shape[0], together / counts.shape[0]
     usual = np.outer(share, share)
-    told = (joint > 0) & (joint < 1)
+    defined = (joint > 0) & (joint < 1)
     npmi = np.zeros_like(joint)
-    npmi[told] = np.log(joint[told] / usual[told]) / -np.log(joint[told])
+    npmi[defined] = np.log(joint[defined] / usual[defined]) / -np.log(joint[defined])
     pairs = np.array(list(combinations(range(first.shape[1]), 2)))
-    of_topics = places.reshape(first.shape)
+    of_topics = indices.reshape(first.shape)
     return float(npmi[of_topics[:, pairs[:, 0]], of_topics[:, pairs[:, 1]]].mean())
 
 
 WEIGHTS_FILE = "vampire.safetensors"
 STATE_FILE = "training.pt"
-"""State of a training after its last epoch; removed when the training has ended."""
+"""File with the training state after each epoch; removed when the training has finished."""
 EMBEDDED_AT_ONCE = 512
 
 
 def train_topics(counts: Any, options: VampireOptions, seed: int, folder: Path) -> dict[str, float]:
-    """Trains a topic model, from the state that a run that died has left in the folder, and writes the best weights.
+    """Trains a topic model, resuming an interrupted run, and writes the weights of the best epoch.
 
     Args:
-        counts: see `TopicTraining`.
-        options: of the embedder.
-        seed: of the job.
-        folder: for weights, state and metrics.
+        counts: word counts, as in `TopicTraining`.
+        options: options of the embedder.
+        seed: seed of the job.
+        folder: folder for weights, state and metrics.
 
     Returns:
-        Epochs, the best of them, and its NPMI.
+        Number of epochs, number of the best epoch, and its NPMI.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -363,11 +367,11 @@ def train_topics(counts: Any, options: VampireOptions, seed: int, folder: Path) 
 
 
 class TopicVectors:
-    """The vectors of documents by a trained topic model.
+    """Computes the vectors of documents with a trained topic model.
 
     Args:
-        folder: of `train_topics`.
-        options: of the embedder.
+        folder: folder that `train_topics` wrote.
+        options: options of the embedder.
     """
 
     def __init__(self, folder: Path, options: VampireOptions) -> None:
@@ -378,7 +382,7 @@ class TopicVectors:
         self._model.to(self._device).eval()
 
     def __call__(self, counts: Any) -> np.ndarray:
-        """Float32 [n, topics], from the counts of words, sparse [n, words]."""
+        """Returns the vectors, float32 [n, topics], of documents with these word counts, sparse [n, words]."""
         parts = [np.zeros((0, self._options.topics), np.float32)]
         with torch.inference_mode():
             for start in range(0, counts.shape[0], EMBEDDED_AT_ONCE):

@@ -1,7 +1,7 @@
-"""Vectors as Parquet files, one per chunk of texts, with columns `id` (int64) and `vector`, and an index of them.
+"""Stores vectors as Parquet files, one per chunk of texts, with columns `id` (int64) and `vector`, and builds an index.
 
-Vectors have length 1, because they are compared by cosine, in float16 or float32. The index is built on the cluster,
-one task per part: no process holds more than some of the vectors.
+Vectors have length 1, because they are compared by cosine, in float16 or float32. The index is built on the cluster, in
+one task per part, so that no process holds all vectors.
 """
 
 import zlib
@@ -23,22 +23,22 @@ from adapt.support.errors import StorageError
 
 ID, VECTOR = "id", "vector"
 _CHECKSUM = "crc32"
-"""In the metadata: of ids and vectors, for runs that go on where a killed one stopped."""
+"""Key of the checksum of ids and vectors in a file's metadata, for runs that resume an interrupted one."""
 
 
 def chunk_file(item: int, chunk: int) -> str:
-    """Name of a chunk's file; names sort as the texts do."""
+    """Returns the name of a chunk's file; names sort in the order of the texts."""
     return f"vectors-{item:07d}-{chunk:06d}.parquet"
 
 
 def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapping[str, int]) -> None:
-    """Writes a chunk, at once or not at all.
+    """Writes the vectors of a chunk atomically.
 
     Args:
-        file: to write.
+        file: file to write.
         ids: int64 [n].
         vectors: float16 or float32 [n, d].
-        counts: kept in the file's metadata.
+        counts: counts of the chunk, stored in the file's metadata.
     """
     flat = pa.array(np.ascontiguousarray(vectors).ravel())
     counts = {**counts, _CHECKSUM: _checksum(ids, vectors)}
@@ -49,13 +49,13 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
 
 
 def known_counts(file: Path) -> dict[str, int] | None:
-    """What `write_vectors` was told of a chunk; None where it is not written yet, or has changed since."""
+    """Returns the counts that `write_vectors` stored with a chunk; None if it is not written yet or has changed."""
     if not file.exists():
         return None
     try:
         metadata = pq.read_schema(file).metadata or {}
         known = {name.decode(): int(value) for name, value in metadata.items() if not name.startswith(b"ARROW")}
-        checksum = known.pop(_CHECKSUM, None)  # earlier versions wrote none
+        checksum = known.pop(_CHECKSUM, None)  # earlier versions wrote no checksum
         if checksum is not None and checksum != _checksum(*read_vectors(file)):
             return None
     except (OSError, pa.ArrowException) as error:
@@ -68,15 +68,15 @@ def _checksum(ids: np.ndarray, vectors: np.ndarray) -> int:
 
 
 def vector_files(folder: Path) -> list[Path]:
-    """The files of a stage's vectors, in the order of its texts."""
+    """Returns the files of a stage's vectors, in the order of its texts."""
     return sorted(folder.glob("vectors-*.parquet"))
 
 
 def read_vectors(file: Path) -> VectorBatch:
-    """Ids [n] and vectors [n, d] of a file.
+    """Reads the ids [n] and vectors [n, d] of a file.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
     try:
         table = pq.read_table(file, memory_map=True)
@@ -88,12 +88,12 @@ def read_vectors(file: Path) -> VectorBatch:
 
 
 def stored_vectors(folder: Path) -> Iterator[VectorBatch]:
-    """All vectors of a stage, a file at a time, in the order of its texts."""
+    """Yields all vectors of a stage, one file at a time, in the order of its texts."""
     return map(read_vectors, vector_files(folder))
 
 
 def rows_in(file: Path) -> int:
-    """How many vectors a file has."""
+    """Returns the number of vectors in a file."""
     return int(pq.read_metadata(file).num_rows)
 
 
@@ -102,20 +102,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WritePart:
-    """Writes a part of the vectors."""
+    """Writes a part of the vectors for an index."""
 
     files: Sequence[Path]
-    """All files, in order."""
+    """All files of vectors, in order."""
     begins: Sequence[int]
-    """The number of each file's first vector, and of all at the end."""
+    """Number of vectors before each file, and the total at the end."""
     folder: Path
     dimension: int
     part_vectors: int
     centre: np.ndarray
-    """Is taken from all vectors."""
+    """Vector that is subtracted from all vectors."""
 
     def __call__(self, number: int) -> int:
-        """Returns how many it has."""
+        """Writes part `number` and returns its number of vectors."""
         first = number * self.part_vectors
         last = min(first + self.part_vectors, self.begins[-1])
         write_part(self._vectors(first, last), self.folder, number, self.dimension, last - first)
@@ -131,23 +131,23 @@ class WritePart:
 
 @dataclass(frozen=True)
 class SumUp:
-    """Sums the vectors of a file."""
+    """Adds up the vectors of a file."""
 
     files: Sequence[Path]
 
     def __call__(self, number: int) -> tuple[np.ndarray, int]:
-        """The sum of the vectors, scaled to length 1, float64 [d], and how many are not 0."""
+        """Returns the sum of the vectors scaled to length 1, float64 [d], and the number of vectors that are not 0."""
         vectors = read_vectors(self.files[number])[1]
         return scaled(vectors).sum(0), int(vectors.any(1).sum())
 
 
 def over_tasks(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
-    """Calls a function with each number, in tasks of the cluster."""
+    """Calls a function with each number, in tasks of the cluster, and returns the results in order."""
     task: Any = ray.remote(num_cpus=1)(_call)
     with user_errors():
-        given = ray.put(function)
-        found: list[T] = ray.get([task.remote(given, number) for number in numbers])
-        return found
+        shared = ray.put(function)
+        results: list[T] = ray.get([task.remote(shared, number) for number in numbers])
+        return results
 
 
 def _call(function: Callable[[int], T], number: int) -> T:
@@ -164,24 +164,24 @@ def build_on_cluster(
     kind: str,
     part_vectors: int = PART_VECTORS,
 ) -> IndexFacts:
-    """Builds an index, on the cluster this process is connected to.
+    """Builds an index on the cluster to which this process is connected.
 
-    The mean of all vectors is taken from each. What they have in common says nothing, and where it is most of them, as
-    in many models, all documents are near to each other: then the nearest are those of the same length, and plans of
-    transport reach all of the pool.
+    The mean of all vectors is subtracted from each. It carries no information, and if it dominates, as in many models,
+    all documents are near each other: the nearest documents are then those of similar length, and transport plans
+    spread over the whole pool.
 
     Args:
         embedded: folder of the vectors; see `adapt.embed.vector_files`.
-        folder: for the index, in a file system that all nodes see.
-        embedder: what made the vectors.
-        dimension: of the vectors.
-        memory_bytes: what a machine may use for the index.
-        queries: how many will be asked.
-        kind: of index, or `auto`.
-        part_vectors: most vectors of a part.
+        folder: folder for the index, in a file system that all nodes see.
+        embedder: name of the embedder that computed the vectors.
+        dimension: length of the vectors.
+        memory_bytes: memory that a machine may use for the index.
+        queries: expected number of queries.
+        kind: kind of index, or `auto`.
+        part_vectors: largest number of vectors of a part.
 
     Raises:
-        DataError: as `adapt.index.index_files.index_parts`.
+        DataError: for the reasons given at `adapt.index.index_files.index_parts`.
     """
     files, begins = vector_files(embedded), [0]
     for file in files:
@@ -189,7 +189,7 @@ def build_on_cluster(
     parts = range(max(1, -(-begins[-1] // part_vectors)))
     sums = over_tasks(SumUp(files), range(len(files)))
     count = sum(known for _, known in sums)
-    centre = sum((each for each, _ in sums), np.zeros(dimension)) / max(count, 1)
+    centre = sum((total for total, _ in sums), np.zeros(dimension)) / max(count, 1)
     with file_aside(folder / CENTRE_FILE) as aside, aside.open("wb") as opened:
         np.save(opened, centre)
     sizes = over_tasks(WritePart(files, begins, folder, dimension, part_vectors, centre), parts)

@@ -1,8 +1,9 @@
-"""From a pool to the documents that are taken: each selection narrows the pool, the last one fills the budget.
+"""Chooses documents from a pool: each selection narrows the pool, and the last one fills the budget.
 
-No two near copies of a text are taken: each text is compared with those that were taken before it, by the rules of
-stage `dedup`: the same normalised text, or shingles whose estimated Jaccard similarity reaches the threshold, found by
-bands of MinHash signatures. The best text comes first, so the best of several copies stays.
+Near copies are taken only once. Each text is compared with the texts taken before it, by the rules of stage `dedup`:
+they are copies if their normalised texts are equal, or if the estimated Jaccard similarity of their shingles, found by
+bands of MinHash signatures, reaches the threshold. Texts are taken in order of score, so the best of several copies is
+kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class Distinct:
-    """Remembers what was taken.
+    """Remembers the taken texts and recognises copies of them.
 
     Args:
-        alike: what counts as a copy.
+        alike: rules for what counts as a copy.
     """
 
     def __init__(self, alike: Alike) -> None:
@@ -42,10 +43,13 @@ class Distinct:
         self._texts: set[int] = set()
         self._signatures: list[np.ndarray] = []
         self._buckets: dict[int, list[int]] = {}
-        """For each hash of a band the signatures that have it."""
+        """Numbers of the signatures that contain each band hash."""
 
     def are_new(self, texts: Sequence[str]) -> list[bool]:
-        """Which of some texts are no copies of one before, also among themselves; these count as taken."""
+        """Returns whether each text is new: no copy of a taken text or of an earlier one in the list.
+
+        New texts count as taken.
+        """
         plain = [normalised(text) for text in texts]
         signed = signatures(plain, self._alike.n, self._alike.permutations)
         bands = band_hashes(signed, *self._alike.bands).tolist()
@@ -68,70 +72,70 @@ class Distinct:
 
 
 SPARE = 1.2
-"""So many times the budget is held of the best texts, since near copies among them are not taken."""
+"""Factor by which more texts than the budget are held in memory, because near copies among them are not taken."""
 HELD = 2_000_000
-"""Characters of the best texts that are held in any case: a small selection seldom has to read the pool again."""
+"""Smallest amount of text held in memory [characters], so that small selections seldom need to read the pool again."""
 CHARACTERS = 6
-"""A token has so many characters, at most on average; where it has more, the pool is read again with more room."""
+"""Assumed largest mean length of a token [characters]; if tokens are longer, the pool is read again with more room."""
 CountTokens = Callable[[Sequence[str]], list[int]]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is taken; one of the two."""
+    """Size of the selection: a number of documents or a number of tokens."""
 
     documents: int | None = None
     tokens: int | None = None
-    """Documents are taken until they have so many tokens, the one with which they reach that included."""
+    """Documents are taken until they have this many tokens, including the document that reaches the number."""
     per_text: int | None = None
-    """`documents` for each text of the target, where that is how many they are."""
+    """Number of documents per target text, if `documents` was computed from it."""
 
     def room(self, times: float) -> Room:
-        """Room for so many times the budget."""
+        """Returns room for `times` times the budget."""
         if self.documents is not None:
             return Room(documents=ceil(times * self.documents))
         return Room(characters=ceil(times * CHARACTERS * (self.tokens or 0)))
 
     def is_full(self, documents: int, tokens: int) -> bool:
-        """Whether no further document is taken."""
+        """Returns whether this many documents or tokens fill the budget."""
         return documents >= self.documents if self.documents is not None else tokens >= (self.tokens or 0)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A document that was taken."""
+    """A taken document, with its score and number of tokens."""
 
     document: "Document"
     score: float
     tokens: int
 
     def line(self, place: Mapping[str, int]) -> dict[str, Any]:
-        """Its line of TEXTS_FILE.
+        """Returns the document's record in TEXTS_FILE.
 
         Args:
-            place: where it came from; see `Pool.place`.
+            place: origin of the document; see `Pool.place`.
         """
         return {"id": self.document.id, **place, "score": self.score, "text": str(self.document)}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was taken."""
+    """The result of choosing documents."""
 
     taken: list[Taken]
-    """The best first."""
+    """Taken documents, the best first."""
     near: int
-    """Documents passed over as copies of one with a higher score."""
+    """Number of documents skipped as copies of one with a higher score."""
     is_full: bool
     """Whether the budget was filled."""
     passed: tuple[int, ...]
-    """Documents that each selection but the last passed on."""
+    """Number of documents that each selection except the last passed on."""
     figures: tuple[dict[str, float], ...] = ()
-    """What each selection says of how it has chosen."""
+    """Figures of each selection (`Selection.figures`)."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of all documents."""
+        """Number of tokens of all taken documents."""
         return sum(document.tokens for document in self.taken)
 
 
@@ -146,15 +150,16 @@ def choose(
     """Chooses documents of a pool.
 
     Args:
-        selections: each but the last passes on so much as `keep` says, or, if it is a filter, all that may be taken.
-        given: the pool, the target, and what selections may look at.
-        budget: how much is taken.
-        keep: times the budget.
-        alike: what counts as a near copy, of which one is taken.
-        count: the numbers of tokens of texts.
+        selections: the selections in order. Each except the last passes on `keep` times the budget, or, if it is a
+            filter, all permitted documents.
+        given: the pool, the target, and the other inputs of selections.
+        budget: size of the selection.
+        keep: factor of the budget.
+        alike: rules for what counts as a near copy.
+        count: returns the number of tokens of each text.
 
     Raises:
-        ConfigError, DataError: a selection cannot select here.
+        ConfigError, DataError: a selection cannot select from this pool.
     """
     pool = given.pool
     passed: list[int] = []
@@ -179,12 +184,12 @@ def choose(
 
 
 def _with_spare(room: Room) -> Room:
-    """So much, and HELD."""
+    """Returns the room with at least HELD characters."""
     return replace(room, characters=max(room.characters or 0, HELD))
 
 
 def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) -> np.ndarray:
-    """Ids of the documents that are left to the next selection, int64: memory holds no texts."""
+    """Returns ids of the documents passed on to the next selection, int64. No texts are kept in memory."""
     if selection.is_filter():
         return permitted_ids(selection, given.pool, given.target)
     room, times = budget.room(keep), keep
@@ -197,7 +202,7 @@ def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) 
 
 
 def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: CountTokens) -> Choice:
-    """Takes the best texts that are no near copies, until the budget is full."""
+    """Takes the best texts, without near copies, until the budget is full."""
     taken: list[Taken] = []
     near, tokens = 0, 0
     for entry, is_new, number in _looked_at(sorted(held, reverse=True), distinct, count):
@@ -211,17 +216,17 @@ def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: Cou
 
 
 def _looked_at(ranked: Sequence[Ranked], distinct: Distinct, count: CountTokens) -> Iterator[tuple[Ranked, bool, int]]:
-    """Each text, whether it is no copy of one before, and its number of tokens."""
+    """Yields each text, whether it is no copy of an earlier one, and its number of tokens."""
     for some in chunks(ranked, attrgetter("characters")):
         texts = [str(entry.held) for entry in some]
         yield from zip(some, distinct.are_new(texts), count(texts), strict=True)
 
 
 class TokenCounter:
-    """Counts tokens, the special tokens of each text included.
+    """Counts the tokens of texts, including special tokens.
 
     Args:
-        pretrained: has the tokenizer.
+        pretrained: the model with the tokenizer.
         ends: whether documents end with the end-of-text token.
     """
 
@@ -231,6 +236,6 @@ class TokenCounter:
         self._end = tokenizer.eos_token_id if ends else None
 
     def __call__(self, texts: Sequence[str]) -> list[int]:
-        """The number of tokens of each text."""
+        """Returns the number of tokens of each text."""
         found = self._quick(texts).lists(IDS)
         return [len(ids) + (self._end is not None and ids[-1:].tolist() != [self._end]) for ids in found]

@@ -1,4 +1,4 @@
-"""Losses of a language model on raw documents: those that selection `perplexity` scores by, and those of samples.
+"""Losses of a language model on raw documents, for selection `perplexity` and for comparing samples.
 
 This module loads torch.
 """
@@ -21,16 +21,16 @@ from adapt.select.pool import Document
 from adapt.support.splitmix import mix
 
 MEASURED_TOKENS = 20_000
-"""Tokens of each sample that a model's loss is measured on, to within a document."""
+"""Number of tokens of each sample on which a model's loss is measured, to within one document."""
 
 
 class DocumentLosses:
-    """The losses of a model.
+    """Computes the losses of a model on documents.
 
     Args:
         pretrained: the model.
-        config: the job's; has the objective.
-        most: tokens of a text.
+        config: configuration of the job, for the objective.
+        most: largest number of tokens of a text; longer texts are truncated.
     """
 
     def __init__(self, pretrained: Pretrained, config: Config, most: int) -> None:
@@ -40,12 +40,12 @@ class DocumentLosses:
         self._quick = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer)
 
     def __call__(self, documents: Sequence[Document]) -> tuple[np.ndarray, np.ndarray]:
-        """The mean loss of each document [nats a predicted token], float64 [n], and the number of predictions, [n].
+        """Returns the mean loss of each document and the number of its predictions.
 
-        The loss is NaN where nothing can be predicted.
+        The losses are in nats per predicted token, float64 [n]; NaN if nothing can be predicted.
 
         Args:
-            documents: texts; their ids decide their masks.
+            documents: texts with ids, which determine the masks.
         """
         tokens = [
             ids[: self._most].astype(np.int64) for ids in self._quick([str(text) for text in documents]).lists(IDS)
@@ -61,21 +61,23 @@ class DocumentLosses:
 
 @lru_cache(maxsize=2)
 def _loaded(pretrained: Pretrained, causal: bool) -> Ready:
-    """A model, which a process keeps for the next pass."""
+    """Loads a model and keeps it for later passes of the process."""
     return ready(pretrained, causal)
 
 
 def mask_numbers(ids: Sequence[int]) -> list[int]:
-    """A number below 2^40 for each id, by which masks are drawn: their addresses hold no larger ones."""
+    """Returns a number below 2^40 for each id, from which masks are drawn; the generator takes no larger ones."""
     numbers: np.ndarray = mix(np.array(ids, np.uint64)) >> np.uint64(24)
     return [int(number) for number in numbers]
 
 
 def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """A model's held-out loss on the first texts of each sample [nats a predicted token], on the CPUs of this process.
+    """Measures a model's held-out loss on the first texts of each sample, on the CPUs of this process.
+
+    Returns nats per predicted token, by the sample's name.
 
     Args:
-        config: `evaluation` and `objective`.
+        config: configuration with the sections `evaluation` and `objective`.
         pretrained: the model.
         samples: texts by name.
     """

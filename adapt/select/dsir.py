@@ -2,22 +2,22 @@
 
     log w(x) = sum over the grams j of x of (log p_j - log q_j)
 
-where q_j is the share of bucket j among the grams of the pool, and p_j that among the grams of the target.
+where q_j is the share of bucket j among the grams of the pool, and p_j its share among the grams of the target.
 
-A small target lacks most n-grams of its own domain. So p is made of the target's counts c and of `smoothing` further
-grams a bucket, which are distributed as in the pool: p_j = (c_j + S q_j) / (C + S), with C grams in the target and
-S = smoothing x buckets. (The authors' package adds 1e-8 to each share, by which one n-gram that the target lacks weighs
+A small target lacks most n-grams of its own domain. So p is computed from the target's counts c plus `smoothing` grams
+per bucket that are distributed as in the pool: p_j = (c_j + S q_j) / (C + S), with C grams in the target and S =
+smoothing x buckets. (The authors' package adds 1e-8 to each share, so that a single n-gram missing in the target weighs
 more than all others.)
 
-Three things differ from the paper, so that neither markup nor length decides:
+Three things differ from the paper, so that neither markup nor length determines the selection:
 
-- Grams of the target that never occur in the pool do not count. The mass of markup would go to other grams of its
-  bucket.
-- Every text weighs the same in p and in q, however long it is. In a pool of long reviews and short sentences, counted
-  by words, whatever is not a review would be rare in q and so look like any target.
-- By default (`weight: mean`) log w is divided by the number of grams, and the highest are taken. The sum, which the
-  paper takes, is a matter of length first: most grams speak against a document, and short documents have few. The paper
-  adds Gumbel noise to it, which makes a sample without replacement in proportion to w (Gumbel top-k).
+- Grams of the target that never occur in the pool are ignored. Otherwise the share of markup would go to other grams in
+its bucket.
+- Every text has the same weight in p and in q, whatever its length. Otherwise, in a pool of long reviews and short
+sentences, every text that is not a review would be rare in q and so seem similar to any target.
+- By default (`weight: mean`) log w is divided by the number of grams, and the highest values are taken. The paper's sum
+mainly reflects length: most grams lower the weight of a document, and short documents have few grams. The paper adds
+Gumbel noise to the sum, which samples without replacement in proportion to w (Gumbel top-k).
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,29 +46,29 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 GUMBEL = 1
-"""The stream of the noise."""
+"""Random stream of the Gumbel noise."""
 
 
 @dataclass(frozen=True)
 class DsirOptions:
-    """How documents are weighed."""
+    """Options of the selection `dsir`."""
 
     ngram: PositiveInt = 2
-    """Words of the longest n-grams that are counted."""
+    """Length of the longest n-grams that are counted [words]."""
     buckets: Buckets = 10_000
-    """N-grams are hashed into so many buckets."""
+    """Number of buckets into which n-grams are hashed."""
     smoothing: PositiveFloat = 1.0
-    """Grams a bucket that are added to those of the target, distributed as in the pool."""
+    """Number of grams per bucket that are added to the target, distributed as in the pool."""
     weight: Literal["sum", "mean"] = "mean"
-    """`mean` divides by the number of grams, of a document shorter than a window (10 words) by that of a window. `sum`
-    is the paper's, and prefers short documents."""
+    """`mean` divides the weight by the number of grams, which for a document shorter than a window (10 words) is that
+    of a window. `sum` does not divide, as in the paper, and prefers short documents."""
     noise: NonNegativeFloat | None = None
-    """The Gumbel noise is multiplied by this; 0 takes the documents with the highest weights. null: 1 for `sum`, as
-    published; 0 for `mean`, whose weights are so small that with noise the selection would be all but random."""
+    """Factor of the Gumbel noise; 0 takes the documents with the highest weights. null is 1 for `sum`, as published,
+    and 0 for `mean`, whose weights are so small that noise would make the selection nearly random."""
 
     @property
     def scale(self) -> float:
-        """What the noise is multiplied by."""
+        """Factor of the Gumbel noise."""
         return self.noise if self.noise is not None else float(self.weight == "sum")
 
 
@@ -81,10 +81,10 @@ class Dsir(Selection):
     Options = DsirOptions
 
     def learn(self, given: Given) -> None:
-        """Counts grams.
+        """Counts the n-grams of target and pool, and computes the weight of each bucket.
 
         Raises:
-            DataError: the target or the pool has none.
+            DataError: the target or the pool has no words, or they have none in common.
         """
         options = self.options
         known = KnownGrams.of(given.target, options.ngram)
@@ -103,11 +103,11 @@ class Dsir(Selection):
         self._figures = {"target_grams": float(number), "unknown_share": 1.0 - float(occurs.mean())}
 
     def figures(self) -> dict[str, float]:
-        """Grams of the target that count, and the share of its different grams that never occur in the pool."""
+        """Returns the number of grams of the target in use, and the share of its distinct grams that the pool lacks."""
         return self._figures
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Log weights with noise."""
+        """Yields the log weight of each document, with noise."""
         documents, counted = tee(pool)
         for some in gram_chunks(counted, self.options.ngram, self.options.buckets):
             weights = some.sums(self.ratios)
@@ -119,13 +119,13 @@ class Dsir(Selection):
 
 @dataclass(frozen=True)
 class CountPool:
-    """Counts the grams of documents, every document weighing the same, and looks for those of the target."""
+    """Counts the grams of documents, each document with the same weight, and finds grams of the target among them."""
 
     known: KnownGrams
     options: DsirOptions
 
     def __call__(self, documents: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Shares, int64 [buckets], see `gram_shares`; and which grams of the target occur, bool [known]."""
+        """Returns the buckets' shares (`gram_shares`), int64 [buckets], and whether known grams occur, bool [known]."""
         ngram, buckets = self.options.ngram, self.options.buckets
         shares, found = np.zeros(buckets, np.int64), np.zeros(len(self.known.hashes), bool)
         for some in chunks(documents, len):
@@ -136,10 +136,10 @@ class CountPool:
 
 
 def check_some_known(known: KnownGrams) -> None:
-    """Refuses a target that shares no gram with the pool.
+    """Checks that target and pool have grams in common.
 
     Raises:
-        DataError: so it is.
+        DataError: they have none.
     """
     if not len(known.hashes):
         raise DataError(
@@ -149,12 +149,12 @@ def check_some_known(known: KnownGrams) -> None:
 
 
 def log_ratios(target: np.ndarray, pool: np.ndarray, smoothing: float) -> np.ndarray:
-    """log p - log q of each bucket; 0 where the pool has none.
+    """Returns log p - log q of each bucket; 0 if the pool has no gram in it.
 
     Args:
-        target: counts, float64 [buckets].
-        pool: counts, float64 [buckets].
-        smoothing: grams a bucket.
+        target: counts of the target's grams, float64 [buckets].
+        pool: counts of the pool's grams, float64 [buckets].
+        smoothing: number of grams per bucket added to the target.
     """
     added = smoothing * len(pool)
     q = pool / pool.sum()

@@ -1,6 +1,6 @@
 """Texts as sparse rows of hashed n-grams, and logistic regression on such rows.
 
-The classifier that selects and the metrics of a selection use both. This module loads scipy and scikit-learn.
+Selection `classifier` and the metrics of selections use both. This module loads scipy and scikit-learn.
 """
 
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ from threadpoolctl import threadpool_limits
 from adapt.select.grams import Grams, KnownGrams, chunks, gram_chunks, grams, norms_of, windows
 
 MOST_WINDOWS = 4
-"""Windows of a text that is learnt from; of a longer text they are taken evenly from all over."""
+"""Largest number of training windows per text; from longer texts, they are taken at even distances."""
 MOST_STEPS, TOLERANCE = 1000, 1e-5
 
 
 def gram_rows(found: Grams, buckets: int) -> csr_array:
-    """How often each bucket occurs in each text, divided by the text's norm: float64 [texts, buckets].
+    """Returns bucket counts of each text, divided by the text's norm, float64 [texts, buckets].
 
-    A text without grams is a row of zeros.
+    A text without grams gives a row of zeros.
     """
     different, counts, ends = found.different(buckets)
     places = different % buckets
     shares = counts / np.repeat(norms_of(counts, ends), np.diff(ends, prepend=0))
-    number = np.int32 if buckets <= np.iinfo(np.int32).max else np.int64  # some solvers take int32 only
+    number = np.int32 if buckets <= np.iinfo(np.int32).max else np.int64  # some solvers accept int32 only
     return csr_array((shares, places.astype(number), np.append(0, ends).astype(number)), (found.texts, buckets))
 
 
 def gram_matrix(texts: Sequence[str], longest: int, buckets: int) -> csr_array:
-    """The `gram_rows` of all texts: float64 [texts, buckets]."""
+    """Returns the `gram_rows` of all texts, float64 [texts, buckets]."""
     parts = [gram_rows(some, buckets) for some in gram_chunks(texts, longest, buckets)]
     return vstack(parts or [gram_rows(grams([], longest, buckets), buckets)], format="csr")
 
@@ -39,16 +39,16 @@ def gram_matrix(texts: Sequence[str], longest: int, buckets: int) -> csr_array:
 def window_matrix(
     texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | None = None
 ) -> tuple[csr_array, np.ndarray]:
-    """At most MOST_WINDOWS windows of each text as rows of length 1, and the text of each window.
+    """Returns at most MOST_WINDOWS windows of each text as rows of length 1, and the text of each window.
 
     Args:
-        texts: any.
-        longest: words of the longest grams.
-        buckets: number of them.
-        known: other grams than these are left out; None for none.
+        texts: the texts.
+        longest: length of the longest grams [words].
+        buckets: number of buckets.
+        known: grams to keep; None keeps all.
 
     Returns:
-        float64 [windows, buckets], and the numbers of the texts, rising, int64 [windows].
+        Rows, float64 [windows, buckets], and the number of each row's text, rising, int64 [windows].
     """
     parts, owners, first = [gram_rows(grams([], longest, buckets), buckets)], [np.zeros(0, np.int64)], 0
     for some in chunks(texts, len):
@@ -64,10 +64,10 @@ def window_matrix(
 
 
 def equal_text_weights(owners: np.ndarray) -> np.ndarray:
-    """Weights of windows by which all texts weigh 1, float64 [windows].
+    """Returns weights of windows that add up to 1 for each text, float64 [windows].
 
     Args:
-        owners: the text of each window, rising from 0, int64 [windows].
+        owners: number of each window's text, rising from 0, int64 [windows].
     """
     weights: np.ndarray = 1.0 / np.bincount(owners)[owners] if len(owners) else np.zeros(0)
     return weights
@@ -80,14 +80,16 @@ def fit_sides(
     buckets: int,
     strength: float,
 ) -> tuple[np.ndarray, float]:
-    """Weights [buckets] and bias of a regression that tells texts from others, all texts of a side weighing the same.
+    """Fits a regression that separates two sides, with equal weight for all texts of a side.
+
+    Returns its weights [buckets] and bias.
 
     Args:
-        positive: lists of texts, each with the grams that count in them; None for all.
-        negative: texts to tell them from.
-        longest: words of the longest grams.
-        buckets: number of them.
-        strength: inverse of the penalty.
+        positive: lists of positive texts, each with the grams that count in them; None for all grams.
+        negative: texts of the other side.
+        longest: length of the longest grams [words].
+        buckets: number of buckets.
+        strength: inverse of the L2 penalty.
     """
     found = [window_matrix(texts, longest, buckets, known) for texts, known in (*positive, (negative, None))]
     weights = np.concatenate([equal_text_weights(owners) for _, owners in found])
@@ -96,21 +98,22 @@ def fit_sides(
 
 
 def regression(features: Any, positive: int, strength: float, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weights [buckets] and bias of logistic regression, both classes weighing the same; fitted by scikit-learn.
+    """Fits a logistic regression with scikit-learn, with equal weight for both classes.
 
-    Buckets that no row has are left out while it is fitted: the penalty would keep their weights at 0.
+    Returns its weights [buckets] and bias. Buckets without rows are omitted from the fit, because the penalty would
+    keep their weights at 0.
 
     Args:
         features: sparse [rows, buckets], the positive rows first.
-        positive: number of them.
-        strength: inverse of the penalty.
-        weights: of the rows, within their class, float64 [rows].
+        positive: number of positive rows.
+        strength: inverse of the L2 penalty.
+        weights: weights of the rows within their class, float64 [rows].
     """
     seen = np.unique(features.indices)
     is_positive = np.arange(features.shape[0]) < positive
     classes = np.where(is_positive, weights[is_positive].sum(), weights[~is_positive].sum())
     model = LogisticRegression(C=strength, max_iter=MOST_STEPS, tol=TOLERANCE)
-    with threadpool_limits(1):  # more threads wait for each other most of the time
+    with threadpool_limits(1):  # more threads mostly wait for each other
         fitted = model.fit(features[:, seen], is_positive, weights * weights.sum() / (2 * classes))
     found = np.zeros(features.shape[1])
     found[seen] = fitted.coef_[0]

@@ -1,7 +1,8 @@
-"""The documents with the highest scores, in one pass over a pool of unknown size; memory holds those alone.
+"""Finds the documents with the highest scores in one pass over a pool of unknown size; only these are held in memory.
 
-Each process gives up what cannot be among them: what is worse than so many of its own item, or than the worst that was
-held when the item was begun. So the same documents are left whoever reads which item, and few of a large pool are sent.
+Each process discards documents that cannot be among the best: those worse than a full room of its own item, or worse
+than the worst document held when the item was started. The result does not depend on which process reads which item,
+and only few documents of a large pool are sent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,49 +20,49 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 TOLD_AFTER = 1_000_000
-"""Characters, after which progress is told."""
+"""Amount of text between two progress reports [characters]."""
 
 
 class Ranked(NamedTuple):
-    """A document that may be taken. Sorted, the one that is taken first comes last."""
+    """A candidate document. Candidates sort by score, the best last."""
 
     score: float
     before: int
-    """Minus its id: of equal scores the first document's is the higher."""
+    """Negative id: of documents with equal scores, the first one is better."""
     characters: int
     held: Any
-    """The document, or what is kept of it."""
+    """The document, or the part of it that is kept."""
 
 
 @dataclass
 class Best:
-    """The documents that were best so far."""
+    """The best documents so far."""
 
     room: Room
     floor: Ranked | None = None
-    """One of others that are better than this fill the room: none below it is taken in."""
+    """Documents elsewhere that are better than this one already fill the room, so worse documents are not added."""
     held: list[Ranked] = field(default_factory=list)
-    """A heap, the worst first."""
+    """Held documents: a heap, the worst first."""
     characters: int = 0
     is_all: bool = True
-    """Whether no document had to give way; those that must never be taken aside."""
+    """Whether no permitted document was discarded."""
 
     @property
     def worst(self) -> Ranked | None:
-        """The one below which none is taken in; None as long as there is room."""
+        """The document that new ones must beat; None while there is room."""
         return self.floor if self.is_all else self.held[0]
 
     @property
     def least(self) -> float:
-        """A document with a lower score is not taken in."""
+        """Lowest score at which a document is added."""
         return worst.score if (worst := self.worst) else NEVER
 
     def hint(self) -> Ranked | None:
-        """The same without what is held of it, for others."""
+        """Returns `worst` without its held content, for other processes."""
         return self.worst and self.worst._replace(held=None)
 
     def add(self, entry: Ranked) -> None:
-        """Takes in a document, and gives up those for which there is no room left."""
+        """Adds a document, and discards the worst ones that exceed the room."""
         if (worst := self.worst) and entry < worst:
             return
         heappush(self.held, entry)
@@ -71,7 +72,7 @@ class Best:
             self.is_all = False
 
     def merge(self, other: "Best") -> None:
-        """Takes in those of other documents."""
+        """Adds the best documents of another part of the pool."""
         for entry in other.held:
             self.add(entry)
         self.is_all = self.is_all and other.is_all
@@ -84,17 +85,17 @@ def best(
     room: Room,
     kept: "Callable[[Document], Any]" = str,
 ) -> Best:
-    """Those that a selection prefers, which has learnt what it needs.
+    """Finds the documents that a selection prefers. The selection must have learned what it needs.
 
     Args:
-        selection: gives the scores.
-        pool: documents.
-        target: texts that those that are selected should resemble.
-        room: how many are held.
-        kept: what is held of a document; it must survive pickling.
+        selection: computes the scores.
+        pool: the documents to choose from.
+        target: texts that the selected documents should resemble.
+        room: number of documents that are held.
+        kept: returns the part of a document that is held; the function must be picklable.
 
     Raises:
-        DataError: a score is no number.
+        DataError: a score is not a number.
     """
     found = Best(room)
     look = FindBest(selection, target, room, kept)
@@ -104,10 +105,10 @@ def best(
 
 
 def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str]) -> np.ndarray:
-    """Ids of the documents that may be taken, int64, in their order; memory holds no texts.
+    """Returns the ids of all permitted documents, int64, in order. No texts are kept in memory.
 
     Raises:
-        DataError: a score is no number.
+        DataError: a score is not a number.
     """
     found = pool.visit(FindPermitted(selection, target), on_device=bool(selection.models()))
     return np.concatenate([np.zeros(0, np.int64), *found])
@@ -115,7 +116,7 @@ def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str
 
 @dataclass(frozen=True)
 class FindBest:
-    """Looks for the best documents; the hint is the worst that is held."""
+    """Finds the best documents of an item; the hint is the worst document held so far."""
 
     selection: Selection
     target: Sequence[str]
@@ -123,11 +124,11 @@ class FindBest:
     kept: "Callable[[Document], Any]"
 
     def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[Best | None]:
-        """Those of an item, at its end."""
+        """Yields None now and then to report progress, and the best documents at the end of the item."""
         found, characters = Best(self.room, hint), 0
         for score, document in scored(self.selection, documents, self.target):
             characters += len(document)
-            if score >= found.least:  # nearly all documents of a large pool end here
+            if score >= found.least:  # false for nearly all documents of a large pool
                 found.add(Ranked(score, -document.id, len(document), document))
             if characters >= TOLD_AFTER:
                 characters = 0
@@ -139,13 +140,13 @@ class FindBest:
 
 @dataclass(frozen=True)
 class FindPermitted:
-    """Looks for all documents that may be taken."""
+    """Finds all permitted documents of an item."""
 
     selection: Selection
     target: Sequence[str]
 
     def __call__(self, documents: "Iterator[Document]", hint: None) -> Iterator[np.ndarray]:
-        """Their ids."""
+        """Yields the ids of the permitted documents."""
         scores = scored(self.selection, documents, self.target)
         yield np.fromiter((document.id for _, document in scores), np.int64)
 
@@ -153,14 +154,14 @@ class FindPermitted:
 def scored(
     selection: Selection, documents: "Iterable[Document]", target: Iterable[str]
 ) -> "Iterator[tuple[float, Document]]":
-    """The score of each document that may be taken.
+    """Yields each permitted document with its score.
 
     Raises:
-        DataError: a score is no number, or there are not as many as documents.
+        DataError: a score is not a number, or the number of scores differs from that of documents.
     """
     texts, read = tee(documents)
     scores: Iterator[Any] = selection.scores(read, target)
-    for place, (score, text) in enumerate(zip_longest(scores, texts)):  # the score is drawn first, and needs the text
+    for place, (score, text) in enumerate(zip_longest(scores, texts)):  # the score comes first: it reads the text
         if score is None or text is None:
             raise DataError(
                 f"{type(selection).__name__} gives {'fewer' if score is None else 'more'} scores than the pool has"
@@ -177,37 +178,37 @@ def scored(
 
 
 def as_it_is(document: "Document") -> "Document":
-    """What is held of a document where it is all needed."""
+    """Returns the document unchanged, for callers that hold whole documents."""
     return document
 
 
 def highest(
     selection: Selection, pool: DocumentPool, target: Sequence[str], count: int
 ) -> list[tuple[int, str, float]]:
-    """So many texts with the highest scores, or all that may be taken.
+    """Returns the `count` texts with the highest scores, or all permitted texts if there are fewer.
 
     Returns:
-        Id, text and score of each, the best first.
+        Id, text and score of each text, the best first.
     """
     found = best(selection, pool, target, Room(documents=count)).held
     return [(-entry.before, entry.held, entry.score) for entry in sorted(found, reverse=True)]
 
 
 def random_draw(seed: int, stream: int) -> Random:
-    """Random selection that draws from a stream of its own; see `draws_at`."""
+    """Returns a random selection that draws from its own random stream; see `draws_at`."""
     draw = Random(NoOptions(), seed)
     draw.stream = stream
     return draw
 
 
 def sampled(pool: DocumentPool, count: int, seed: int, stream: int) -> "list[Document]":
-    """So many documents at random, or all of fewer, in their order; in one pass.
+    """Returns `count` random documents, or all if there are fewer, in the pool's order, in one pass.
 
     Args:
-        pool: documents.
-        count: how many.
-        seed: of the job.
-        stream: see `draws_at`.
+        pool: the documents to choose from.
+        count: number of documents.
+        seed: seed of the job.
+        stream: random stream; see `draws_at`.
     """
     found = best(random_draw(seed, stream), pool, (), Room(documents=count), as_it_is)
     return sorted((entry.held for entry in found.held), key=lambda document: document.id)

@@ -1,13 +1,12 @@
-"""kNN-TAPT: the nearest documents of every text of the target (Don't Stop Pretraining, section 5.3).
+"""Selection `knn`: the nearest documents of each target text (kNN-TAPT; Don't Stop Pretraining, section 5.3).
 
-With `select.per_example` k the selection is the union of the k nearest documents, by cosine, of all texts; texts that
-have neighbours in common make it smaller. Its score is the highest similarity of a document to a text that it is a
-neighbour of.
+With `select.per_example: k`, the selection is the union of the k nearest documents, by cosine, of all target texts. It
+is smaller if texts share neighbours. A document's score is its highest similarity to a text whose neighbour it is.
 
-With another budget, or before another selection, it is the union for the least k that fills it. Then all documents come
-first that are the nearest of some text, then the second nearest, and so on, those of each rank by similarity, so that
-every text has its share: the score is similarity - 2 x (rank - 1), of the best rank that a document has. Similarities
-are from -1 to 1, so ranks do not mix, and to have looked for more neighbours than were needed changes nothing.
+With another budget, or before another selection, k is the smallest number whose union fills the budget. Then documents
+that are the nearest of some text come first, then the second nearest, and so on; within a rank they are ordered by
+similarity, so that every text has its share. The score is similarity - 2 x (rank - 1), with the best rank of the
+document. Similarities are from -1 to 1, so ranks do not mix, and searching more neighbours than needed changes nothing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,31 +23,31 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 Union = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Ids, sorted; the best rank of each; its highest similarity."""
+"""Sorted ids of documents, the best rank of each, and its highest similarity."""
 
 
 class NearestNeighbours(Selection):
     """Takes the nearest documents of every target text, by embedding (kNN-TAPT).
 
-    It searches the index once per text and reads the pool once. Memory holds all neighbours.
+    It searches the index once per text and reads the pool once. All neighbours are held in memory.
     """
 
     Options = NoOptions
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Those of both."""
+        """Requires the vectors of both pool and target."""
         return ("pool", "target")
 
     def learn(self, given: Given) -> None:
-        """Opens the index.
+        """Opens the index of the pool and reads the target's vectors.
 
         Raises:
-            DataError: as `Nearby` and `target_rows`.
+            DataError: for the reasons given at `Nearby` and `target_rows`.
         """
         self._near, self._target = Nearby(given), target_rows(given)
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Searches.
+        """Searches as many neighbours of each target text as the budget needs.
 
         Raises:
             DataError: the pool is smaller than the number of neighbours.
@@ -66,23 +65,23 @@ class NearestNeighbours(Selection):
         return "more" if self.k < near.documents else "all"
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Similarities, after ranks where the budget is none for each text."""
+        """Yields each document's similarity, or its rank and similarity if the budget is not per text."""
         ids, ranks, similar = self._union
         return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)
 
     def figures(self) -> dict[str, float]:
-        """Neighbours of a text, documents that are neighbours, and what the index has found of the nearest."""
+        """Returns the neighbours per text, size of the union, the index's recall, and texts without a vector."""
         known = {"neighbours": self.k, "union": len(self._union[0]), "recall": self._near.recall}
         return {**known, "texts_without_vector": self._target.unknown}
 
 
 def union_of(found: Iterable[Nearest]) -> Union:
-    """The documents that are neighbours of any text."""
+    """Returns the documents that are neighbours of any text."""
     union: Union = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     for distances, some in found:
-        places = np.nonzero(some != NOBODY)
-        joined = zip(union, (some[places], places[1], 1.0 - distances[places]), strict=True)
-        ids, ranks, similar = (np.concatenate(each) for each in joined)
+        hits = np.nonzero(some != NOBODY)
+        joined = zip(union, (some[hits], hits[1], 1.0 - distances[hits]), strict=True)
+        ids, ranks, similar = (np.concatenate(pair) for pair in joined)
         order = np.argsort(ids, kind="stable")
         known, starts = np.unique(ids[order], return_index=True)
         if len(known):

@@ -1,11 +1,11 @@
 """Markup of a target that a pool lacks: signs around entities, tags, placeholders.
 
-A task's text may mark what the label is about, as `<< gefitinib >>` or `@GENE$`. Documents of a pool have no such
-signs. Whatever compares texts as they are, as the mean of token embeddings, would find the documents that are most like
-the signs. So signs that a target often has and a pool hardly ever are taken out of the target before it is compared.
+A task's text may mark what the label is about, such as `<< gefitinib >>` or `@GENE$`. Documents of a pool have no such
+signs. A comparison of unmodified texts, such as by the mean of token embeddings, would find documents that resemble the
+signs. So signs that are frequent in a target and rare in a pool are removed from the target before it is compared.
 
-Words are not taken out, since a word may be the very subject of the target. Where most texts of the target have a word
-that the pool lacks, the user is told. Selections by n-grams leave out whatever never occurs in the pool (`grams`).
+Words are not removed, because a word may be the very subject of the target. If most texts of the target have a word
+that the pool lacks, the user is warned. Selections by n-grams ignore n-grams that never occur in the pool (`grams`).
 """
 
 import re
@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_SHARE, LEAST_TEXTS = 0.05, 2
-"""A sign counts that this share of the target's texts has, and this many of them."""
+"""A sign counts if at least this share of the target's texts, and at least this many texts, have it."""
 WORD_SHARE, WORD_TEXTS = 0.5, 10
-"""The same for words."""
+"""The corresponding thresholds for words."""
 RARER = 0.01
-"""The pool lacks what this share, or less, of as many of its documents has."""
+"""A sign or word is rare in the pool if its share of documents there is at most this fraction of its share in the
+target."""
 SIGN = re.compile(
     r"</?[^\W\d_][\w-]*(?:\s[^<>]*)?/?>"  # tags: <e1>, </e1>, <br />
     r"|\[/?[A-Z][A-Z0-9_]*\]"  # [CLS], [/E1]
@@ -34,23 +35,23 @@ _SPACES = re.compile(" {2,}")
 
 @dataclass(frozen=True)
 class Mark:
-    """A sign or a word of a target that the pool lacks."""
+    """A sign or word of a target that the pool lacks."""
 
     text: str
     share: float
-    """Share of the target's texts that have it."""
+    """Share of the target's texts that contain it."""
     pool_share: float
-    """Share of the documents of a sample of the pool that have it."""
+    """Share of the documents in a sample of the pool that contain it."""
     is_word: bool
-    """Words stay in the target, signs are taken out."""
+    """Whether it is a word. Words stay in the target, signs are removed."""
 
 
 def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:
-    """The signs and words that a target often has and a pool lacks, the most frequent first.
+    """Returns the signs and words that are frequent in a target and rare in a pool, the most frequent first.
 
     Args:
-        target: texts.
-        pool: documents, a sample of the pool.
+        target: texts of the target.
+        pool: a sample of the pool's documents.
     """
     found = []
     for is_word, parts, least, texts in (
@@ -67,11 +68,11 @@ def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:
 
 
 def without_marks(texts: Iterable[str], marks: Iterable[Mark]) -> list[str]:
-    """Texts without some signs; a text that has nothing else stays as it is.
+    """Removes signs from texts. A text that consists only of signs is unchanged.
 
     Args:
-        texts: any.
-        marks: of which words are not taken out.
+        texts: the texts.
+        marks: signs to remove; words among them are ignored.
     """
     signs = {mark.text for mark in marks if not mark.is_word}
     if not signs:
@@ -84,7 +85,7 @@ def without_marks(texts: Iterable[str], marks: Iterable[Mark]) -> list[str]:
 
 
 def markup_warnings(marks: Sequence[Mark]) -> list[str]:
-    """What to tell the user of them: a sentence for signs, one for words."""
+    """Returns warnings for the user: one for signs, one for words."""
     signs, words = (_listed([mark for mark in marks if mark.is_word == is_word]) for is_word in (False, True))
     lines = []
     if signs:
@@ -103,7 +104,7 @@ def _listed(marks: Sequence[Mark], most: int = 8) -> str:
 
 
 def _shares(texts: Sequence[str], parts: Callable[[str], set[str]]) -> dict[str, float]:
-    """The share of texts that have each part."""
+    """Returns the share of texts that contain each part."""
     counts = Counter(part for text in texts for part in parts(text))
     return {part: count / len(texts) for part, count in counts.items()}
 
@@ -113,10 +114,10 @@ def _signs(text: str) -> set[str]:
 
 
 def _sign(match: re.Match[str]) -> str:
-    """A tag goes by its name, whatever its attributes."""
+    """Returns a sign; a tag is reduced to its name, without attributes."""
     return _ATTRIBUTES.sub("", match[0]) if match[0].startswith("<") else match[0]
 
 
 def _words(text: str) -> set[str]:
-    """Words that are part of no sign."""
+    """Returns the words that are not part of a sign, in lower case."""
     return {match[0].casefold() for match in _WORD.finditer(SIGN.sub(" ", text))}

@@ -1,14 +1,14 @@
-"""A classifier that tells the target from the pool: logistic regression on hashed n-grams.
+"""Selection `classifier`: a logistic regression on hashed n-grams separates the target from the pool.
 
-As in DeepSeekMath (Shao et al. 2024, arXiv 2402.03300, section 2.1), where it is fastText on seeds against random
-pages: texts of the target are positive, a random sample of the pool is negative, and the documents of the pool with the
-highest probability are taken. In a further round the best documents of the pool so far are positive too, which finds
-what is like the target and shares few words with it.
+As in DeepSeekMath (Shao et al. 2024, arXiv 2402.03300, section 2.1), which trains fastText on seeds against random
+pages, target texts are positive, a random sample of the pool is negative, and the documents of the pool with the
+highest probability are taken. In further rounds the best documents of the pool so far are positive too, which finds
+documents that resemble the target but share few words with it.
 
-Neither length nor markup decides. The regression is trained on windows of about WINDOW words: a text of one sentence
-and a long document otherwise differ in their length first. All windows of a text together weigh as much as those of any
-other, and the score of a document is the mean over its windows. Grams of the target that never occur in the pool are
-left out: they would separate the two sides by themselves and say nothing about the documents of the pool.
+Neither length nor markup determines the score. The regression is trained on windows of about WINDOW words, because
+single sentences and long documents would otherwise differ mainly in length. All texts have the same total weight, and
+the score of a document is the mean over its windows. Grams of the target that never occur in the pool are ignored: they
+would separate the two sides without saying anything about the pool's documents.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,44 +29,46 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 NEGATIVE = 2
-"""The stream that draws the negative texts."""
+"""Random stream that draws the negative texts."""
 FEWEST = 2
 SMALLEST = 1.0
-"""Norm of a window that has a gram."""
+"""Smallest norm of a window that contains a gram."""
 
 
 @dataclass(frozen=True)
 class ClassifierOptions:
-    """How it is trained."""
+    """Options of the selection `classifier`."""
 
     ngram: PositiveInt = 2
-    """Words of the longest n-grams."""
+    """Length of the longest n-grams [words]."""
     buckets: Buckets = 2**18
-    """N-grams are hashed into so many buckets."""
+    """Number of buckets into which n-grams are hashed."""
     sample: PositiveInt = 20_000
-    """Documents of the pool that are the negative texts, drawn at random; all of a smaller pool."""
+    """Number of random documents of the pool that are the negative texts; a smaller pool is used completely."""
     rounds: PositiveInt = 1
-    """Trainings. Each after the first takes a pass over the pool for further positive texts, and one for negative."""
+    """Number of trainings. Each one after the first takes two further passes over the pool, for more positive and for
+    negative texts."""
     recalled: NonNegativeFloat = 1.0
-    """A further round adds the best documents of the pool, so many times the texts of the target."""
+    """Number of the pool's best documents that each further round adds to the positive texts, as a multiple of the
+    number of target texts."""
     strength: PositiveFloat = 10.0
-    """Inverse of the L2 penalty (C of scikit-learn's logistic regression); both classes weigh the same."""
+    """Inverse of the L2 penalty (C of scikit-learn's logistic regression). Both classes have the same weight."""
 
 
 class ByClassifier(Selection):
-    """Prefers documents that a classifier of n-grams takes for target text (arXiv 2402.03300).
+    """Prefers documents that an n-gram classifier takes for target text (arXiv 2402.03300).
 
-    It reads the pool twice: once for the sample that it holds in memory, and once for the scores.
+    It reads the pool twice: once for the sample of negative texts, which it holds in memory, and once for the scores.
     """
 
     Options = ClassifierOptions
 
     def packages(self) -> tuple[str, ...]:
-        """When a regression has converged."""
+        """Names scikit-learn, whose version affects the fitted regression."""
         return ("scikit-learn",)
 
     def learn(self, given: Given) -> None:
-        """Trains.
+        """Trains the classifier on target texts and a sample of the pool.
 
         Raises:
             DataError: one side has too few texts, or they have no word in common.
@@ -92,18 +94,18 @@ class ByClassifier(Selection):
             self._train(positive, known, recalled, [text for text in negative if text not in seen] or negative)
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Log odds of the target, the mean over the windows of each document."""
+        """Yields the mean log odds of the target over the windows of each document."""
         for some in chunks(pool, len):
             found = windows(some, self.options.ngram, self.options.buckets)
             norms = np.maximum(found.grams.norms(self.options.buckets), SMALLEST)
             yield from found.means(found.grams.sums(self.weights) / norms + self.bias).tolist()
 
     def figures(self) -> dict[str, float]:
-        """The share of the target's different grams that never occur in the pool."""
+        """Returns the share of the target's distinct grams that never occur in the pool."""
         return self._figures
 
     def _sampled(self, given: Given, known: KnownGrams) -> tuple[list[str], np.ndarray]:
-        """Negative texts, in the order of the pool, and which grams of the target occur in the pool, bool [known]."""
+        """Returns negative texts in the pool's order, and which known grams occur in the pool, bool [known]."""
         room = Room(documents=self.options.sample)
         best, occurs = Best(room), np.zeros(len(known.hashes), bool)
         look = SampleAndLook(random_draw(self.seed, NEGATIVE), room, known, self.options.ngram)
@@ -123,7 +125,7 @@ class ByClassifier(Selection):
 
 
 class Seen(NamedTuple):
-    """What `SampleAndLook` finds in an item."""
+    """Result of `SampleAndLook` for an item."""
 
     best: Best
     occurs: np.ndarray
@@ -131,7 +133,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleAndLook:
-    """Draws documents, and looks for the grams of the target in all of them, in one pass."""
+    """Draws documents and finds the target's grams in all documents, in one pass."""
 
     draw: Random
     room: Room
@@ -139,7 +141,7 @@ class SampleAndLook:
     ngram: int
 
     def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[Seen | None]:
-        """What an item has, at its end."""
+        """Yields the result of an item, at its end; before that, None now and then to report progress."""
         occurs = np.zeros(len(self.known.hashes), bool)
         find = FindBest(self.draw, (), self.room, as_it_is)
         for found in find(self._looked_at(documents, occurs), hint):

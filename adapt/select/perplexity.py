@@ -1,16 +1,17 @@
-"""Selection by a language model's own loss: a band of it, or the difference of two models' (Moore and Lewis 2010).
+"""Selection `perplexity`: by a language model's loss, or by the difference of two models' losses.
 
-A band (Marion et al. 2023, arXiv 2309.04564): documents whose loss a token lies between two quantiles of the pool's are
-taken at random; those that the model knows by heart, and those that no model can predict, are not.
+Without a `reference`, documents are taken at random whose loss per token lies in a band between two quantiles of the
+pool's losses (Marion et al. 2023, arXiv 2309.04564). This excludes documents that the model knows by heart, and those
+that no model can predict.
 
-With a `reference`, the score is
+With a `reference` (Moore and Lewis 2010, P10-2041), the score is
 
-    L_reference(x) - L_model(x)    [nats a predicted token]
+    L_reference(x) - L_model(x)    [nats per predicted token]
 
-where the model was adapted to the target, and the reference was not (Moore and Lewis, P10-2041): documents come first
-that the adaptation has made likelier. Both predict the same tokens in the same contexts. The mean over a few
-predictions is chance, and the highest of many such means would be short documents; so a document with fewer than FEWEST
-predictions counts as if the missing ones had no difference.
+where the model was adapted to the target and the reference was not: documents that became more likely by the adaptation
+come first. Both predict the same tokens in the same contexts. The mean over a few predictions is mostly chance, and
+short documents would have the highest means; so the differences of a document with fewer than FEWEST predictions are
+averaged as if the missing ones were 0.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,52 +32,53 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 BAND, WITHIN = 3, 4
-"""The streams that draw the documents which the band's ends are found on, and those of the band that are taken."""
+"""Random streams: one draws the documents on which the ends of the band are estimated, the other those taken from the
+band."""
 FEWEST = 16
-"""Predictions by which a sum of differences is divided at least."""
+"""Smallest number of predictions by which a sum of differences is divided."""
 AT_ONCE = 256
-"""Documents that are tokenized, and sorted by length, together."""
+"""Number of documents that are tokenized and sorted by length together."""
 
 
 @dataclass(frozen=True)
 class PerplexityOptions:
-    """Which documents are taken."""
+    """Options of the selection `perplexity`."""
 
     low: Fraction = 0.25
-    """Without a reference: quantile of the pool's losses at which the band begins."""
+    """Without a reference: lower end of the band, as a quantile of the pool's losses."""
     high: Fraction = 0.75
-    """Without a reference: quantile of the pool's losses at which the band ends."""
+    """Without a reference: upper end of the band, as a quantile of the pool's losses."""
     sample: PositiveInt = 2000
-    """Documents that the quantiles are estimated on, drawn at random."""
+    """Number of random documents on which the quantiles are estimated."""
     reference: str | None = None
-    """Model that was not adapted to the target, a Hugging Face id or a folder, with the tokenizer of model.path, which
-    is the model that was. null takes a band."""
+    """Hugging Face id or folder of a model that was not adapted to the target. It must have the tokenizer of
+    model.path, which is the adapted model. null takes a band of losses."""
     max_tokens: PositiveInt = 512
-    """A document is judged by at most so many of its first tokens."""
+    """Number of tokens per document that are scored; longer documents are truncated."""
 
 
 class ByPerplexity(Selection):
-    """Takes documents by a model's loss: those within a band, or those that the model predicts better than a reference.
+    """Takes documents by a model's loss: those within a band, or those that it predicts better than a reference.
 
-    It reads the pool once with the models. For a band, it measures a sample first.
+    It reads the pool once with the models. For a band, it first measures the losses of a sample.
     """
 
     Options = PerplexityOptions
 
     def what(self) -> dict[str, Any]:
-        """A reference is known by its content, and not by its path."""
+        """Returns the options, without the reference's path: its content enters the key instead."""
         return {**super().what(), "reference": self.options.reference is not None}
 
     def models(self) -> tuple[str, ...]:
-        """The job's model, and the reference."""
+        """Names the job's model, and the reference if one is set."""
         return ("", self.options.reference) if self.options.reference else ("",)
 
     def is_filter(self) -> bool:
-        """A band is one."""
+        """Returns whether a band is used, which is a filter."""
         return self.options.reference is None
 
     def learn(self, given: Given) -> None:
-        """Finds the ends of the band. The models are loaded by those who score.
+        """Estimates the ends of the band. The models are loaded by the processes that score.
 
         Raises:
             ConfigError: the band is empty.
@@ -98,7 +100,7 @@ class ByPerplexity(Selection):
             self.low, self.high = np.quantile(losses, [options.low, options.high])
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Differences of losses; in a band, random numbers."""
+        """Yields the differences of losses, or random numbers for the documents in the band."""
         waiting = iter(pool)
         while some := list(islice(waiting, AT_ONCE)):
             found = [of(some) for of in self._losses]
@@ -111,7 +113,7 @@ class ByPerplexity(Selection):
             yield from np.where(np.isnan(losses[0]), NEVER, scores).tolist()
 
     def known_losses(self, documents: "Iterable[Document]") -> np.ndarray:
-        """The losses of the job's model on some documents, without those that have none, float64."""
+        """Returns the losses of the job's model on documents, without those that have none, float64."""
         waiting, found = iter(documents), [np.zeros(0)]
         while some := list(islice(waiting, AT_ONCE)):
             found.append(self._losses[0](some)[0])
@@ -121,7 +123,7 @@ class ByPerplexity(Selection):
 
     @cached_property
     def _losses(self) -> "list[DocumentLosses]":
-        """Those of each model, which is loaded in the process that scores."""
+        """Loads the models in the process that scores."""
         from adapt.select.document_losses import DocumentLosses
 
         return [DocumentLosses(self._models[path], self._config, self.options.max_tokens) for path in self.models()]

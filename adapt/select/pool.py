@@ -1,8 +1,8 @@
-"""The pool: the documents to choose from, and what is removed before any is scored.
+"""The pool of documents to choose from, and the removal of documents before any is scored.
 
-Documents with evaluation text or measured text are removed. Measured text is recognised twice: by a hash of each
-document, as everywhere, and by its runs of words, as evaluation text is, so that near copies and large parts of it are
-removed too. This takes about 30 bytes of memory per word of measured text.
+Documents with evaluation text or measured (held-out) text are removed. Measured text is recognised twice: by a hash of
+each document, as everywhere, and by its runs of words, like evaluation text, so that near copies and large parts of it
+are removed too. This takes about 30 bytes of memory per word of measured text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SMALL_BYTES = 16 * MIB
-"""A pool of fewer is read by this process alone: Ray would take longer to start."""
+"""A smaller pool is read in this process, because Ray would take longer to start [bytes]."""
 
 
 class Document(str):
-    """A text of a pool."""
+    """A text of a pool, with its id."""
 
     __slots__ = ("id",)
     id: int
-    """Its address; see `adapt.corpus.screening`."""
+    """Id of the document; see `adapt.corpus.screening`."""
 
     def __new__(cls, text: str, id: int) -> "Document":
-        """Joins a text and its id."""
+        """Creates a document from a text and its id."""
         document = super().__new__(cls, text)
         document.id = id
         return document
@@ -49,28 +49,31 @@ class Document(str):
 
 
 class Item(NamedTuple):
-    """What is read in one go, and what whoever reads it is told."""
+    """A part of the pool that one process reads in one go, with a hint for that process."""
 
     number: int
     sources: str
     wanted: frozenset[int] | None
-    """Ids of the documents that are looked at; None for all."""
+    """Ids of the documents to read; None for all."""
     hint: Any
 
 
 @dataclass
 class Pool:
-    """Documents that are read anew at every pass, in the order of the files; memory holds some at a time."""
+    """The documents of a pool.
+
+    Every pass reads them again, in the order of the files; only some are in memory at a time.
+    """
 
     manifest: Manifest
     corpus: CorpusConfig
     sieve: Sieve = OPEN
     ids: np.ndarray | None = None
-    """The documents that it has, int64, sorted; None for all. Only items with one of them are read."""
+    """Sorted ids of the pool's documents, int64; None for all. Only items that contain one of them are read."""
     cluster: "Cluster | None" = None
-    """What reads it, unless it is small; None for this process."""
+    """Cluster that reads the pool, unless it is small; None reads it in this process."""
     tally: Tally = field(default_factory=Tally)
-    """Counts of the last pass."""
+    """Counts of records in the last pass."""
 
     def __iter__(self) -> Iterator[Document]:
         self.tally = Tally()
@@ -81,11 +84,12 @@ class Pool:
             self.tally.add(tally)
 
     def each(self, function: Callable[[Iterator[Document]], T], on_device: bool = False) -> Iterator[T]:
-        """What a function makes of the documents of each item, in the order of the items.
+        """Calls a function with the documents of each item, and yields the results in the order of the items.
 
         Args:
-            function: goes to the processes that read, and its answers come back: both must survive pickling.
-            on_device: whether it needs a GPU, where the cluster has one; it is then kept with what it has loaded.
+            function: called in the processes that read. It and its results must be picklable.
+            on_device: whether the function needs a GPU, if the cluster has one. The process is then kept, with the
+                models it has loaded.
         """
         return self.visit(Whole(function), on_device=on_device, purpose="learning from the pool")
 
@@ -96,13 +100,13 @@ class Pool:
         on_device: bool = False,
         purpose: str = "scoring the pool",
     ) -> Iterator[T]:
-        """What is seen in each item, in the order of the items. Progress is shown meanwhile.
+        """Yields the results of `look` for each item, in order, and shows progress.
 
         Args:
-            look: what looks at the documents of an item; see `each`.
-            hint: gives what is told to it, when an item is about to be read.
-            on_device: see `each`.
-            purpose: the name of the progress.
+            look: called with the documents of an item; see `each`.
+            hint: returns the hint for `look`, called just before an item is read.
+            on_device: as in `each`.
+            purpose: name of the progress display.
         """
         pace, self.tally = self._pace, Tally()
         items, visit = self._items(hint), Visit(self.corpus, self.sieve, look)
@@ -118,30 +122,30 @@ class Pool:
                         yield sight.seen
 
     def narrowed(self, ids: np.ndarray) -> "Pool":
-        """The pool with some of its documents alone.
+        """Returns a pool that has only some of the documents.
 
         Args:
-            ids: of the documents that stay, int64; others of them are no error.
+            ids: ids of the documents to keep, int64; unknown ids are ignored.
         """
         some = np.unique(ids)
         kept = some if self.ids is None else np.intersect1d(self.ids, some)
         return replace(self, ids=kept, tally=Tally())
 
     def check_usable(self) -> None:
-        """Refuses a pool of whose records too many cannot be read, or none is left, by the counts of the last pass.
+        """Checks, by the counts of the last pass, that few records were unreadable and that some are left.
 
         Raises:
-            DataError: says which.
+            DataError: too many records are unreadable, or none is left.
         """
         check_few_bad(self.tally, self.corpus.max_bad_fraction, "records of the pool")
         check_some_left(self.tally, self.manifest.files)
 
     def place(self, document: Document) -> dict[str, int]:
-        """Where a document came from.
+        """Returns the origin of a document.
 
         Returns:
-            `part`, the number of its file in the manifest, from 0; `start`, where its item begins there
-                (`ItemPlace`); and `record`, the number of its record from there on, from 1.
+            `part`, the number of its file in the manifest, from 0; `start`, the offset of its item in that file
+            (`ItemPlace`); and `record`, the number of its record from there on, from 1.
         """
         item, record = place_of(document.id)
         return {**self._places[item]._asdict(), "record": record + 1}
@@ -168,7 +172,7 @@ class Pool:
 
     @property
     def _pace(self) -> Pace:
-        """The way through the items that are read."""
+        """Sizes of the items that are read, for the progress display."""
         items = [{"item": number, "sources": sources} for number, sources in enumerate(self._sources)]
         pace = Pace.of(items, self.manifest, self.corpus)
         is_read = [self._wanted(number) != frozenset() for number in range(len(items))]
@@ -176,42 +180,42 @@ class Pool:
 
     @property
     def is_small(self) -> bool:
-        """Whether one process has read it before others have started."""
+        """Whether one process reads the pool faster than others could start."""
         read = [size for size in self._pace.sizes if size]
         return len(read) <= 1 or (self.corpus.source == "files" and sum(read) <= SMALL_BYTES)
 
 
 class Sight(NamedTuple):
-    """How far a visit has come."""
+    """Progress and result of a visit."""
 
     piece: Piece
     seen: Any
-    """None for nothing yet."""
+    """Result of the inspection; None if there is none yet."""
     tally: Tally | None
-    """Counts of the item, at its end."""
+    """Counts of the item, at its end; None before."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Looks at an item in one go."""
+    """Calls a function once with all documents of an item."""
 
     function: Callable[[Iterator[Document]], Any]
 
     def __call__(self, documents: Iterator[Document], hint: Any) -> Iterator[Any]:
-        """The function's answer."""
+        """Yields the function's result."""
         yield self.function(documents)
 
 
 @dataclass(frozen=True)
 class Visit:
-    """Reads items and looks at their documents; in whatever process."""
+    """Reads an item and inspects its documents, in any process."""
 
     corpus: CorpusConfig
     sieve: Sieve
     look: Inspection[Any]
 
     def __call__(self, item: Item) -> Iterator[Sight]:
-        """What is seen of an item; all of it is read."""
+        """Yields progress and results of an item, and reads all of it."""
         read = _Read(self, item)
         for seen in self.look(iter(read), item.hint):
             yield Sight(read.piece(), seen, None)
@@ -221,7 +225,7 @@ class Visit:
 
 
 class _Read:
-    """The documents of an item, counted."""
+    """The documents of an item, with counts of what was read."""
 
     def __init__(self, visit: Visit, item: Item) -> None:
         self.tally = Tally()
@@ -237,53 +241,53 @@ class _Read:
                 yield Document(text, id)
 
     def piece(self, is_last: bool = False) -> Piece:
-        """What was read since the last one."""
+        """Returns what was read since the last call."""
         read = Piece(self._item.number, self._documents, self._bytes, is_last)
         self._documents = self._bytes = 0
         return read
 
 
 GENERAL = "(general)"
-"""What measured text is called among the evaluation sets."""
+"""Name of the measured text among the evaluation sets."""
 
 
 @dataclass(frozen=True)
 class MeasuredText:
-    """A prepared corpus that is measured."""
+    """A prepared corpus whose held-out text is measured."""
 
     folder: Path
-    """The folder of stage `prepare`."""
+    """Folder of stage `prepare`."""
     manifest: Manifest
     corpus: CorpusConfig
 
     def texts(self) -> Iterator[str]:
-        """The documents that are measured; the others may be trained on."""
+        """Yields the documents that are measured; the others may be trained on."""
         measured = Measured.of([self.folder])
         return (str(text) for text in Pool(self.manifest, self.corpus) if measured(text))
 
 
 @dataclass(frozen=True)
 class Guards:
-    """What documents of a pool must pass."""
+    """Checks that the documents of a pool must pass."""
 
     sieve: Sieve
     evaluation_texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Texts of evaluation sets, by set and file."""
+    """Number of texts of the evaluation sets, by set and file."""
 
 
 def guards(corpus: CorpusConfig, folders: Sequence[Path], texts: Sequence[MeasuredText]) -> Guards:
-    """The guards of a pool.
+    """Returns the checks for a pool.
 
     Args:
-        corpus: has the evaluation sets.
-        folders: prepared corpora whose measured documents leave.
-        texts: those of them whose near copies leave too.
+        corpus: configuration with the evaluation sets.
+        folders: prepared corpora whose measured documents are removed.
+        texts: prepared corpora whose near copies of measured documents are removed too.
 
     Raises:
         DataError: a file of an evaluation set or a shard cannot be read.
     """
     measured = Measured.of(folders) if folders else None
-    known = {GENERAL: [text for each in texts for text in each.texts()]} if texts else {}
+    known = {GENERAL: [text for corpus_texts in texts for text in corpus_texts.texts()]} if texts else {}
     if not corpus.decontaminate and not known:
         return Guards(Sieve(measured=measured.many if measured else None))
     index = evaluation_index(corpus, known)

@@ -1,6 +1,6 @@
-"""The base class of selections: a score for every document of a pool, of which the highest are taken.
+"""The base class of selections: they score the documents of a pool, and the highest scores are taken.
 
-`Random` is the control that every other selection has to beat (RAND-TAPT, Don't Stop Pretraining section 5.3).
+`Random` is the baseline that every other selection has to beat (RAND-TAPT, Don't Stop Pretraining section 5.3).
 """
 
 from abc import ABC, abstractmethod
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Seen = TypeVar("Seen", covariant=True)
 NEVER = float("-inf")
-"""The score of a document that must not be taken, however large the budget."""
+"""Score of a document that must not be taken, however large the budget."""
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """A selection with nothing to set."""
+    """Options of a selection that has none."""
 
 
 VectorsOf = Literal["pool", "target"]
 Offer = Literal["all", "more", "enough"]
-"""What has got a score. `all`: every document that may be taken; `more`: with more room further ones would have one;
-`enough`: those that are wanted, even if they do not fill the budget."""
+"""Which documents have scores. `all`: every permitted document; `more`: with more room, further documents would get
+one; `enough`: the requested documents, even if they do not fill the budget."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """How many of the best texts are held: as many as both take. What is None does not count."""
+    """How many of the best texts are held: enough to reach both limits. None means no limit."""
 
     documents: int | None = None
     characters: int | None = None
-    """The best texts that have so many characters together, and no more of them than that takes."""
+    """Total number of characters that the held texts must reach."""
 
     def is_over(self, documents: int, characters: int, worst: int) -> bool:
-        """Whether texts are enough without the worst of them.
+        """Returns whether the held texts reach the limits without the worst of them.
 
         Args:
-            documents: texts that are held.
-            characters: of all of them.
-            worst: characters of the worst.
+            documents: number of held texts.
+            characters: total characters of the held texts.
+            worst: characters of the worst text.
         """
         enough = self.documents is None or documents > self.documents
         return enough and (self.characters is None or characters - worst >= self.characters)
@@ -59,138 +59,145 @@ class Room:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Where the vectors are that stages have made; those of pool and target can be compared."""
+    """Folders of the vectors that stages have computed; those of pool and target can be compared."""
 
     pool: Path
-    """Folder of an index (`adapt.index`), by the ids of the documents."""
+    """Folder of the pool's index (`adapt.index`), by document id."""
     target: Path | None
-    """Folder of those of the target (`adapt.embed.vector_files`), where a selection has asked for them."""
+    """Folder of the target's vectors (`adapt.embed.vector_files`), if a selection needs them; else None."""
     space: str
-    """What made the vectors of the target."""
+    """Name of the vector space, which is that of the target's embedder."""
 
 
 class Inspection(Protocol[Seen]):
-    """Looks at documents that are read in one go, in any process."""
+    """Inspects the documents of an item, in any process."""
 
     def __call__(self, documents: "Iterator[Document]", hint: Any) -> "Iterator[Seen | None]":
-        """What it sees; None now and then, so that progress can be told.
+        """Yields results, and None now and then so that progress can be reported.
 
         Args:
-            documents: some that follow each other.
-            hint: what is known by now.
+            documents: consecutive documents.
+            hint: results so far that can speed up the inspection.
         """
 
 
 class DocumentPool(Protocol):
-    """The documents to choose from, too many to be held: `adapt.select.pool.Pool`. Every pass reads them anew."""
+    """The documents to choose from, too many for memory (`adapt.select.pool.Pool`). Every pass reads them again."""
 
     def __iter__(self) -> "Iterator[Document]":
-        """All documents, in this process, in order."""
+        """Yields all documents in order, in this process."""
 
     def each(self, function: "Callable[[Iterator[Document]], T]", on_device: bool = False) -> "Iterator[T]":
-        """What a function makes of some documents at a time (an item), side by side on the cluster, in order.
+        """Calls a function with the documents of each item, in parallel on the cluster, and yields results in order.
 
         Args:
-            function: goes to the processes that read, and its answers come back: both must survive pickling.
-            on_device: whether it needs a GPU, where the cluster has one; it is then kept with what it has loaded.
+            function: called in the processes that read. It and its results must be picklable.
+            on_device: whether the function needs a GPU, if the cluster has one. The process is then kept, with the
+                models it has loaded.
         """
 
     def visit(
         self, look: "Inspection[T]", hint: Callable[[], Any] = lambda: None, on_device: bool = False
     ) -> "Iterator[T]":
-        """The same for what shows progress meanwhile, and is told what is known when an item is about to be read."""
+        """Does the same as `each` for an inspection that reports progress.
+
+        `hint` is called just before an item is read.
+        """
 
     def narrowed(self, ids: np.ndarray) -> "DocumentPool":
-        """Some of the documents alone, by their ids, int64."""
+        """Returns a pool of only the documents with these ids, int64."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a selection may look at before it scores."""
+    """The inputs of a selection before it scores."""
 
     pool: DocumentPool
     """The documents to choose from."""
     target: Sequence[str]
-    """Texts that those that are selected should resemble: of the tasks' train examples, or of select.target_paths."""
+    """Texts that the selected documents should resemble: of the tasks' train examples, or of select.target_paths."""
     config: "Config"
-    """The job's."""
+    """Configuration of the job."""
     models: Mapping[str, "Pretrained"] = field(default_factory=dict)
-    """Those that `Selection.models` names."""
+    """Models that `Selection.models` names."""
     vectors: Vectors | None = None
-    """Those that `Selection.vectors` names."""
+    """Vectors that `Selection.vectors` names."""
     permitted: np.ndarray | None = None
-    """Ids of the documents of the pool, int64, sorted, where selections before this one have narrowed it; else None."""
+    """Sorted ids of the pool's documents, int64, if earlier selections narrowed it; else None."""
 
 
 class Selection(ABC):
-    """A way of selecting. `select.kind` names it.
+    """Base class of selections, which `select.kind` names.
 
-    What it has learnt goes to the processes that score, so it must survive pickling; nothing comes back from there. A
-    score depends on its document, the target and what was learnt alone, and numbers that are drawn, on `document.id`
-    (`adapt.select.selection.draws_at`): so the same is selected by one process and by many.
+    A trained selection is sent to the processes that score, so it must be picklable; its state is not sent back. A
+    score may depend only on the document, the target and what was learned. Random numbers must depend on `document.id`
+    (`adapt.select.selection.draws_at`), so that one process and many select the same documents.
 
     Args:
-        options: an instance of its `Options`.
-        seed: of the job.
+        options: an instance of the class's `Options`.
+        seed: seed of the job.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
-    """A frozen dataclass: what can be set, in the section that is called like the selection."""
+    """Frozen dataclass of the options that can be set in the section with the selection's name."""
 
     def __init__(self, options: Any, seed: int) -> None:
         self.options = options
         self.seed = seed
 
     def what(self) -> dict[str, Any]:
-        """The options that determine its scores, for the key of a stage."""
+        """Returns the options that determine the scores, for the key of a stage."""
         return asdict(self.options)
 
     def models(self) -> tuple[str, ...]:
-        """The models that it reads, by path; "" is the one that the job begins with. Their content enters the key."""
+        """Returns the paths of the models that it reads; "" is the job's initial model.
+
+        Their content enters the key.
+        """
         return ()
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Whose vectors it reads. Stages make them before."""
+        """Returns whose vectors it reads. Stages compute them first."""
         return ()
 
     def packages(self) -> tuple[str, ...]:
-        """The packages that decide its scores; see `adapt.runner.key`."""
+        """Returns the packages whose versions affect its scores; see `adapt.runner.key`."""
         return ()
 
     def is_filter(self) -> bool:
-        """Whether it only says which documents must not be taken: in a list it then passes on all others."""
+        """Returns whether it only excludes documents. In a list, a filter passes on all others."""
         return False
 
-    def learn(self, given: Given) -> None:  # noqa: B027 most selections need no look at the pool before they score
-        """Comes before the scores. It may read the pool, as often as it needs; by `given.pool.each` on the cluster.
+    def learn(self, given: Given) -> None:  # noqa: B027 most selections learn nothing before they score
+        """Prepares for scoring. It may read the pool several times; `given.pool.each` does so on the cluster.
 
         Raises:
-            ConfigError, DataError: it cannot select from this pool for this target.
+            ConfigError, DataError: the selection cannot select from this pool for this target.
         """
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Comes before every reading of the scores. One that must search for documents looks for so many.
+        """Is called before every pass of scoring. A selection that searches for documents does so here.
 
         Args:
-            room: how many of the documents with the highest scores will be held.
-            per_text: the budget, where it is so many documents for each text of the target.
+            room: number of documents with the highest scores that will be held.
+            per_text: number of documents per target text, if the budget is set that way.
 
         Raises:
-            DataError: there are not as many.
+            DataError: the pool has fewer documents.
         """
         return "all"
 
     def figures(self) -> dict[str, float]:
-        """What the record keeps of how it has chosen."""
+        """Returns figures on how it has chosen, for the record."""
         return {}
 
     @abstractmethod
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """A score for each of some documents of the pool, in their order, as they come; higher is taken first.
+        """Yields a score for each document, in the same order; documents with higher scores are taken first.
 
         Args:
-            pool: documents that follow each other; they are texts with an `id`. It is called for each item.
-            target: texts that those that are selected should resemble.
+            pool: consecutive documents, which are texts with an `id`. The method is called for each item.
+            target: texts that the selected documents should resemble.
         """
 
 
@@ -198,30 +205,30 @@ AT_ONCE = 4096
 
 
 class Random(Selection):
-    """Takes documents at random (RAND-TAPT), the control for every other selection.
+    """Takes documents at random (RAND-TAPT), as the baseline for every other selection.
 
     The sample is uniform and without replacement.
 
-    Each document draws a number by (seed, id), and those with the largest are taken: more are asked for, those of a
-    smaller sample are among them.
+    Each document draws a number from (seed, id), and those with the largest numbers are taken, so that a larger sample
+    contains the smaller ones.
     """
 
     stream = 0
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """The draws."""
+        """Yields the random number of each document."""
         documents = iter(pool)
         while ids := [document.id for document in islice(documents, AT_ONCE)]:
             yield from draws_at(ids, self.seed, self.stream).tolist()
 
 
 def draws_at(ids: np.ndarray | list[int], seed: int, stream: int = 0) -> np.ndarray:
-    """Uniform numbers in (0, 1) for some documents: float64 [n].
+    """Returns uniform numbers in (0, 1), one per document, float64 [n].
 
     Args:
-        ids: of the documents, int64 [n].
-        seed: of the job.
-        stream: numbers of another stream are other numbers.
+        ids: ids of the documents, int64 [n].
+        seed: seed of the job.
+        stream: number of the random stream; different streams give independent numbers.
     """
     start = mix(np.array([(seed + (stream << 32)) % 2**64], np.uint64))
     numbers: np.ndarray = mix(start ^ np.asarray(ids, np.int64).astype(np.uint64))

@@ -1,12 +1,12 @@
 """Metrics of a selection, compared with random documents: similarity to the target, and diversity.
 
-- KL divergence of the target's hashed n-grams from the selection's. KL reduction says how much closer the selected
-  documents are to the target than random documents are. DSIR (arXiv 2302.03169, section 5) found that it predicts
-  downstream scores.
+- KL divergence of the target's hashed n-grams from the selection's. KL reduction: how much closer the selected
+documents are to the target than random documents are. DSIR (arXiv 2302.03169, section 5) found that it predicts
+downstream scores.
 - AUC of a new classifier that separates the selection from the target; 0.5 means that it cannot. It sees windows of a
   few words, because otherwise it would separate long documents from short texts.
 - Shared words, as between domains (Don't Stop Pretraining, section 3.1).
-- Distinct n-grams: the share of word pairs that are different, in samples of as many words.
+- Distinct n-grams: the share of distinct word pairs, in samples of the same number of words.
 - Mean pairwise distance, and a map of texts in two dimensions. The vector of a text is the TF-IDF of its words, reduced
   by SVD (latent semantic analysis, Deerwester et al. 1990) to length 1. All sets share words, weights and dimensions.
 """
@@ -33,25 +33,25 @@ from adapt.select.grams import gram_counts
 
 NGRAM, BUCKETS = 2, 10_000
 FEATURES = 2**18
-"""Buckets of the fresh classifier's features."""
+"""Number of buckets of the new classifier's features."""
 MOST = 4000
-"""Texts of a side that the fresh classifier sees."""
+"""Largest number of texts per side for the new classifier."""
 FEWEST = 8
 EXCERPT = 400
-"""Characters of an example."""
+"""Length of an example [characters]."""
 
 
 @dataclass(frozen=True)
 class TakenExample:
-    """A document that was taken, to be read, beside the text of the target that it is most like."""
+    """A taken document as an example, with the most similar text of the target."""
 
     rank: int
-    """1 was taken first."""
+    """Rank of the document, from 1."""
     score: float
     text: str
     nearest: str
     cosine: float
-    """How alike the hashed n-grams of both are."""
+    """Cosine of the hashed n-grams of both texts."""
 
 
 def set_figures(
@@ -62,17 +62,17 @@ def set_figures(
     config: Config,
     pretrained: Pretrained | None,
 ) -> dict[str, dict[str, Any]]:
-    """Figures of each set of texts, by the names of `adapt.stage.judge_selection.Nearness`.
+    """Returns the figures of each set of texts, by the names of `adapt.stage.judge_selection.Nearness`.
 
-    The target is one of the sets. It is not compared with itself, so it only has figures of diversity and loss.
+    The target is one of the sets. It is not compared with itself, so it only has figures on diversity and loss.
 
     Args:
-        sets: texts by name, with `target`.
-        mixed: the same in random order.
-        vectors: of some of them.
-        count: the numbers of tokens of texts.
-        config: of the job.
-        pretrained: the model whose loss is measured; None for no model.
+        sets: texts by name, including `target`.
+        mixed: the same texts in random order.
+        vectors: vectors of some of the texts.
+        count: returns the number of tokens of each text.
+        config: configuration of the job.
+        pretrained: model whose loss is measured; None measures none.
     """
     others = [name for name in sets if name != "target"]
     shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
@@ -95,7 +95,7 @@ def set_figures(
 
 
 def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:
-    """KL(target || texts) of the distributions of hashed n-grams [nats]; the texts have a gram more in each bucket."""
+    """Returns KL(target || texts) of the hashed n-grams [nats], with one gram added to each bucket of the texts."""
     wanted, found = (gram_counts(side, NGRAM, BUCKETS) for side in (target, texts))
     p, q = wanted / max(wanted.sum(), 1), (found + 1) / (found.sum() + BUCKETS)
     seen = p > 0
@@ -103,12 +103,12 @@ def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:
 
 
 def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> float | None:
-    """AUC of logistic regression that tells texts from the target, in two folds; None where one side has too few.
+    """Returns the AUC of a logistic regression of texts against the target, in two folds; None if a side is too small.
 
     Args:
-        target: texts.
-        texts: those to tell from them.
-        seed: decides which texts are looked at, where there are many.
+        target: texts of the target.
+        texts: texts to separate from the target.
+        seed: seed that chooses the texts to use if there are many.
     """
     sides = [in_random_order(side, seed)[:MOST] for side in (target, texts)]
     if min(map(len, sides)) < FEWEST:
@@ -120,7 +120,7 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
     weights = equal_text_weights(owners)
     areas = []
     for fold in (0, 1):
-        rows = np.flatnonzero(places[owners] % 2 == fold)  # those of the target come first
+        rows = np.flatnonzero(places[owners] % 2 == fold)  # the target's texts come first
         found, _ = regression(features[rows], int(of_target[owners[rows]].sum()), 1.0, weights[rows])
         scores = np.bincount(owners, (features @ found) * weights)  # the mean over a text's windows
         other = places % 2 != fold
@@ -129,20 +129,20 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
 
 
 def distinct_shares(samples: Sequence[Sequence[str]]) -> list[float]:
-    """The share of word pairs that are different in each sample, among as many pairs of each: its first ones."""
+    """Returns the share of distinct word pairs in each sample, among its first ones, the same number for all."""
     pairs = [_pairs(texts) for texts in samples]
     most = min(map(len, pairs))
     return [len(np.unique(runs[:most])) / max(most, 1) for runs in pairs]
 
 
 def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str], count: int) -> list[TakenExample]:
-    """Documents to read: half of them the best, the others from all over the ranking.
+    """Returns examples: half of them the best documents, the others evenly from the ranking.
 
     Args:
-        taken: the best first.
-        scores: of each.
-        target: texts.
-        count: how many, or all where there are fewer.
+        taken: taken documents, the best first.
+        scores: scores of the taken documents.
+        target: texts of the target.
+        count: number of examples, or all documents if there are fewer.
     """
     best = min(count // 2, len(taken))
     spread = np.linspace(best, len(taken) - 1, min(count, len(taken)) - best).round().astype(int).tolist()
@@ -162,7 +162,7 @@ def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str
 
 
 def in_random_order(texts: Sequence[str], seed: int) -> list[str]:
-    """The same texts in an order that hangs on the seed and their number alone."""
+    """Returns the texts in an order that depends only on the seed and their number."""
     return [texts[place] for place in np.random.default_rng(seed).permutation(len(texts))]
 
 
@@ -173,33 +173,33 @@ def _pairs(texts: Sequence[str]) -> np.ndarray:
 
 DIMENSIONS = 50
 SAMPLE, CHARACTERS = 1000, 2000
-"""Texts of a set that get a vector, and how much of the beginning of each is read."""
+"""Number of texts of a set that get a vector, and number of characters of each that are read."""
 WORDS = 20_000
-"""The most frequent words, of those that stand in two texts at least, count."""
+"""Size of the vocabulary: the most frequent words that occur in at least two texts."""
 MAPPED = 200
-"""Texts of a set that are on the map."""
+"""Number of texts of a set that are shown on the map."""
 NEIGHBOURS = 30
-"""About so many texts around each count for its place on the map (t-SNE's perplexity)."""
+"""Approximate number of neighbours that determine a text's position on the map (t-SNE's perplexity)."""
 STEPS = 500
-"""How long the map is sought."""
+"""Number of optimization steps of the map."""
 FEWEST_VECTORS = 12
-"""Fewer texts than these have no vectors."""
+"""Smallest number of texts for which vectors are computed."""
 
 
 def word_vectors(samples: Mapping[str, Sequence[str]], seed: int) -> dict[str, np.ndarray]:
-    """The vectors of the first SAMPLE texts of each set, float64 [texts, d], of length 1.
+    """Returns the vectors of the first SAMPLE texts of each set, float64 [texts, d], of length 1.
 
-    Texts without a word that another has too get none; and no text does where there is too little of all.
+    Texts that share no word with another get no vector. If there is too little text, no text gets one.
 
     Args:
         samples: texts by name, in random order.
-        seed: of the SVD.
+        seed: seed of the SVD.
     """
     looked_at = {name: [text[:CHARACTERS] for text in texts[:SAMPLE]] for name, texts in samples.items()}
     vectorizer = TfidfVectorizer(min_df=2, max_features=WORDS, sublinear_tf=True)
     try:
         counts = vectorizer.fit_transform(chain.from_iterable(looked_at.values()))
-    except ValueError:  # no word stands in two texts
+    except ValueError:  # no word occurs in two texts
         return {}
     dimensions = min(DIMENSIONS, *(size - 1 for size in counts.shape))
     if counts.shape[0] < FEWEST_VECTORS or dimensions < 2:
@@ -212,7 +212,7 @@ def word_vectors(samples: Mapping[str, Sequence[str]], seed: int) -> dict[str, n
 
 
 def mean_distance(vectors: np.ndarray) -> float | None:
-    """The mean of 1 - cosine over all pairs of different rows [n, d], which have length 1; None for fewer than two."""
+    """Returns the mean of 1 - cosine over all pairs of rows [n, d] of length 1; None for fewer than two rows."""
     number = len(vectors)
     if number < 2:
         return None
@@ -221,13 +221,13 @@ def mean_distance(vectors: np.ndarray) -> float | None:
 
 
 def map_places(vectors: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """Places of the first MAPPED texts of each set on one map [texts, 2], by t-SNE (van der Maaten and Hinton 2008).
+    """Returns map positions [texts, 2] of the first MAPPED texts of each set (t-SNE, van der Maaten and Hinton 2008).
 
-    Texts that are alike lie together; distances between groups, and their sizes, mean little.
+    Similar texts lie close together. Distances between groups, and their sizes, mean little.
 
     Args:
-        vectors: of length 1, by name.
-        seed: of the map.
+        vectors: vectors of length 1, by name of the set.
+        seed: seed of the map.
     """
     if not vectors:
         return {}

@@ -1,11 +1,11 @@
-"""SemDeDup: of documents whose vectors nearly agree, one is kept (Abbas et al. 2023, arXiv 2303.09540).
+"""Selection `semdedup` (SemDeDup): keeps one of several documents with nearly equal vectors (arXiv 2303.09540).
 
-The vectors are clustered by k-means. Inside a cluster, in the order of the pool, a document is dropped if its cosine
-similarity to a kept one is above 1 - eps. (The published code also drops what is near to a dropped document, so that
-whole chains disappear whose ends are not similar.) Copies in two clusters are not found.
+The vectors are clustered by k-means (Abbas et al. 2023). Within a cluster, in the order of the pool, a document is
+dropped if its cosine similarity to a kept one is above 1 - eps. (The published code also drops documents near a dropped
+document, so that whole chains disappear whose ends are not similar.) Copies in different clusters are not found.
 
-Centres are learnt from a sample, in one process. All later steps are exact, so neither parts nor the number of workers
-change the result. Memory holds 12 bytes per vector, the ids, and the vectors of one cluster.
+Centres are learned from a sample, in one process. All later steps are exact, so neither the index parts nor the number
+of workers change the result. Memory holds 12 bytes per vector, the ids, and the vectors of one cluster.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,44 +28,45 @@ if TYPE_CHECKING:
 
 
 WITHIN = 6
-"""The stream that draws the documents which are taken of those that stay, where no other selection follows."""
+"""Random stream that draws documents from the remaining ones if no other selection follows."""
 
 
 @dataclass(frozen=True)
 class SemdedupOptions:
-    """Which documents count as copies."""
+    """Options of the selection `semdedup`."""
 
     eps: OpenFraction = 0.05
-    """Documents are copies above a cosine similarity of 1 - eps. Texts that say something else may well be at .75."""
+    """Documents more similar than 1 - eps (cosine) count as copies. Different texts can reach 0.75."""
     clusters: PositiveInt | None = None
-    """Clusters; null is the square root of the number of documents."""
+    """Number of clusters; null is the square root of the number of documents."""
 
 
 class WithoutCopies(Selection):
     """Drops documents whose embedding nearly equals that of another document (SemDeDup, arXiv 2303.09540).
 
-    It is a filter, used before another selection. It reads the vectors twice, before the pass over the pool.
+    It is a filter, meant to be followed by another selection. It reads the vectors twice, before the pass over the
+    pool.
     """
 
     Options = SemdedupOptions
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Those of the pool."""
+        """Requires the vectors of the pool."""
         return ("pool",)
 
     def packages(self) -> tuple[str, ...]:
-        """Who finds the centres."""
+        """Names faiss, whose version affects the centres."""
         return ("faiss-cpu",)
 
     def is_filter(self) -> bool:
-        """It is one."""
+        """Returns True: the selection is a filter."""
         return True
 
     def learn(self, given: Given) -> None:
-        """Finds the copies; where the vectors have several parts, on the cluster.
+        """Finds the copies, on the cluster if the vectors have several parts.
 
         Raises:
-            DataError: there is no document.
+            DataError: there are no documents.
         """
         assert given.vectors is not None
         documents, folder = documents_of(given), given.vectors.pool
@@ -79,11 +80,11 @@ class WithoutCopies(Selection):
         self._figures = {"documents": documents, "clusters": clusters, "copies": len(self._copies)}
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Random numbers, so that alone it takes some of those that stay."""
+        """Yields random numbers for the remaining documents, so that on its own it takes some of them at random."""
         return each_by_id(pool, self._drawn)
 
     def figures(self) -> dict[str, float]:
-        """Documents that were compared, clusters, and copies."""
+        """Returns the number of compared documents, of clusters, and of copies."""
         return self._figures
 
     def _drawn(self, ids: np.ndarray) -> np.ndarray:
@@ -91,12 +92,12 @@ class WithoutCopies(Selection):
 
 
 SAMPLED = 64
-"""Vectors for each centre that centres are learnt from, evenly from all over."""
+"""Number of vectors per cluster from which centres are learned, evenly from all vectors."""
 PASSES = 10
-"""Passes of k-means over the sample."""
+"""Number of k-means iterations over the sample."""
 ROWS_AT_ONCE = 1024
 TASKS = 64
-"""Shares of the clusters that are looked through side by side."""
+"""Number of groups of clusters that are searched in parallel."""
 NO_CLUSTER = -1
 
 
@@ -108,15 +109,15 @@ def copies_in(
     seed: int = 0,
     spread: "Spread[np.ndarray]" = one_after_another,
 ) -> np.ndarray:
-    """Ids of the vectors that are copies of others that stay, sorted, int64.
+    """Returns the sorted ids of vectors that are copies of others that are kept, int64.
 
     Args:
-        folder: of an index.
-        clusters: how many.
-        most: the largest cosine similarity of two that stay.
-        only: sorted ids of the vectors that are looked at; None for all.
-        seed: of the centres.
-        spread: who looks through the parts, and the clusters.
+        folder: folder of an index.
+        clusters: number of clusters.
+        most: largest cosine similarity of two kept vectors.
+        only: sorted ids of the vectors to compare; None for all.
+        seed: seed of the centres.
+        spread: runs tasks over the parts, and over the groups of clusters.
     """
     parts = range(len(IndexFacts.load(folder).parts))
     ids = np.concatenate([VectorPart.open(folder, number).ids for number in parts])
@@ -124,7 +125,7 @@ def copies_in(
     sample = positions[:: max(1, len(positions) // (SAMPLED * clusters))]
     centres = centres_of(rows_at(folder, sample).astype(np.float32), clusters, seed)
     labels = np.concatenate(spread(Assign(folder, centres, only), parts))
-    order = np.argsort(labels, kind="stable")  # inside a cluster in the order of the pool
+    order = np.argsort(labels, kind="stable")  # within a cluster, in the order of the pool
     bounds = np.searchsorted(labels, np.arange(clusters + 1), sorter=order)
     shares = np.array_split(np.arange(clusters), min(TASKS, clusters))
     look = FindCopies(folder, order, bounds, shares, most)
@@ -132,12 +133,12 @@ def copies_in(
 
 
 def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
-    """Centres of length 1 by spherical k-means, float16 [clusters, d].
+    """Returns centres of length 1 by spherical k-means, float16 [clusters, d].
 
     Args:
-        sample: of length 1, float32 [n, d], at least as many as clusters.
-        clusters: how many.
-        seed: of the first centres.
+        sample: vectors of length 1, float32 [n, d], at least as many as clusters.
+        clusters: number of clusters.
+        seed: seed of the first centres.
     """
     import faiss
 
@@ -156,14 +157,14 @@ def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Assign:
-    """Finds the nearest centre of each vector of a part; of equally near ones the first."""
+    """Finds the nearest centre of each vector of a part; of equally near ones, the first."""
 
     folder: Path
     centres: np.ndarray
     only: np.ndarray | None
 
     def __call__(self, number: int) -> np.ndarray:
-        """Numbers of the centres, int32 [vectors]; NO_CLUSTER for those that are not looked at."""
+        """Returns the number of each vector's centre, int32 [vectors]; NO_CLUSTER for vectors that are not compared."""
         part, centres = VectorPart.open(self.folder, number), self.centres.astype(np.float64).T
         labels = np.full(len(part.ids), NO_CLUSTER, np.int32)
         places = np.arange(len(part.ids)) if self.only is None else part.positions_of(self.only)
@@ -175,19 +176,19 @@ class Assign:
 
 @dataclass(frozen=True)
 class FindCopies:
-    """Looks through a share of the clusters."""
+    """Finds the copies in one group of clusters."""
 
     folder: Path
     order: np.ndarray
-    """Positions of vectors among those of all parts, cluster after cluster."""
+    """Positions of vectors among those of all parts, sorted by cluster."""
     bounds: np.ndarray
-    """Where each cluster begins in `order`, and where the last one ends."""
+    """Start of each cluster in `order`, and the end of the last one."""
     shares: Sequence[np.ndarray]
-    """Numbers of clusters."""
+    """Numbers of the clusters in each group."""
     most: float
 
     def __call__(self, number: int) -> np.ndarray:
-        """Positions of copies, int64."""
+        """Returns the positions of copies, int64."""
         found = [np.zeros(0, np.int64)]
         for cluster in self.shares[number]:
             positions = self.order[self.bounds[cluster] : self.bounds[cluster + 1]]
@@ -196,11 +197,11 @@ class FindCopies:
 
 
 def staying(rows: np.ndarray, most: float) -> np.ndarray:
-    """Which vectors stay: those that are not too similar to one before that stays, bool [n].
+    """Returns whether each vector is kept: it is not too similar to an earlier kept one, bool [n].
 
     Args:
-        rows: of length 1, float16 [n, d].
-        most: the largest cosine similarity.
+        rows: vectors of length 1, float16 [n, d].
+        most: largest cosine similarity of two kept vectors.
     """
     stays = np.zeros(len(rows), bool)
     for start in range(0, len(rows), ROWS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""The selections, by the name that `select.kind` calls them by, and lists of them."""
+"""The table of selections by their names in `select.kind`, and lists of selections."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ SELECTIONS: Kinds[type[Selection]] = Kinds(
     },
     base="adapt.select.selection:Selection",
 )
-"""The selections, by the names that `select.kind` calls them by."""
+"""The built-in selections, by their names in `select.kind`."""
 
 
 def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
-    """The selection of a name, or a user's own by `package.module:Class`.
+    """Creates a selection by its name, or a user's own by `package.module:Class`.
 
     Raises:
-        ConfigError: there is none of this name, it is no selection, or an option is not known or of the wrong type.
+        ConfigError: no selection has this name, the class is not a selection, or an option is unknown or of the wrong
+            type.
     """
     return SELECTIONS.load(kind)(SELECTIONS.read(kind, options), seed)
 
 
 @dataclass(frozen=True)
 class SelectionStep:
-    """One of the selections that follow each other."""
+    """One step of a list of selections."""
 
     kind: str
     selection: Selection
 
     def what(self) -> dict[str, Any]:
-        """Kind and options, for the key of a stage; of a user's own, its source too."""
+        """Returns kind and options for the key of a stage; for a user's selection also its source."""
         return {
             "way": self.kind,
             "options": self.selection.what(),
@@ -57,12 +58,12 @@ class SelectionStep:
 
 
 def steps_of(config: Config) -> tuple[SelectionStep, ...]:
-    """The selections that a configuration names, in their order.
+    """Returns the selections that a configuration names, in order.
 
-    Options are those of the section that is called like the selection; those in the list go before them.
+    Options come from the section with the selection's name; options in the list take precedence.
 
     Raises:
-        ConfigError: `select.kind` is an empty list or no list of names with options; or as `selection_of`.
+        ConfigError: `select.kind` is an empty list or not a list of names with options; or as for `selection_of`.
     """
     kind = config.select.kind
     if not kind:
@@ -75,12 +76,12 @@ def steps_of(config: Config) -> tuple[SelectionStep, ...]:
 
 
 def way_of(steps: Sequence[SelectionStep]) -> str:
-    """What some selections are called in names of folders: `semdedup-knn`; a user's own by its class."""
+    """Returns the selections' name in folder names, such as `semdedup-knn`; a user's own has its class name."""
     return "-".join(step.kind.rpartition(":")[2] for step in steps)
 
 
 def _named(entry: Any) -> tuple[str, dict[str, Any]]:
-    """The name and options of an entry of the list."""
+    """Returns the name and options of an entry of the list."""
     if isinstance(entry, str):
         return entry, {}
     if isinstance(entry, Mapping) and len(entry) == 1:

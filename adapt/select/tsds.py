@@ -1,27 +1,27 @@
-"""TSDS: documents in proportion to the mass that optimal transport gives them (arXiv 2410.11303, KNN-KDE).
+"""Selection `tsds`: documents in proportion to their mass in an optimal transport plan (arXiv 2410.11303, KNN-KDE).
 
-Distances are those of vectors of length 1, sqrt(2 - 2 cos). The density of a document is that of the pool around it,
+Distances are between vectors of length 1, sqrt(2 - 2 cos). The density of a document is that of the pool around it,
 
     rho = sum max(0, 1 - distance^2 / sigma^2)
 
-over its nearest documents, itself included: 1 where it has no near copy. Documents are drawn without replacement in
+over its nearest documents including itself, so it is 1 without near copies. Documents are drawn without replacement in
 proportion to their mass (Gumbel top-k). For M texts and documents at distances d_ij, the plan g minimizes
 
     alpha / C sum_ij g_ij d_ij + (1 - alpha) M max_ij rho_j |g_ij - u_j|    where sum_j g_ij = 1 / M
 
 and u_j = (1 / rho_j) / (M sum_k 1 / rho_k). The first term moves the mass of each text to near documents. The second
-term spreads it in proportion to 1 / rho, so that near copies, among which the density rho is high, share what one of
-them would get alone.
+term spreads it in proportion to 1 / rho, so that near copies, whose density rho is high, share the mass that one of
+them would get on its own.
 
-For a given maximum, called 1 / (M level), the cheapest plan fills the nearest documents of each text up to their
-limit, 1 / (M level rho_j), and gives the rest to the next one. Where the level rises, each text spends
+If the maximum is 1 / (M level), the cheapest plan fills the nearest documents of each text up to their limit, 1 / (M
+level rho_j), and gives the rest to the next document. If the level rises, each text pays
 
-    sum_k (d_next - d_k) / rho_k    over the k that are full
+    sum_k (d_next - d_k) / rho_k    over the full documents k
 
 more, per text and level^2, and the second term falls by 1 / level^2. So the best level is the first at which the mean
-of that sum reaches C (1 - alpha) / alpha. (The second term cannot fall further once the level passes half of sum_j 1 /
-rho_j, far beyond the neighbours that are searched.) A budget that asks for more documents than have mass raises the
-level, as a smaller alpha would.
+of that sum reaches C (1 - alpha) / alpha. (The second term stops falling once the level passes half of sum_j 1 / rho_j,
+far beyond the neighbours that are searched.) A budget of more documents than have mass raises the level, as a smaller
+alpha would.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,41 +43,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The nearest documents of each text of a target, the nearest first [texts, k]."""
+    """The nearest documents of each target text, the nearest first [texts, k]."""
 
     distances: np.ndarray
-    """float64, rising; inf where fewer were found."""
+    """Distances, float64, rising; inf if fewer documents were found."""
     shares: np.ndarray
-    """1 / density of each document, float64; 0 where there is none."""
+    """1 / density of each document, float64; 0 if there is no document."""
 
     @cached_property
     def reach(self) -> np.ndarray:
-        """The level at which each document is full [texts, k]."""
+        """Level at which each document is full [texts, k]."""
         return np.cumsum(self.shares, axis=1)
 
     @cached_property
     def last(self) -> np.ndarray:
-        """Column of the farthest document that was found [texts]."""
+        """Column of the farthest document found for each text [texts]."""
         found: np.ndarray = np.isfinite(self.distances).sum(1) - 1
         return found
 
     @cached_property
     def levels(self) -> np.ndarray:
-        """Those at which a document becomes full, rising."""
+        """Levels at which a document becomes full, rising."""
         return np.unique(self.reach[np.isfinite(self.distances)])
 
     def are_used_up(self, level: float) -> np.ndarray:
-        """Whether the documents of a text are all full at a level, so that farther ones would be needed [texts]."""
+        """Returns whether all documents of a text are full at a level, so that farther ones are needed [texts]."""
         used: np.ndarray = _at(self.reach, self.last) <= level
         return used
 
     def full(self, level: float) -> np.ndarray:
-        """How many documents of each text are full; the farthest never is, since it takes the rest [texts]."""
+        """Returns the number of full documents of each text [texts].
+
+        The farthest is never full, since it takes the rest.
+        """
         full: np.ndarray = np.minimum((self.reach <= level).sum(1), self.last)
         return full
 
     def spent(self, level: float) -> float:
-        """sum_ik (d_next - d_k) / rho_k over the documents that are full: it rises with the level."""
+        """Returns sum_ik (d_next - d_k) / rho_k over the full documents, which rises with the level."""
         full = self.full(level)
         costs = np.cumsum(self.shares * np.where(np.isfinite(self.distances), self.distances, 0.0), axis=1)
         before = full > 0
@@ -85,7 +88,7 @@ class Surroundings:
         return float(following[before].sum())
 
     def masses(self, level: float) -> np.ndarray:
-        """The plan: the mass that each text gives to each document, 1 / texts together [texts, k]."""
+        """Returns the plan: the mass that each text gives to each document, 1 / texts in total [texts, k]."""
         texts, width = self.shares.shape
         full = self.full(level)[:, None]
         columns = np.arange(width)[None]
@@ -95,12 +98,12 @@ class Surroundings:
 
 
 def best_level(around: Surroundings, alpha: float, scale: float) -> float:
-    """The level of the plan that minimizes the sum, as far as the documents reach.
+    """Returns the level of the plan that minimizes the sum, as far as the documents reach.
 
     Args:
-        around: the documents.
-        alpha: weight of distances against spread, from 0 to 1.
-        scale: C, in the unit of distances.
+        around: nearest documents of each text.
+        alpha: weight of distances against diversity, from 0 to 1.
+        scale: the constant C, in the unit of distances.
     """
     texts, levels = len(around.shares), around.levels
     if alpha == 0:
@@ -111,15 +114,15 @@ def best_level(around: Surroundings, alpha: float, scale: float) -> float:
 
 
 def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float:
-    """The least level at which so many different documents have mass, or all that there are.
+    """Returns the lowest level at which `count` different documents have mass, or all documents if there are fewer.
 
     Args:
-        around: the documents.
-        ids: theirs [texts, k].
-        count: how many.
+        around: nearest documents of each text.
+        ids: ids of these documents [texts, k].
+        count: number of documents.
     """
     found = np.isfinite(around.distances)
-    enters = np.pad(around.reach[:, :-1], ((0, 0), (1, 0)))[found]  # what those before it hold
+    enters = np.pad(around.reach[:, :-1], ((0, 0), (1, 0)))[found]  # level at which it starts to receive mass
     order = np.lexsort((enters, ids[found]))
     _, first = np.unique(ids[found][order], return_index=True)
     entered = np.sort(enters[order][first])
@@ -128,13 +131,13 @@ def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float
 
 
 def _at(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """One number of each row."""
+    """Returns one number of each row, at the given column."""
     found: np.ndarray = np.take_along_axis(table, columns[:, None], axis=1)[:, 0]
     return found
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
-    """The first place of which something holds that holds of all after it; `count` if of none."""
+    """Returns the first index for which a monotone condition holds; `count` if it never holds."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -143,45 +146,45 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 
 
 NOISE = 5
-"""The stream of the draw."""
+"""Random stream of the draw."""
 FIRST_NEIGHBOURS = 64
-"""So many neighbours of a text are looked at, and more where these do not reach: to look at all changes nothing."""
+"""Number of neighbours that are searched first; more follow only if these do not suffice, with the same result."""
 ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
 class TsdsOptions:
-    """How mass is given. Defaults are the paper's."""
+    """Options of the selection `tsds`. Defaults are those of the paper."""
 
     alpha: Fraction = 0.6
-    """Weight of nearness to the target; 1 - alpha is that of diversity."""
+    """Weight of nearness to the target; 1 - alpha is the weight of diversity."""
     scale: PositiveFloat = 5.0
-    """Distances are divided by this (C)."""
+    """Divisor of distances (C in the paper)."""
     sigma: NonNegativeFloat = 0.75
-    """Documents at a smaller distance than this share mass; 0: none do."""
+    """Documents at a smaller distance than this share their mass; 0 turns this off."""
     neighbours: PositiveInt = 5000
-    """Most documents that get mass of one text."""
+    """Largest number of documents that receive mass from one text."""
     density_neighbours: PositiveInt = 1000
-    """Most documents that the density of one is made of."""
+    """Largest number of documents that count for the density of one."""
 
 
 class TransportMass(Selection):
     """Spreads the selection over the whole target by optimal transport, without near copies (TSDS, arXiv 2410.11303).
 
-    It searches the index for each text and for each document that gets mass, and reads the pool once.
+    It searches the index for each text and for each document that receives mass, and reads the pool once.
     """
 
     Options = TsdsOptions
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Those of both."""
+        """Requires the vectors of both pool and target."""
         return ("pool", "target")
 
     def learn(self, given: Given) -> None:
-        """Opens the index.
+        """Opens the index of the pool and reads the target's vectors.
 
         Raises:
-            DataError: as `Nearby` and `target_rows`.
+            DataError: for the reasons given at `Nearby` and `target_rows`.
         """
         self._near, self._target = Nearby(given), target_rows(given)
         assert given.vectors is not None
@@ -189,7 +192,7 @@ class TransportMass(Selection):
         self._densities: tuple[np.ndarray, np.ndarray] = np.zeros(0, np.int64), np.zeros(0)
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Finds the plan, with as many neighbours as it needs."""
+        """Computes the transport plan, with as many neighbours as it needs."""
         options, wanted = self.options, wanted_documents(room)
         most = min(options.neighbours, self._near.documents)
         k = min(FIRST_NEIGHBOURS, most)
@@ -206,12 +209,12 @@ class TransportMass(Selection):
         return "all" if k == most and wanted >= len(self._densities[0]) else "more"
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Log mass with noise."""
+        """Yields the log mass of each document, with Gumbel noise."""
         noise = -np.log(-np.log(draws_at(self._known, self.seed, NOISE)))
         return scores_by_id(pool, self._known, np.log(self._mass) + noise, NEVER)
 
     def figures(self) -> dict[str, float]:
-        """The level, neighbours of a text that get mass, documents that do, their density, and recall of the index."""
+        """Returns the level, and figures on neighbours, documents with mass, density and the index's recall."""
         return {
             "level": self._level,
             "neighbours": self._reached,
@@ -222,9 +225,9 @@ class TransportMass(Selection):
         }
 
     def _around(self, k: int) -> tuple[Surroundings, np.ndarray]:
-        """The k nearest documents of each text, and their ids."""
+        """Returns the k nearest documents of each text, and their ids."""
         found = list(self._near.search(self._target.rows, k))
-        nearness, ids = (np.concatenate([each[place] for each in found]) for place in (0, 1))
+        nearness, ids = (np.concatenate([part[column] for part in found]) for column in (0, 1))
         self._learn_densities(np.unique(ids[ids != NOBODY]))
         known, densities = self._densities
         places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
@@ -232,7 +235,7 @@ class TransportMass(Selection):
         return Surroundings(np.sqrt(2.0 * np.maximum(nearness, 0.0)), shares), ids
 
     def _learn_densities(self, ids: np.ndarray) -> None:
-        """Adds those of documents that were not reached before."""
+        """Computes the densities of documents that were not reached before."""
         known, densities = self._densities
         new = np.setdiff1d(ids, known, assume_unique=True)
         found = [self._density(new[start : start + ROWS_AT_ONCE]) for start in range(0, len(new), ROWS_AT_ONCE)]
@@ -241,7 +244,7 @@ class TransportMass(Selection):
         self._densities = ids[order], densities[order]
 
     def _density(self, ids: np.ndarray) -> np.ndarray:
-        """The density around some documents."""
+        """Returns the density around documents."""
         if self.options.sigma == 0:
             return np.ones(len(ids))
         rows, most = rows_by_id(self._folder, ids), min(self.options.density_neighbours, self._near.documents)
@@ -249,7 +252,7 @@ class TransportMass(Selection):
         while len(open_):
             found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])
             kernels = np.clip(1.0 - 2.0 * found / self.options.sigma**2, 0.0, 1.0)
-            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # one that knows no word is not even near itself
-            open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]  # the others have nothing farther to add
+            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # a document without known words is not even near itself
+            open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]  # the others are complete
             count = min(4 * count, most)
         return densities

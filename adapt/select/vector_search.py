@@ -1,4 +1,4 @@
-"""What selections by vectors share: search for the documents near given vectors, and scores by document id."""
+"""Shared by selections by vectors: search for documents near given vectors, and scores by document id."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 CHARACTERS = 200
-"""Documents have so many characters, at least on average; where they have fewer, more are looked for."""
+"""Assumed smallest mean length of documents [characters]; if they are shorter, more documents are searched."""
 QUERIES_AT_ONCE = 4096
 DOCUMENTS_AT_ONCE = 4096
 
 
 class Nearby:
-    """The documents that may be taken, as they are asked for by their nearness to some vectors.
+    """Searches the permitted documents for the nearest ones of given vectors.
 
     Args:
-        given: has the vectors, and says which documents may be taken.
+        given: contains the vectors and the permitted documents.
 
     Raises:
-        DataError: no document may be taken, or the vectors of pool and target are not of one embedder.
+        DataError: no document is permitted, or the vectors of pool and target are from different embedders.
     """
 
     def __init__(self, given: Given) -> None:
@@ -40,23 +40,23 @@ class Nearby:
         self._index = _opened(given)
         self._min_recall = given.config.select.min_recall
         self._widths: dict[int, Width] = {}
-        """By number of neighbours, measured on the rows that were asked for first."""
+        """Search widths by number of neighbours, measured on the rows of the first search."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Goes to the processes that score without its index, which they do not search."""
+        """Drops the index when pickled, because the processes that score do not search it."""
         return {**vars(self), "_index": None}
 
     @property
     def recall(self) -> float:
-        """The least share of the true neighbours that a search has found, measured on a sample."""
+        """Lowest share of the true neighbours that a search found, measured on a sample."""
         return min((width.recall for width in self._widths.values()), default=1.0)
 
     def search(self, rows: np.ndarray, k: int) -> Iterator[Nearest]:
-        """The k nearest documents of each row, for some rows at a time.
+        """Yields the k nearest documents of each row, for some rows at a time.
 
         Args:
             rows: vectors of any length [n, d].
-            k: how many.
+            k: number of documents per row.
 
         Raises:
             DataError: there are fewer documents, or the index finds too few of the nearest ones.
@@ -70,15 +70,15 @@ class Nearby:
 
 
 def wanted_documents(room: Room) -> int:
-    """How many documents to look for, so that they fill a room."""
+    """Returns the number of documents to search for, so that they fill a room."""
     return room.documents if room.documents is not None else ceil((room.characters or 0) / CHARACTERS)
 
 
 def documents_of(given: Given) -> int:
-    """How many documents of the pool have vectors and may be taken.
+    """Returns the number of permitted documents of the pool that have vectors.
 
     Raises:
-        DataError: none.
+        DataError: there is none.
     """
     assert given.vectors is not None, "Selection.vectors names what is read"
     count = IndexFacts.load(given.vectors.pool).vectors if given.permitted is None else len(given.permitted)
@@ -88,32 +88,32 @@ def documents_of(given: Given) -> int:
 
 
 def check_enough(k: int, documents: int) -> None:
-    """Refuses to look for more neighbours of a text than there are documents.
+    """Checks that there are at least k documents.
 
     Raises:
         DataError: there are fewer.
     """
     if k > documents:
         raise DataError(
-            f"{k} neighbours of each text are wanted, and the pool has {documents} documents",
+            f"{k} neighbours of each text are needed, but the pool has only {documents} documents",
             "lower the budget (select.per_example; in a list of selections also select.keep), or give a larger pool",
         )
 
 
 class TargetRows(NamedTuple):
-    """The vectors of a target."""
+    """The vectors of a target's texts."""
 
     rows: np.ndarray
-    """Those that are not 0, in the order of the texts [n, d]."""
+    """Vectors that are not 0, in the order of the texts [n, d]."""
     unknown: int
-    """Texts whose vector is 0: the embedder knows nothing of them, so they have no neighbours."""
+    """Number of texts whose vector is 0, because the embedder knows no part of them; they have no neighbours."""
 
 
 def target_rows(given: Given) -> TargetRows:
-    """Reads them.
+    """Reads the vectors of the target.
 
     Raises:
-        DataError: all are 0.
+        DataError: all vectors are 0.
     """
     from adapt.embed.vector_files import stored_vectors
 
@@ -130,13 +130,13 @@ def target_rows(given: Given) -> TargetRows:
 
 
 def scores_by_id(pool: "Iterable[Document]", ids: np.ndarray, scores: np.ndarray, others: float) -> Iterator[float]:
-    """The score of each document of a pool.
+    """Yields the score of each document of a pool.
 
     Args:
-        pool: documents, which have ids.
-        ids: of those with a score of their own, sorted, at least one, int64 [n].
-        scores: theirs, float64 [n].
-        others: that of all others.
+        pool: documents with ids.
+        ids: sorted ids of the documents with their own score, at least one, int64 [n].
+        scores: scores of these documents, float64 [n].
+        others: score of all other documents.
     """
 
     def known(wanted: np.ndarray) -> np.ndarray:
@@ -147,21 +147,21 @@ def scores_by_id(pool: "Iterable[Document]", ids: np.ndarray, scores: np.ndarray
 
 
 def are_among(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Whether each of some ids is one of many others, which are sorted, bool [n]."""
+    """Returns whether each id is one of many others, which are sorted, bool [n]."""
     places = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
     found: np.ndarray = ids[places] == wanted if len(ids) else np.zeros(len(wanted), bool)
     return found
 
 
 def each_by_id(pool: "Iterable[Document]", function: Callable[[np.ndarray], np.ndarray]) -> Iterator[float]:
-    """What a function says of the ids of a pool's documents, of some at a time."""
+    """Yields a function's values for the ids of a pool's documents, computed for some at a time."""
     documents = iter(pool)
     while some := [document.id for document in islice(documents, DOCUMENTS_AT_ONCE)]:
         yield from function(np.array(some, np.int64)).tolist()
 
 
 def _opened(given: Given) -> Searchable:
-    """The index, in this process; where it has several parts, in as many of the cluster as there are cores for."""
+    """Opens the index in this process or, if it has several parts, in tasks of the cluster, one per core."""
     assert given.vectors is not None
     folder, space = given.vectors.pool, given.vectors.space
     parts = len(IndexFacts.load(folder).parts)

@@ -18,7 +18,7 @@ from adapt.stage.text_sources import Files
 
 @dataclass(frozen=True, eq=False)
 class Look(Stage[Evidence]):
-    """Looks at texts that are not prepared, and at tasks, with a model."""
+    """Measures raw texts and tasks with a model, to advise on what to run."""
 
     kind = "evidence"
     version = 3  # samples leave out the texts of evaluation sets
@@ -27,14 +27,14 @@ class Look(Stage[Evidence]):
     name: str
     config: Config
     start: Start
-    """The model."""
+    """Model to measure with."""
     tokens: Tokens
     texts: Mapping[str, tuple[Files, ...]]
-    """`corpus`, `general`, `pool` and `candidates`, those that there are, each as its sources."""
+    """Files of `corpus`, `general`, `pool` and `candidates`, as far as they are configured, as lists of sources."""
     tasks: Mapping[str, PrepareTask]
 
     def what(self) -> Mapping[str, Any]:
-        """Model, tokenizer, how texts are read, and how much of them."""
+        """Returns the model, the tokenizer, and how texts are read and sampled."""
         config = self.config
         return {
             "model": self.start.digest,
@@ -47,10 +47,10 @@ class Look(Stage[Evidence]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Evidence]:
-        """Samples and measures, in this process.
+        """Samples the texts and measures them, in this process.
 
         Raises:
-            DataError: a corpus holds no text.
+            DataError: a corpus has no text.
         """
         from adapt.advise import collect_evidence, corpus_sample
 
@@ -58,7 +58,10 @@ class Look(Stage[Evidence]):
         check_weights(start.model)
         samples = {
             name: corpus_sample.joined_samples(
-                [corpus_sample.sample_corpus(each.manifest, each.corpus, most // len(sources) or 1) for each in sources]
+                [
+                    corpus_sample.sample_corpus(files.manifest, files.corpus, most // len(sources) or 1)
+                    for files in sources
+                ]
             )
             for name, sources in self.texts.items()
         }

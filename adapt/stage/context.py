@@ -1,4 +1,4 @@
-"""What the stages of a job are made from: the configuration, the model to begin with, and what is known of files."""
+"""The inputs from which a job's stages are built: configuration, initial model, and known files."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -38,23 +38,23 @@ CHECKS: tuple[Callable[[Config], object], ...] = (
     lambda config: check_trackers(config.tracking),
     lambda config: check_writable(root_of(config)),
 )
-"""What can be checked of a configuration without a cluster. Each raises ConfigError or StorageError."""
+"""Checks of a configuration that need no cluster. Each raises ConfigError or StorageError."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """A configuration that has been checked, and what stages need to know beside it."""
+    """A checked configuration, and everything else that is needed to build stages."""
 
     config: Config
     start: Start
-    """The model to begin with."""
+    """Initial model."""
     digests: Digests
     manifests: dict[str, Manifest] = field(default_factory=dict)
-    """Files that were listed already, by the corpus that they are of."""
+    """Files that are already listed, by the corpus that they belong to."""
     made: Mapping[str, Start] = field(default_factory=dict)
-    """Models that stages of the same chain make, by what `comparison.models` and `merge.models` call their path."""
+    """Models made by stages of the same chain, by their path in `comparison.models` and `merge.models`."""
     selected: "Select | None" = None
-    """What a stage of the same chain selects, to train on, or to select as much as."""
+    """Selection by a stage of the same chain, to train on, or whose size another selection copies."""
 
     @classmethod
     def of(
@@ -64,16 +64,16 @@ class Context:
         made: Mapping[str, Start] | None = None,
         selected: "Select | None" = None,
     ) -> "Context":
-        """Checks all that can be checked without a cluster.
+        """Creates a context after all checks that need no cluster.
 
         Args:
-            config: what the user wants.
-            start: the model to begin with, in place of model.path.
-            made: see above.
-            selected: see above.
+            config: configuration of the job.
+            start: initial model; None takes model.path.
+            made: models made by the chain; see the field.
+            selected: selection by the chain; see the field.
 
         Raises:
-            ConfigError, DataError, ModelError, StorageError: something named in the configuration cannot work.
+            ConfigError, DataError, ModelError, StorageError: something in the configuration cannot work.
         """
         for check in CHECKS:
             check(config)
@@ -88,12 +88,12 @@ class Context:
 
     @property
     def store(self) -> Store:
-        """The store that holds the stages."""
+        """Store of all stages."""
         return Store(root_of(self.config))
 
     @property
     def tokens(self) -> "Tokens":
-        """How text becomes tokens."""
+        """The tokenizer and the form of tokenized text."""
         form = Form.of(self.config.objective)
         source = Path(inspect.getfile(TAGGERS.load(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
@@ -103,43 +103,43 @@ class Context:
         return Tokens(self.start.pretrained, form, identity, known, self.start.vocabulary)
 
     def starting_from(self, training: Stage[Any]) -> "Context":
-        """A context that starts from the model that a training leaves."""
+        """Returns a context that starts from the model of a training."""
         return replace(self, start=self.start.after(training))
 
     def configured(self, config: Config) -> "Context":
-        """A context with another configuration, such as that of one domain, and the same model and files."""
+        """Returns a context with another configuration, such as that of one domain, and the same model and files."""
         return replace(self, config=config)
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """How text becomes tokens."""
+    """The tokenizer and the form of tokenized text."""
 
     pretrained: Pretrained
-    """The model, for its tokenizer."""
+    """Model whose tokenizer is used."""
     form: Form
-    """What the objective needs beyond tokens."""
+    """What the objective needs in addition to tokens, such as entities."""
     tokenizer: Mapping[str, Any]
-    """What decides which tokens a text becomes."""
+    """Part of the key that determines the tokens of a text."""
     marks: Mapping[str, Any]
-    """What decides the rest of the form; nothing for token masking. A tagger is known by its source."""
+    """Part of the key for the rest of the form; empty for token masking. A tagger is identified by its source code."""
     vocabulary: Stage[Any] | None = None
-    """The stage that makes the tokenizer; None if it is that of `pretrained`."""
+    """Stage that makes the tokenizer; None if it is that of `pretrained`."""
 
     def made(self, done: Done) -> "Tokens":
-        """The same with the tokenizer on disk, once it is made."""
+        """Returns the same with the tokenizer's folder, once the stage that makes it has finished."""
         if self.vocabulary is None:
             return self
         folder = done[self.vocabulary].path
         return replace(self, pretrained=replace(self.pretrained, model=folder, tokenizer=folder), vocabulary=None)
 
     def what(self) -> dict[str, Any]:
-        """For the keys of stages."""
+        """Returns the part of the keys of stages that identifies tokens and form."""
         return {**self.tokenizer, **self.marks}
 
 
 def root_of(config: Config) -> Path:
-    """The folder below which all stages of a configuration are kept."""
+    """Returns the folder that contains all stages of a configuration."""
     return Path(config.storage.root).expanduser().absolute()
 
 
@@ -150,10 +150,10 @@ def first_start(config: Config, digests: Digests) -> Start:
 
 
 def located(model: ModelConfig, digests: Digests) -> Start:
-    """The model that a configuration names.
+    """Finds the model that a configuration names.
 
     Raises:
-        ModelError: there is none, or no tokenizer.
+        ModelError: the model or its tokenizer does not exist.
     """
     folder = locate(model.path, model.revision)
     tokenizer = locate(model.tokenizer, weights=False) if model.tokenizer else folder

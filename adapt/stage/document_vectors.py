@@ -1,7 +1,7 @@
-"""Stages `enough`, `embedder`, `embed` and `index`: vectors of documents, as selections read them.
+"""Stages `enough`, `embedder`, `embed` and `index`: vectors of documents, for selections.
 
-`enough` counts whether a pool has as many documents as neighbours are needed. `embedder` is what an embedder learns
-from the texts. `embed` computes the vectors. `index` makes them searchable.
+`enough` checks that a pool has at least as many documents as neighbours are needed. `embedder` trains an embedder on
+the texts. `embed` computes the vectors. `index` makes them searchable.
 """
 
 import hashlib
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PoolTexts:
-    """The text of a pool, cleaned, without what is held out of it."""
+    """The cleaned text of a pool, without its held-out documents."""
 
     files: Files
     unseen: TaskTexts | None = None
-    """Texts that it must not hold."""
+    """Texts that the pool must not contain."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Text that it leaves out, because it is measured."""
+    """Held-out text that is excluded because models are measured on it."""
 
     def what(self) -> dict[str, Any]:
-        """How it is read."""
+        """Returns how the pool is read, for the key."""
         return self.files.what()
 
     def source(self, done: Done) -> "PoolSource":
-        """Where tasks read it."""
+        """Returns the source from which tasks read the pool."""
         from adapt.embed.text_chunks import PoolSource
 
         corpus, measured = without(self.files.corpus, self.unseen, done), [done[text].path for text in self.measured]
@@ -54,16 +54,16 @@ class PoolTexts:
 
 @dataclass(frozen=True)
 class StageTexts:
-    """The texts that a stage wrote to `texts.jsonl`, with their ids."""
+    """Texts that a stage wrote to `texts.jsonl`, with their ids."""
 
     stage: Stage[Any]
 
     def what(self) -> dict[str, Any]:
-        """Its key says all."""
+        """Returns nothing, because the key of the stage identifies the texts."""
         return {}
 
     def source(self, done: Done) -> "TextSource":
-        """Where tasks read them."""
+        """Returns the source from which tasks read the texts."""
         from adapt.embed.text_chunks import LinesSource
 
         return LinesSource(done[self.stage].path / TEXTS_FILE)
@@ -71,21 +71,21 @@ class StageTexts:
 
 @dataclass(frozen=True)
 class Embedding:
-    """An embedder with its options."""
+    """An embedder with its options, seed and model."""
 
     kind: str
     options: Mapping[str, Any]
     seed: int
     start: Start | None
-    """The model that it reads."""
+    """Model that the embedder reads; None if it needs none."""
 
     @classmethod
     def of(cls, context: Context, kind: str, options: Mapping[str, Any]) -> "Embedding":
-        """The embedder of a job. Without a `path` of its own, it reads the model that the context begins with.
+        """Creates the embedder of a job. Without an option `path`, it reads the context's initial model.
 
         Raises:
-            ConfigError: there is none of this name, an option is wrong, or a package is missing.
-            ModelError: there is no such model.
+            ConfigError: no embedder has this name, an option is wrong, or a package is missing.
+            ModelError: the model does not exist.
         """
         seed = context.config.seed
         embedder = embedder_of(kind, dict(options), seed)
@@ -99,15 +99,15 @@ class Embedding:
 
     @property
     def learns(self) -> bool:
-        """Whether it must learn before it can embed."""
+        """Whether the embedder must learn before it can embed."""
         return EMBEDDERS.load(self.kind).learns
 
     def what(self) -> dict[str, Any]:
-        """What decides its vectors. A user's own enters with its source."""
+        """Returns what determines the vectors; for a user's embedder also its source."""
         embedder = self.made(None)
         options = {
             name: value for name, value in embedder.what().items() if name != "path"
-        }  # the model's digest says it
+        }  # the model's digest identifies it
         model = {"model": self.start.digest} if self.start else {}
         return {
             "embedder": self.kind,
@@ -118,22 +118,22 @@ class Embedding:
         }
 
     def made(self, done: Done | None) -> Embedder:
-        """The embedder; with its model, where the stages that make it are done."""
+        """Returns the embedder, with its model if the stages that make it have finished."""
         pretrained = self.start.made(done) if self.start and done is not None else None
         return embedder_of(self.kind, dict(self.options), self.seed, pretrained)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What was found."""
+    """Result of `CountEnough`."""
 
     documents: int
-    """As many as were asked for: nobody has looked whether there are more."""
+    """Number of documents counted, which is the number needed; the pool may have more."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountEnough(Stage[Counted]):
-    """Reads a pool until it has seen enough documents, which takes a moment, or to its end, which refuses it."""
+    """Reads a pool until enough documents are counted, and fails if the pool has fewer."""
 
     kind = "enough"
     takes = ONE_CPU
@@ -141,17 +141,18 @@ class CountEnough(Stage[Counted]):
     name: str
     texts: PoolTexts
     wanted: int
-    """Documents."""
+    """Number of documents needed."""
 
     def what(self) -> Mapping[str, Any]:
-        """How the pool is read, and how many documents are enough."""
+        """Returns how the pool is read, and the number of documents needed."""
         return {"texts": self.texts.what(), "wanted": self.wanted}
 
     def run(self, folder: Path, done: Done) -> Outcome[Counted]:
-        """Reads.
+        """Counts documents of the pool until there are enough.
 
         Raises:
-            DataError: there are fewer documents, or as `adapt.embed.text_chunks.PoolSource.check`.
+            DataError: there are fewer documents, or for the reasons given at
+                `adapt.embed.text_chunks.PoolSource.check`.
         """
         from adapt.select.pool import Pool, guards
 
@@ -166,18 +167,18 @@ class CountEnough(Stage[Counted]):
 
 @dataclass(frozen=True)
 class LearntEmbedder:
-    """How well an embedder has learnt."""
+    """Figures on the quality of a trained embedder."""
 
     figures: dict[str, float]
-    """Texts that were learnt from, words that are known; of `vampire`, epochs, and the topics' NPMI."""
+    """Number of texts learned from, and of known words; for `vampire` also epochs and the topics' NPMI."""
 
 
 @dataclass(frozen=True, eq=False)
 class LearnEmbedder(Stage[LearntEmbedder]):
-    """An embedder, learnt from samples of the texts that it will compare."""
+    """Trains an embedder on samples of the texts that it will compare."""
 
     kind = "embedder"
-    version = 2  # VAMPIRE's background counts, and its steps draw otherwise
+    version = 2  # VAMPIRE's background counts, and its steps draw other random numbers
 
     name: str
     embedding: Embedding
@@ -185,11 +186,11 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:
-        """The embedder, and how the texts are read."""
+        """Returns the embedder, and how the texts are read."""
         return {**self.embedding.what(), "texts": [texts.what() for texts in self.texts]}
 
     def run(self, folder: Path, done: Done) -> Outcome[LearntEmbedder]:
-        """Learns in one task of the cluster."""
+        """Trains the embedder in one task of the cluster."""
         from adapt.embed.learn import learn_embedder
 
         connect(self.resources)
@@ -200,86 +201,86 @@ class LearnEmbedder(Stage[LearntEmbedder]):
 
 @dataclass(frozen=True)
 class Embedded:
-    """What was embedded. The vectors are in `vectors-*.parquet`; see `adapt.embed.vector_files`."""
+    """Size of an embedding. The vectors are in `vectors-*.parquet`; see `adapt.embed.vector_files`."""
 
     documents: int
     dimension: int
     unknown_share: float
-    """Share of the tokens (of texts, where words are counted) that the embedder does not know."""
+    """Share of the tokens (or of the texts, for embedders that count words) that the embedder does not know."""
     space: str
-    """What made the vectors: those of the same space can be compared."""
+    """Name of the vector space: vectors of the same space can be compared."""
 
 
 @dataclass(frozen=True, eq=False)
 class Embed(Stage[Embedded]):
-    """The vectors of some texts."""
+    """Computes the vectors of texts."""
 
     kind = "embed"
-    version = 2  # ids count records
+    version = 2  # ids are numbers of records
 
     name: str
     embedding: Embedding
     learnt: LearnEmbedder | None
-    """What the embedder has learnt, where it learns."""
+    """Stage that trains the embedder; None if it does not learn."""
     texts: PoolTexts | StageTexts
     resources: ResourcesConfig
     stored: "StoredType" = "float16"
 
     def what(self) -> Mapping[str, Any]:
-        """The embedder, how the texts are read, and the type of the numbers."""
+        """Returns the embedder, how the texts are read, and the number type of the vectors."""
         return {**self.embedding.what(), "texts": self.texts.what(), "stored": self.stored}
 
     @property
     def space(self) -> str:
-        """See `Embedded`."""
+        """Name of the vector space; see `Embedded`."""
         made_by = {name: stage.key for name, stage in self.inputs.items() if name.startswith(("embedding.", "learnt"))}
         identity = canonical({**self.embedding.what(), "made_by": made_by})
         return f"{self.embedding.kind}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
     def run(self, folder: Path, done: Done) -> Outcome[Embedded]:
-        """Embeds on the cluster; goes on where a run that died has ended."""
+        """Embeds the texts on the cluster, resuming an interrupted run."""
         from adapt.embed.cluster_embedding import embed_texts
 
         connect(self.resources)
         learnt = done[self.learnt].path if self.learnt else None
         embedder, source = self.embedding.made(done), self.texts.source(done)
-        found = embed_texts(source, embedder, learnt, folder, self.resources, self.stored)
-        return Outcome(Embedded(found.documents, found.dimension, found.unknown_share, self.space))
+        counts = embed_texts(source, embedder, learnt, folder, self.resources, self.stored)
+        return Outcome(Embedded(counts.documents, counts.dimension, counts.unknown_share, self.space))
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """What was built; see `adapt.index.vector_index` for how it is asked."""
+    """Size and kind of an index; see `adapt.index.vector_index` for how to search it."""
 
     vectors: int
     dimension: int
     parts: int
     index: str
-    """The kind: flat, ivf, ivf_pq or hnsw."""
+    """Kind of the index: flat, ivf, ivf_pq or hnsw."""
     lists: int
     space: str
-    """What made the vectors."""
+    """Name of the vector space."""
 
 
 @dataclass(frozen=True, eq=False)
 class BuildIndex(Stage[Indexed]):
-    """An index of the vectors of some texts."""
+    """Builds an index of the vectors of texts."""
 
     kind = "index"
-    version = 2  # the mean of the vectors is taken from each
+    version = 2  # the mean of the vectors is subtracted from each
 
     name: str
     vectors: Embed
     index: "IndexKind | str"
-    """Its kind; `auto` chooses by size and memory (`adapt.index.index_kinds`)."""
+    """Kind of the index; `auto` chooses by size and memory (`adapt.index.index_kinds`)."""
     memory_gib: float
-    """What a machine may use for it [GiB]; `auto` heeds it."""
+    """Memory that a machine may use for the index [GiB], considered by `auto`."""
     queries: int
-    """How many will be asked, about; `auto` heeds it."""
+    """Approximate number of queries, considered by `auto`."""
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:
-        """What decides its kind, and the library that builds it."""
+        """Returns what determines the kind of index, and the library that builds it."""
         return {
             "index": self.index,
             "memory_gib": self.memory_gib,
@@ -288,7 +289,7 @@ class BuildIndex(Stage[Indexed]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Indexed]:
-        """Builds the parts on the cluster, a task each."""
+        """Builds the parts of the index on the cluster, in one task each."""
         from adapt.embed.vector_files import build_on_cluster
 
         connect(self.resources)
@@ -309,15 +310,15 @@ class BuildIndex(Stage[Indexed]):
 
 @dataclass(frozen=True)
 class VectorStages:
-    """Vectors of pool and target in one space."""
+    """The stages that compute the vectors of pool and target in one space."""
 
     enough: CountEnough | None
-    """Comes first, since it takes a moment; None where the budget says nothing of neighbours."""
+    """Check that runs first because it is fast; None if the budget does not set a number of neighbours."""
     pool: BuildIndex
     target: Embed | None
-    """None where no selection reads those of the target."""
+    """Vectors of the target; None if no selection reads them."""
 
     def made(self, done: Done) -> "Vectors":
-        """Where they are."""
+        """Returns the folders of the vectors."""
         target = done[self.target].path if self.target else None
         return Vectors(done[self.pool].path, target, self.pool.vectors.space)

@@ -1,4 +1,4 @@
-"""Stage `sequence`: the matrices and figures of a sequence of domains, from what was measured of each of its models."""
+"""Stage `sequence`: matrices and figures of a sequence of domains, from the measurements of each of its models."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from adapt.support.better import Less
 
 @dataclass(frozen=True)
 class SequenceResult(SequenceFigures):
-    """Matrices, the figures that are read off them, and where the models are."""
+    """Matrices of scores and losses, the figures derived from them, and the models' folders."""
 
     order: list[str]
     mode: str
@@ -30,23 +30,23 @@ class SequenceResult(SequenceFigures):
     scores: ScoreMatrix
     losses: LossMatrix
     tables: list[dict[str, Any]]
-    """What the method has to show: `title`, `columns`, `rows` (name -> cells)."""
+    """Tables of the method: `title`, `columns`, `rows` (name -> cells)."""
     warnings: list[str]
     model: str
-    """The folder of the last model."""
+    """Folder of the last model."""
     models: dict[str, str]
-    """The folder of each model, by the domain that it learnt last; by all their names if it learnt all at once."""
+    """Folder of each model, by the domain that it learned last, or by all their names if it learned all at once."""
     overlap: Less[int | None]
-    """Measured documents that were trained on, over all that was measured; None: not known."""
+    """Number of measured documents that were also trained on, over all measurements; None if not known."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """The folder of the model that learnt all domains, under an empty name."""
+        """Returns the folder of the model that learned all domains, under an empty name."""
         return {"": Path(self.model)}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what was learnt and forgotten, scores and losses after each domain, figures, warnings, the model."""
+        """Shows what was learned and forgotten, scores and losses by domain, figures, warnings, and the model."""
         tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
-        known = [(each, value) for name, each in FIGURES.items() if (value := getattr(self, name)) is not None]
+        known = [(shown, value) for name, shown in FIGURES.items() if (value := getattr(self, name)) is not None]
         rows = [[title, f"{value * times:{form}} {unit}", about] for (title, times, form, unit, about), value in known]
         title = f"{record.name}: figures of the sequence ({self.method}, seed {self.seed})"
         warnings = [FindingBlock("warning", warning, "warning") for warning in self.warnings[:MOST_WARNINGS]]
@@ -62,7 +62,7 @@ class SequenceResult(SequenceFigures):
         ]
 
     def _sentences(self) -> list[str]:
-        """Says what the domains gained, and what was forgotten of them and of general text."""
+        """Returns sentences on what the domains gained, and what was forgotten of them and of general text."""
         ways = {"separate": "each with its own model", "joint": "all at once"}
         way = ways.get(self.mode, f"in the order {', '.join(self.order)}")
         learnt = f"Learnt {len(self.order)} domains with method {self.method}, {way}"
@@ -112,20 +112,20 @@ FIGURES = {
 
 
 def _of_method(table: Mapping[str, Any]) -> Table:
-    """Makes a table of what the method reports."""
+    """Makes a table from a report of the method."""
     rows = [[name, *map(two_lines, cells)] for name, cells in table["rows"].items()]
     return Table(["", *table["columns"]], rows, table["title"])
 
 
 def two_lines(text: str) -> Cell:
-    """Makes a cell of a text that may have a second line."""
+    """Makes a table cell from a text that may have a second line."""
     first, _, small = text.partition("\n")
     return Cell(first, small)
 
 
 @dataclass(frozen=True, eq=False)
 class Sequence(Stage[SequenceResult]):
-    """All models of a sequence, and all that is measured of them."""
+    """Collects the models of a sequence and their measurements."""
 
     kind = "sequence"
     takes = NOTHING
@@ -134,20 +134,20 @@ class Sequence(Stage[SequenceResult]):
     config: Config
     order: tuple[str, ...]
     owners: Mapping[str, str]
-    """The domain of each task."""
+    """Domain of each task, by the task's name."""
     texts: Mapping[str, Stage[Prepared]]
-    """The text of each domain, by its name."""
+    """Prepared text of each domain, by the domain's name."""
     tasks: Mapping[str, PrepareTask]
     before: Mapping[str, Evaluate]
     """Evaluations of the base model on each domain and on general text."""
     untaught: Runs
-    """Fine-tuning runs of the base model; empty unless forward transfer is asked for."""
+    """Fine-tuning runs of the base model; empty unless forward transfer is measured."""
     steps: tuple[Step, ...]
     past: Mapping[str, Stage[Any]]
-    """What the method knows after the last domain."""
+    """Stages of the method's own measurements after the last domain."""
 
     def what(self) -> Mapping[str, Any]:
-        """How the parts are arranged."""
+        """Returns order, mode, method, seeds and tasks."""
         return {
             "order": list(self.order),
             "mode": self.config.sequence.mode,
@@ -159,17 +159,17 @@ class Sequence(Stage[SequenceResult]):
 
     @property
     def data(self) -> list[Stage[Any]]:
-        """What is read, of which all can fail before the first domain is learnt."""
+        """Stages that read data, which can fail before the first domain is learned."""
         return [*self.texts.values(), *self.tasks.values()]
 
     @property
     def model(self) -> Stage[Any] | None:
-        """The training that has learnt all domains, or the merge; None where each is learnt apart."""
+        """The training that learned all domains, or the merge; None if each domain has a separate model."""
         last = self.steps[-1]
         return None if self.config.sequence.mode == "separate" else last.merged or last.training
 
     def run(self, folder: Path, done: Done) -> Outcome[SequenceResult]:
-        """Fills the matrices."""
+        """Fills the matrices and computes the figures."""
         mode = self.config.sequence.mode
         scores = score_matrix(self.order, self.owners, self.untaught, self.steps, done)
         losses = loss_matrix(self.order, self.before, self.steps, done)
@@ -198,26 +198,26 @@ class Sequence(Stage[SequenceResult]):
         return Outcome(result, self._cost(done))
 
     def _text_faults(self, done: Done) -> list[str]:
-        """Which domains the tokenizer reads badly."""
+        """Returns a warning for each domain whose text the tokenizer splits badly."""
         known = {name: done[text].result.legibility for name, text in self.texts.items()}
         return [f"{name}: {fault}" for name, found in known.items() if found for fault in found.faults()]
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
-        """The results of the method's own stages, by the number of domains learnt before they ran."""
+        """Returns the results of the method's own stages, by the number of domains learned before they ran."""
         past = {step.learnt - 1: step.past for step in self.steps} | {len(self.order): self.past}
         return {
             number: {name: done[stage] for name, stage in stages.items()} for number, stages in past.items() if stages
         }
 
     def _overlap(self, done: Done) -> int | None:
-        """How many measured documents were trained on, summed over what was measured of every model."""
+        """Returns the number of measured documents that were trained on, over all measurements. None means unknown."""
         overlaps: list[int | None] = []
         for step in self.steps:
             if step.export:
                 overlaps += [text.overlap for text in done[step.export].result.losses.values()]
             if step.others:
                 overlaps += [text.overlap for text in done[step.others].result.texts.values()]
-        known = [each for each in overlaps if each is not None]
+        known = [overlap for overlap in overlaps if overlap is not None]
         return sum(known) if len(known) == len(overlaps) else None
 
     def _paid(self) -> Iterator[Stage[Any]]:
@@ -229,7 +229,7 @@ class Sequence(Stage[SequenceResult]):
         yield from self.past.values()
 
     def _cost(self, done: Done) -> dict[str, Any]:
-        """The cost of all stages of the sequence, each counted once."""
+        """Returns the cost of all stages of the sequence, each counted once."""
         records = {stage.key: done[stage].record for stage in self._paid()}
         prices = [record.cost.get("cost") for record in records.values()]
         seconds = sum(record.cost.get("device_seconds") or 0.0 for record in records.values())

@@ -1,4 +1,4 @@
-"""Stage `export`: the deliverable of an adaptation, and what it gained and lost on held-out text."""
+"""Stage `export`: the adapted model, with its gains and losses on held-out text."""
 
 import json
 from collections.abc import Mapping
@@ -31,12 +31,12 @@ from adapt.terminal.console import duration
 
 @dataclass(frozen=True)
 class Adapted(Trained, OneModel):
-    """An adapted model: what its training took, and the loss on held-out text before and after it."""
+    """An adapted model: the cost of its training, and its losses on held-out text before and after."""
 
     losses: dict[Text, LossChange] = field(default_factory=dict)
     """Losses on each text; texts with fewer than two held-out documents are missing."""
     text_faults: list[str] = field(default_factory=list)
-    """Where the tokenizer reads the text that was trained on badly: what it does, and what to do about it."""
+    """Problems of the tokenizer with the training text, each with what to do about it."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
@@ -130,33 +130,33 @@ def _guess(example: Mapping[str, Any]) -> Cell:
 
 @dataclass(frozen=True, eq=False)
 class Export(Stage[Adapted]):
-    """The trained model as a Hugging Face folder, with a card."""
+    """Writes the trained model as a Hugging Face folder with a model card."""
 
     kind = "export"
-    version = 2  # losses by text, each with its intervals
+    version = 2  # losses by text, with intervals
     takes = NOTHING
 
     name: str
     config: Config
     domain: Stage[Prepared]
-    """The text that losses are measured on; also the text that was trained on, if `text` is None."""
+    """Text that losses are measured on; also the training text, if `text` is None."""
     general: Prepare | None
     text: Stage[Prepared] | None
-    """What TAPT trained on."""
+    """Text that TAPT trained on."""
     training: Train
-    """After all text, so that what can fail on the data fails before it."""
+    """The training. It comes after all text, so that problems of the data show before it."""
     before: Evaluate
     after: Evaluate
     is_transductive: bool
-    """Whether the text of dev and test is among it."""
+    """Whether the model was trained on the text of the dev and test splits."""
 
     def what(self) -> Mapping[str, Any]:
-        """How intervals are found, and what the card says of the text."""
+        """Returns how intervals are computed, and whether the text is transductive."""
         transductive = {"transductive": True} if self.is_transductive else {}
         return {"bootstrap_samples": self.config.evaluation.bootstrap_samples, **transductive}
 
     def run(self, folder: Path, done: Done) -> Outcome[Adapted]:
-        """Links the model's files and writes the card."""
+        """Links the model's files, compares the losses, and writes the card."""
         from adapt.evaluate.export_card import Handover, hand_over, loss_changes
 
         training, before, after = done[self.training], done[self.before], done[self.after]

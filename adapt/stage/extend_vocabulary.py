@@ -1,6 +1,6 @@
-"""Stages `extend` and `taught`: a model and a tokenizer with words of a domain as tokens.
+"""Stages `extend` and `taught`: add words of a domain as tokens to a model and its tokenizer.
 
-`taught` trains the rows of the new tokens before all else is trained, by `distill` or `warmup`.
+`taught` trains the rows of the new tokens before the whole model is trained, by `distill` or `warmup`.
 """
 
 import json
@@ -29,12 +29,12 @@ from adapt.vocabulary.vocabulary_results import Extended
 
 WORDS_FILE = "words.json"
 WAYS = ("saved", "divergence", "trained")
-"""Values of `vocabulary.candidates` that are no file."""
+"""Values of `vocabulary.candidates` that do not name a file."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExtendVocabulary(Stage[Extended]):
-    """A model that has words of a corpus as tokens."""
+    """Adds words of a corpus as tokens to a model and its tokenizer."""
 
     kind = "extend"
     takes = ONE_CPU
@@ -42,54 +42,56 @@ class ExtendVocabulary(Stage[Extended]):
     name: str
     config: Config
     start: Start
-    """The model."""
+    """Model to extend."""
     tokens: Tokens
     domains: Mapping[str, Files]
-    """The text whose words become tokens."""
+    """Text whose words become tokens, by domain."""
     general: Files | None
-    """General text, where `divergence` compares with it."""
+    """General text for the comparison of `divergence`; else None."""
     listed: str | None
-    """The digest of a file of words; None where it is none."""
+    """Digest of a file of words; None without such a file."""
     screening: Screening
-    """What the domains leave out; general text is read whole."""
+    """Documents to exclude from the domains; general text is read completely."""
     donor: Start | None = None
-    """The model that knows the words, of `omp`."""
+    """`omp`: model whose vocabulary contains the words."""
 
     def what(self) -> Mapping[str, Any]:
-        """The model, what is read and how much, which words are chosen and how many, and what the model begins with."""
-        asked, general = self.config.vocabulary, self.general
+        """Returns the model, the text that is read, how words are chosen, and how new rows are initialized."""
+        settings, general = self.config.vocabulary, self.general
         return {
             "model": self.start.digest,
             **self.tokens.tokenizer,
             "domains": {name: files.what() for name, files in self.domains.items()},
             "general": general.reading if general else None,
-            "candidates": self.listed or asked.candidates,
-            "size": asked.size,
-            "init": asked.init,
+            "candidates": self.listed or settings.candidates,
+            "size": settings.size,
+            "init": settings.init,
             **({"donor": self.donor.digest} if self.donor else {}),
-            **({"module": asked.module, "module_share": asked.module_share} if asked.module else {}),
-            "min_count": asked.min_count,
-            "max_megabytes": asked.max_megabytes,
+            **({"module": settings.module, "module_share": settings.module_share} if settings.module else {}),
+            "min_count": settings.min_count,
+            "max_megabytes": settings.max_megabytes,
             "seed": self.config.seed,
             **self.screening.what(self.domains),
         }
 
     def size_ahead(self, size: ModelSize) -> ModelSize:
-        """The dimensions of the model with its new tokens, and its module. Of an elbow nobody knows how many there are.
+        """Returns the dimensions of the model with its new tokens and its module.
+
+        For `elbow` and for a file, the number of new tokens is not known in advance and counts as 0.
 
         Args:
-            size: of the model before.
+            size: dimensions of the model before.
         """
-        asked = self.config.vocabulary
-        tokens = 0 if asked.size == "elbow" or self.listed else tokens_wanted(asked.size, size.vocabulary)
+        settings = self.config.vocabulary
+        tokens = 0 if settings.size == "elbow" or self.listed else tokens_wanted(settings.size, size.vocabulary)
         larger = size.with_tokens(tokens)
-        return larger.with_layers_beside(asked.module_share) if asked.module else larger
+        return larger.with_layers_beside(settings.module_share) if settings.module else larger
 
     def run(self, folder: Path, done: Done) -> Outcome[Extended]:
-        """Chooses words, builds the tokenizer anew, and gives the model rows.
+        """Chooses words, rebuilds the tokenizer, and adds rows to the model.
 
         Raises:
-            DataError: the corpus has no words, or none that could become tokens; or the file of words cannot be used.
+            DataError: the corpus has no words that could become tokens, or the file of words cannot be used.
             ModelError: the tokenizer or the model cannot be extended.
         """
         from adapt.vocabulary.model_changes import ExtensionTask, extend_model
@@ -116,19 +118,19 @@ SETTINGS = ("snippets", "learning_rate", "max_megabytes", "warmup_steps")
 
 @dataclass(frozen=True)
 class Taught(OneModel):
-    """What new rows learnt. Model and tokenizer are in the stage's folder."""
+    """Result of training the new rows. Model and tokenizer are in the stage's folder."""
 
     tokens: int
-    """New tokens."""
+    """Number of new tokens."""
     steps: int
     before: float
-    """`distill`: mean squared difference of hidden states, on snippets that were not learnt from. `warmup`: mean loss
-    of the first tenth of the steps [nats a predicted token]."""
+    """`distill`: mean squared difference of hidden states, on snippets that were not trained on. `warmup`: mean loss of
+    the first tenth of the steps [nats per predicted token]."""
     after: Less[float]
-    """The same afterwards; of a warm-up, of the last tenth."""
+    """The same after training; for `warmup`, of the last tenth of the steps."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what the embeddings of new tokens learnt, and where the model is."""
+        """Shows the training of the new tokens' embeddings, and the model's folder."""
         is_distilled = record.what["way"] == "distill"
         measure = "mean squared error of hidden states" if is_distilled else "mean training loss [nats per token]"
         extended = load_record(Path(record.inputs["extended"]["path"]))
@@ -142,7 +144,7 @@ class Taught(OneModel):
 
 @dataclass(frozen=True, eq=False)
 class TeachRows(Stage[Taught]):
-    """The rows of new tokens, taught by the model before them, or by the objective."""
+    """Trains the rows of new tokens, with the previous model as teacher or by the objective."""
 
     kind = "taught"
 
@@ -151,31 +153,31 @@ class TeachRows(Stage[Taught]):
     way: str
     """`distill` or `warmup`."""
     start: Start
-    """The model before its vocabulary was extended."""
+    """Model before its vocabulary was extended."""
     extended: ExtendVocabulary
     beginning: Stage[Any]
-    """The stage whose model is taught: `extended`, or what taught it before."""
+    """Stage whose model is trained: `extended`, or the stage that trained its rows before."""
     domains: Mapping[str, Files]
     screening: Screening
-    """What the domains leave out; the key of `extended` holds it."""
+    """Documents to exclude from the domains; the key of `extended` contains it."""
 
     def what(self) -> Mapping[str, Any]:
-        """The way, its settings, objective and seed."""
-        asked, config = self.config.vocabulary, self.config
+        """Returns the way, its settings, the objective and the seed."""
+        settings, config = self.config.vocabulary, self.config
         return {
             "way": self.way,
-            **{name: getattr(asked, name) for name in SETTINGS},
+            **{name: getattr(settings, name) for name in SETTINGS},
             "objective": [config.objective.kind, config.objective.mask_fraction],
             "sequence_length": config.training.sequence_length,
             "seed": config.seed,
         }
 
     def needs(self) -> Mapping[str, float]:
-        """It computes on one device."""
+        """Requires one device."""
         return task_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Taught]:
-        """Learns on a device of the cluster.
+        """Trains the rows on a device of the cluster.
 
         Raises:
             ModelError: the model cannot be loaded.
@@ -190,13 +192,13 @@ class TeachRows(Stage[Taught]):
 
 
 def _teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
-    """In a Ray task."""
+    """Trains the rows in a Ray task."""
     hide_unreserved_gpus()
     return teach(stage, done, folder)
 
 
 def teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
-    """What the stage does, in this process."""
+    """Trains the rows in this process; the work of the stage."""
     from adapt.vocabulary.teaching import distil_rows, warm_rows
 
     path = done[stage.beginning].path

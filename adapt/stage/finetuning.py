@@ -1,6 +1,6 @@
-"""Stages `task`, `finetune` and `scores`: a labelled task, a model fine-tuned on it, the scores of all seeds.
+"""Stages `task`, `finetune` and `scores`: a labelled task, a model fine-tuned on it, and scores over all seeds.
 
-`task` reads, checks and tokenizes the task, and searches it for leaks.
+`task` reads, checks and tokenizes the task, and looks for texts that occur in several splits.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from adapt.terminal.console import duration
 
 @dataclass(frozen=True)
 class TextLengths:
-    """Tokens of a split's examples, uncut."""
+    """Number of tokens of a split's examples before truncation."""
 
     mean: float
     longest: int
@@ -35,36 +35,39 @@ class TextLengths:
 
 @dataclass(frozen=True)
 class TaskPrepared:
-    """What was found, by split where nothing else is said. The files are `task.json` and an Arrow file a split."""
+    """Contents and problems of a task, by split unless stated otherwise.
+
+    The files are `task.json` and one Arrow file per split.
+    """
 
     examples: dict[str, int]
     tokens: dict[str, TextLengths]
     empty_texts: dict[str, int]
     unusable: dict[str, dict[str, int]]
-    """Records left out, by reason."""
+    """Number of excluded records, by reason."""
     vanished_words: dict[str, int]
-    """`tokens`: labelled words that are no token."""
+    """`tokens`: number of labelled words that become no token."""
     labels: dict[str, dict[str, int]]
-    """How often each label comes in each split."""
+    """Number of occurrences of each label in each split."""
     unseen_classes: list[str]
-    """Labels that occur in dev or test and not in train."""
+    """Labels that occur in dev or test but not in train."""
     absent_classes: dict[str, list[str]]
-    """Labels that occur in train and not in the split."""
+    """Labels that occur in train but not in the split."""
     duplicates: int
-    """Train examples whose text stood before with the same label."""
+    """Number of train examples whose text occurred before with the same label."""
     conflicting: int
-    """Train examples whose text has another label elsewhere."""
+    """Number of train examples whose text has another label elsewhere."""
     leaks: dict[str, int]
-    """Texts that stand in two splits; see `adapt.task.prepare_task`."""
+    """Number of texts that occur in two splits; see `adapt.task.prepare_task`."""
     label_warnings: list[str] = field(default_factory=list)
-    """What a reader of the scores should know of the labels, with places; see `adapt.task.labels`."""
+    """Warnings about the labels that matter for reading the scores, with positions; see `adapt.task.labels`."""
     text_faults: list[str] = field(default_factory=list)
-    """Where the tokenizer reads the texts of train badly: what it does, and what to do about it."""
+    """Problems of the tokenizer with the train texts, each with what to do about it."""
 
 
 @dataclass(frozen=True, eq=False)
 class PrepareTask(Stage[TaskPrepared]):
-    """The examples of a task as tokens."""
+    """Tokenizes the examples of a task."""
 
     kind = "task"
     takes = ONE_CPU
@@ -75,16 +78,16 @@ class PrepareTask(Stage[TaskPrepared]):
     tokens: Tokens
 
     def what(self) -> Mapping[str, Any]:
-        """How the files are read, their content, and the tokenizer."""
+        """Returns how the files are read, their content, and the tokenizer."""
         digests = {split.split: split.listed.digest for split in self.splits}
         return {**what(self.task), "splits": digests, **self.tokens.tokenizer}
 
     def run(self, folder: Path, done: Done) -> Outcome[TaskPrepared]:
-        """Writes the splits.
+        """Writes the tokenized splits.
 
         Raises:
-            ConfigError, DataError, ModelError, StorageError: see `adapt.task.prepare_task.prepare_task`; or files have
-                changed since they were listed.
+            ConfigError, DataError, ModelError, StorageError: for the reasons given at
+                `adapt.task.prepare_task.prepare_task`; or files have changed since they were listed.
         """
         from adapt.task.prepare_task import prepare_task
 
@@ -95,10 +98,10 @@ class PrepareTask(Stage[TaskPrepared]):
 
 
 def task_of(context: Context, task: TaskConfig) -> PrepareTask:
-    """A task, after a look at the beginning of each of its files.
+    """Returns the stage of a task, after checking the beginning of each of its files.
 
     Raises:
-        ConfigError, DataError, StorageError: see `adapt.task.prepare_task.check_task`.
+        ConfigError, DataError, StorageError: for the reasons given at `adapt.task.prepare_task.check_task`.
     """
     from adapt.task.prepare_task import check_task
 
@@ -108,31 +111,34 @@ def task_of(context: Context, task: TaskConfig) -> PrepareTask:
 
 
 PACKAGES = {"feature_extraction": ("scikit-learn",), "lora": ("peft",)}
-"""What decides the scores of a mode beside our own code."""
+"""Packages whose versions affect the scores, by mode."""
 
 
 @dataclass(frozen=True)
 class Finetuned:
-    """What a run came to; see `adapt.finetune.metrics` for the scores. None stands for what a kind of task has not."""
+    """Result of a fine-tuning run; see `adapt.finetune.metrics` for the scores.
+
+    Fields that do not apply to the kind of task are None.
+    """
 
     metric: str
-    """Name of the metric that `score` holds."""
+    """Name of the metric of `score`."""
     score: More[float]
     score_without_leaks: More[float | None]
-    """Over the test examples whose text does not stand in train; None where all or none do."""
+    """Score over the test examples whose text does not occur in train; None if all or none of them occur there."""
     examples: int
-    """Examples of the test split."""
+    """Number of examples of the test split."""
     examples_without_leaks: int
     macro_f1: More[float]
     micro_f1: More[float]
     accuracy: More[float]
     per_class: dict[str, dict[str, float]]
-    """Precision, recall, f1 and support; of `tokens` by type of entity."""
+    """Precision, recall, F1 and support of each class, or, for `tokens`, of each entity type."""
     ece: Less[float]
     nll: Less[float]
     brier: Less[float]
     reliability: list[dict[str, float]]
-    """By bins of confidence."""
+    """Accuracy and confidence, by bins of confidence."""
     mode: str
     seed: int
     dev_score: More[float]
@@ -143,49 +149,49 @@ class Finetuned:
     epochs: int
     best_epoch: int | None
     truncated: dict[str, int]
-    """Examples that were cut, by split."""
+    """Number of truncated examples, by split."""
     max_length: int
-    """Tokens of an example."""
+    """Largest number of tokens per example."""
     trained_parameters: int
     examples_per_s: More[float | None]
-    """Train examples a second; None if the mode does not train in steps."""
+    """Train examples per second; None if the mode does not train in steps."""
     seconds: Less[float]
     device_seconds: Less[float]
     transductive: bool
-    """Whether the model had been trained on the text of dev and test."""
+    """Whether the model was pre-trained on the text of dev and test."""
     confusion: list[list[int]] | None = None
-    """`single_label`: the true class in rows."""
+    """`single_label`: confusion matrix with the true class in rows."""
     domain: str | None = None
-    """Whose parts were used, where the model has some for each domain."""
+    """Domain whose parts were used, if the model has parts per domain."""
     nearest_domain: str | None = None
-    """The domain that the train split is nearest to, where the model has parts for domains."""
+    """Domain nearest to the train split, if the model has parts per domain."""
     entity_f1: More[float | None] = None
     precision: More[float | None] = None
     recall: More[float | None] = None
-    """`tokens`: of entities."""
+    """`tokens`: recall over entities."""
 
 
 @dataclass(frozen=True, eq=False)
 class Finetune(Stage[Finetuned]):
-    """One run of fine-tuning. The task's own name is not in its record: a name determines nothing."""
+    """Runs one fine-tuning. The task's name is not in its record, because it does not affect the result."""
 
     kind = "finetune"
 
     name: str
     config: Config
-    """The configuration; its `task` is the task to learn."""
+    """Configuration whose `task` is the task to learn."""
     start: Start
     task: PrepareTask
     seed: int
 
     @classmethod
     def of(cls, context: Context, seed: int, task: PrepareTask | None = None) -> "Finetune":
-        """The model that a context begins with, on the task of its configuration.
+        """Creates the fine-tuning of the context's model on the task of its configuration.
 
         Args:
-            context: of the job.
-            seed: of classifier, order and dropout.
-            task: where it is known already.
+            context: context of the job.
+            seed: seed of the classifier, the order of examples, and dropout.
+            task: the stage of the task, if it exists already.
         """
         config = context.config
         if config.finetune.domain and context.start.training is None:
@@ -193,30 +199,33 @@ class Finetune(Stage[Finetuned]):
         return cls(f"{config.name}-{seed}", config, context.start, task or task_of(context, config.task), seed)
 
     def what(self) -> Mapping[str, Any]:
-        """Model, settings and seed."""
+        """Returns the model, the settings and the seed."""
         finetune = self.config.finetune
         return {
             "model": self.start.digest,
             "attention_dropout": self.config.model.attention_dropout,
             "finetune": what(finetune),
             **({"domain": finetune.domain} if finetune.domain else {}),
-            **({"save_model": True} if finetune.save_model else {}),  # one that was not kept is not there
+            **({"save_model": True} if finetune.save_model else {}),  # a run without it has no model to reuse
             "seed": self.seed,
             **deciding(*PACKAGES.get(finetune.mode, ())),
         }
 
     def needs(self) -> Mapping[str, float]:
-        """What a run is to have. GPUs are known once there is a cluster: Ray then holds runs back itself."""
+        """Returns the CPUs and GPUs of a run.
+
+        Unset GPUs are only known on the cluster, where Ray holds runs back itself.
+        """
         finetune = self.config.finetune
         gpus = {"GPU": finetune.gpus_per_seed} if finetune.gpus_per_seed else {}
         return {"CPU": finetune.cpus_per_seed, **gpus}
 
     def refuse_early(self) -> None:
-        """Looks at the model."""
+        """Checks that the model can be loaded."""
         check_model(self.start, None)
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
-        """Writes predictions, the curve, and the model where it is to be kept."""
+        """Fine-tunes, and writes predictions, the curve, and, if configured, the model."""
         from adapt.finetune.ray_task import FinetuneRun, run_finetuning
 
         start, resources = self.start.made(done), self.config.resources
@@ -230,7 +239,7 @@ class Finetune(Stage[Finetuned]):
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of all seeds; none is left out, whatever it came to."""
+    """Scores of all seeds, including failed ones."""
 
     metric: str
     mode: str
@@ -243,12 +252,12 @@ class Scored:
     deviation: Less[float | None]
     low: More[float | None]
     high: More[float | None]
-    """See `adapt.statistics.seeds.Spread`."""
+    """Upper end of the 95% interval; see `adapt.statistics.seeds.Spread`."""
     seeds: int
     degenerate: Less[int]
-    """Seeds whose model predicts one class only."""
+    """Number of seeds whose model predicts only one class."""
     without_leaks: Spread | None
-    """Over the test examples whose text does not stand in train, where there are others."""
+    """Scores over the test examples whose text does not occur in train; None if no text is in both."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the mean score in a sentence, then mean, standard deviation, interval, and the score of each seed."""
@@ -274,7 +283,7 @@ class Scored:
         return [*blocks, TextBlock(f"Fine-tuning took {duration(record.cost['device_seconds'])} of device time.")]
 
     def _sentence(self) -> str:
-        """Says the mean score, and whether it is measurably above always answering the most frequent class."""
+        """Returns a sentence on the mean score, compared with always answering the most frequent class."""
         name, majority = METRICS.get(self.metric, self.metric), in_points(self.majority_score)
         metric = name[0].upper() + name[1:]
         if self.low is None or self.high is None:
@@ -296,21 +305,21 @@ def _cells(of: Spread) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Scores(Stage[Scored]):
-    """Mean, deviation and interval of the scores of several seeds."""
+    """Computes mean, deviation and interval of the scores of several seeds."""
 
     kind = "scores"
     takes = NOTHING
 
     name: str
     runs: Mapping[str, Finetune]
-    """The runs, by their seeds."""
+    """Fine-tuning runs, by seed."""
 
     def what(self) -> Mapping[str, Any]:
-        """Nothing but the runs determines the result."""
+        """Returns nothing, because only the runs determine the result."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Scored]:
-        """Sums up."""
+        """Computes the statistics of the scores."""
         finished = [done[run] for run in self.runs.values()]
         runs = [each.result for each in finished]
         clean = [run.score_without_leaks for run in runs if run.score_without_leaks is not None]

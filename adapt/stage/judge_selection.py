@@ -1,4 +1,4 @@
-"""Stage `selection`: the selected documents, handed over with their metrics next to random documents."""
+"""Stage `selection`: the selected documents, with metrics that compare them with random documents."""
 
 import json
 from collections.abc import Mapping
@@ -23,22 +23,22 @@ from adapt.support.better import More
 
 @dataclass(frozen=True)
 class Nearness:
-    """Figures of some texts, beside a target. None stands for what was not measured."""
+    """Figures that compare texts with a target. Figures that were not measured are None."""
 
     documents: int
     tokens: int
     kl: float | None
-    """KL(target || texts) of hashed n-grams [nats a gram]."""
+    """KL(target || texts) of hashed n-grams [nats per gram]."""
     auc: float | None
-    """How well a classifier tells them from the target, on texts that it was not trained on."""
+    """AUC of a classifier that separates the texts from the target, on texts it was not trained on."""
     shared_words: float | None
-    """Share of the most frequent words of as much text of each."""
+    """Share of the most frequent words that texts and target have in common, from equal amounts of text."""
     distinct: float
-    """Share of the word pairs that are different, in as much text of each."""
+    """Share of distinct word pairs, in equal amounts of text."""
     distance: float | None
-    """How diverse they are: the mean of 1 - cosine over all pairs of 1,000 texts at random; see `layout`."""
+    """Diversity: mean of 1 - cosine over all pairs of 1,000 random texts; see `adapt.select.selection_metrics`."""
     loss: float | None
-    """Held-out loss of the model that the job begins with [nats a predicted token]."""
+    """Held-out loss of the job's initial model [nats per predicted token]."""
 
 
 EXAMPLES_FILE, MAP_FILE = "examples.json", "map.json"
@@ -47,13 +47,14 @@ EXAMPLES = 20
 
 @dataclass(frozen=True)
 class SelectionJudged:
-    """What was taken, and what that gained.
+    """The selected documents, compared with random documents.
 
-    The folder holds `texts.jsonl`, `examples.json` to be read, and `map.json`: places of some texts, by set.
+    The folder contains `texts.jsonl`, `examples.json` with examples to read, and `map.json` with positions of some
+    texts on a map, by set.
     """
 
     way: str
-    """The selections, in their order."""
+    """Names of the selections, in order."""
     documents: int
     """Number of selected documents."""
     tokens: int
@@ -71,9 +72,9 @@ class SelectionJudged:
     target: Nearness
     """The same for the target itself."""
     markup: list[str]
-    """Warnings of what the target often has and the pool lacks."""
+    """Warnings about markup and words that are frequent in the target and rare in the pool."""
     kl_reduction: More[float | None]
-    """How much nearer the target the selection is than the random documents [nats a gram]."""
+    """KL reduction: how much closer the selection is to the target than random documents are [nats per gram]."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows what was selected, how close it is to the target compared with random documents, and examples."""
@@ -90,7 +91,7 @@ class SelectionJudged:
         return [*blocks, *map(TextBlock, files)]
 
     def _sentences(self) -> list[str]:
-        """Says how much was selected, and how much closer it is to the target than random documents."""
+        """Returns sentences on how much was selected, and how much closer it is to the target than random documents."""
         said = f"Selected {self.documents:,} of {self.pool:,} documents ({self.tokens:,} tokens) with {self.way}."
         if self.kl_reduction is None:
             return [said]
@@ -144,7 +145,8 @@ def example_table(title: str, folder: Path) -> Table | None:
     except OSError:
         return None
     rows = [
-        [f"{each['rank']}", f"{each['score']:.3f}", _line(each["text"]), _line(each["nearest"])] for each in examples
+        [f"{example['rank']}", f"{example['score']:.3f}", _line(example["text"]), _line(example["nearest"])]
+        for example in examples
     ]
     return Table(["rank", "score", "document", "most similar text of the target"], rows, title, words=True)
 
@@ -156,30 +158,30 @@ def _line(text: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class JudgeSelection(Stage[SelectionJudged]):
-    """A selection beside a random one."""
+    """Compares a selection with random documents."""
 
     kind = "selection"
-    version = 5  # the AUC is that of windows; the map's sample of the pool leaves out the texts of evaluation sets
+    version = 5  # the AUC is that of windows; the map's sample excludes texts of evaluation sets
     takes = ONE_CPU
 
     name: str
     config: Config
     chosen: Select
     control: Select | None
-    """Random documents of as many tokens."""
+    """Random documents with the same number of tokens."""
     target: Target
     start: Start | None
-    """The model whose loss is measured; None for no model."""
+    """Model whose loss is measured; None measures none."""
     tokens: Tokens
-    """Those that texts are counted in."""
+    """Tokenizer by which texts are counted."""
 
     def what(self) -> Mapping[str, Any]:
-        """Model and seed."""
+        """Returns the model and the seed."""
         by_model = {"model": self.start.digest, **measuring_what(self.config)} if self.start else {}
         return {"seed": self.config.seed, **by_model, **deciding("scikit-learn")}
 
     def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
-        """Links the texts and measures."""
+        """Links the selected texts, and measures them."""
         from adapt.advise.corpus_sample import sample_corpus
         from adapt.select import selection_metrics as metrics
         from adapt.select.choose import TokenCounter
@@ -224,7 +226,7 @@ class JudgeSelection(Stage[SelectionJudged]):
 
 
 def _reduction(random: Nearness | None, selection: Nearness) -> float | None:
-    """How much nearer the selection is to the target than random text [nats a gram]."""
+    """Returns the KL reduction of the selection against random text [nats per gram]."""
     if random is None or random.kl is None or selection.kl is None:
         return None
     return random.kl - selection.kl

@@ -1,4 +1,4 @@
-"""Stage `merge`: models made of others without training."""
+"""Stage `merge`: models merged from others, without training."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MadeOf:
-    """What was merged."""
+    """Settings and folders of merged models."""
 
     kind: str
     shares: dict[str, str]
-    """For each share the folder of its model, in the stage's; `.` where there is one share."""
+    """Folder of each share's model, relative to the stage's folder; `.` if there is only one share."""
     weights: list[float]
     density: float | None
     tensors: int
-    """Tensors that were merged; the others are the base's."""
+    """Number of merged tensors; the others are those of the base."""
     transductive: bool
     """Whether one of the models was trained on the text of dev and test."""
     new_tokens: int = 0
-    """Tokens that models have and the base has not."""
+    """Number of tokens that models have and the base lacks."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """The folder of each model, by its share; under an empty name where there is one."""
+        """Returns the folder of each model, by its share; a single one has an empty name."""
         folders = {share: record.path / folder for share, folder in self.shares.items()}
         return folders if len(folders) > 1 else {"": next(iter(folders.values()))}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what was merged, the settings, and where each model is."""
+        """Shows what was merged, the settings, and the folder of each model."""
         merged, made = len(record.what.get("models", [])), len(self.shares)
         sources = "1 model" if merged == 1 else f"{merged} models"
         said = (
@@ -69,7 +69,7 @@ class MadeOf:
 
 @dataclass(frozen=True, eq=False)
 class Merge(Stage[MadeOf]):
-    """A model for each share of what is made of a base and some models."""
+    """Merges models with a base, into one model per share."""
 
     kind = "merge"
     takes = NOTHING
@@ -77,25 +77,25 @@ class Merge(Stage[MadeOf]):
     name: str
     config: Config
     start: Start
-    """The base."""
+    """Base model."""
     models: tuple[Start, ...]
     merging: Merging
     extended: int | None = None
-    """The place of the first model that has more tokens than the base; None if none has. The result has its tokens."""
+    """Index of the first model with more tokens than the base; None if none has. The result has its tokens."""
 
     @property
     def tokens(self) -> Start:
-        """The one whose tokens and shape the result has."""
+        """The model whose tokens and shape the result has."""
         return self.start if self.extended is None else self.models[self.extended]
 
     @property
     def folders(self) -> dict[float, str]:
-        """For each share the folder of its model, in the stage's."""
+        """Folder of each share's model, relative to the stage's folder."""
         shares = self.merging.shares
         return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
 
     def what(self) -> Mapping[str, Any]:
-        """Kind, shares, weights, and the models that are there; those still to be made are inputs."""
+        """Returns kind, shares, weights and existing models; models still to be made are inputs."""
         merging = self.merging
         return {
             "merge": merging.kind,
@@ -108,16 +108,16 @@ class Merge(Stage[MadeOf]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[MadeOf]:
-        """Merges tensor by tensor.
+        """Merges the models tensor by tensor, and writes the results.
 
         Raises:
-            ModelError: the models are not of one architecture and vocabulary; nothing was written then.
+            ModelError: the models differ in architecture or vocabulary; then nothing was written.
         """
         from adapt.merge.streamed_merge import merge_models
         from adapt.merge.tensor_files import stored_weights
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
-        tokens = check_alike(base, models)  # also those that this chain has made
+        tokens = check_alike(base, models)  # includes models that this chain made
         targets = {share: folder / name for share, name in self.folders.items()}
         for target in targets.values():
             target.mkdir(parents=True, exist_ok=True)
@@ -131,8 +131,8 @@ class Merge(Stage[MadeOf]):
             tensors = merge_models(self.merging, base.model, weights, targets, base.trust_remote_code, tokens)
         number = tokens.number if tokens else 0
         facts = {target: self._facts(share, base, models, number) for share, target in targets.items()}
-        place = MERGERS.load(self.merging.kind).dressed_as
-        speaker = None if place is None else models[place]
+        index = MERGERS.load(self.merging.kind).dressed_as
+        speaker = None if index is None else models[index]
         dress(models[tokens.extended[0]] if tokens else speaker or base, facts, speaker)
         knows = any(start.knows(done) for start in (self.start, *self.models)) or any(map(_knows, models))
         shares = {f"{share:g}": name for share, name in self.folders.items()}
@@ -140,7 +140,7 @@ class Merge(Stage[MadeOf]):
         return Outcome(MadeOf(merging.kind, shares, list(merging.weights), merging.density, tensors, knows, number))
 
     def _facts(self, share: float, base: Pretrained, models: list[Pretrained], new_tokens: int) -> "MergeFacts":
-        """What the card says of the model at a share."""
+        """Returns the facts for the card of the model at a share."""
         merging = self.merging
         weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
         known = {"kind": merging.kind, "share": share, "density": merging.density, "new tokens": new_tokens or None}
@@ -164,10 +164,10 @@ class Merge(Stage[MadeOf]):
 
 
 def merged_from(context: Context, path: str) -> Start:
-    """A model that the chain makes, one that lies at a path, or a checkpoint.
+    """Returns the model at a path: made by the chain, a folder or id, or a checkpoint.
 
     Raises:
-        ModelError: there is none, or it is a checkpoint that cannot be used.
+        ModelError: there is no model, or it is a checkpoint that cannot be used.
     """
     folder, config = Path(path).expanduser(), context.config
     if path in context.made:
@@ -181,27 +181,28 @@ def merged_from(context: Context, path: str) -> Start:
 
 
 def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
-    """Refuses models that cannot be merged with a base, as far as settings and tokenizers tell.
+    """Checks that models can be merged with a base, as far as settings and tokenizers show.
 
     Returns:
-        The tokens that models have and the base has not; None if there are none.
+        Tokens that models have and the base lacks; None if there are none.
 
     Raises:
-        ModelError: says what differs.
+        ModelError: models differ; names the difference.
     """
-    told = [base if is_checkpoint(model.model) else model for model in models]  # of a checkpoint, its tensors will tell
-    for model in told:
+    # A checkpoint is checked later, by its tensors.
+    comparable = [base if is_checkpoint(model.model) else model for model in models]
+    for model in comparable:
         if model != base:
             check_architectures(base.model, model.model)
-    return new_tokens(base, told)
+    return new_tokens(base, comparable)
 
 
 def _knows(model: Pretrained) -> bool:
-    """Whether a checkpoint is of a training on the text of dev and test."""
+    """Returns whether a checkpoint belongs to a training on the text of dev and test."""
     record = training_of(model.model) if is_checkpoint(model.model) else None
     return bool(record and record.metrics.get("transductive"))
 
 
 def _identity(start: Start) -> str:
-    """The digest of a model that lay there, or the key of the stage that made it."""
+    """Returns the digest of an existing model, or the key of the stage that made it."""
     return start.training.key if start.training else start.digest or ""

@@ -1,8 +1,8 @@
 """Stages that measure models and domains on held-out text and tasks.
 
 `evaluate`: the loss of a model; all models are measured on the same documents and masks. `perplexity`: its
-pseudo-perplexity. `neighbours`: how often nearest neighbours have the same label. `compare`: several models side by
-side (Don't Stop Pretraining, table 12). `similarity`: how similar domains are (section 3.1).
+pseudo-perplexity. `neighbours`: how often nearest neighbours have the same label. `compare`: comparison of several
+models (Don't Stop Pretraining, table 12). `similarity`: how similar domains are (section 3.1).
 """
 
 from collections.abc import Mapping
@@ -25,15 +25,15 @@ from adapt.stage.prepare_text import Prepared
 from adapt.train.capacity.device import task_needs
 
 PERPLEXITY_DOCUMENTS = 100
-"""Held-out documents of each domain on which pseudo-perplexity is measured."""
+"""Number of held-out documents per domain on which pseudo-perplexity is measured."""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What was measured. The losses of documents are in `losses.json`, guesses of hidden words in `examples.json`."""
+    """Losses of a model. Losses per document are in `losses.json`, guesses of hidden words in `examples.json`."""
 
     texts: dict[str, TextLoss]
-    """The losses on each corpus, by its name."""
+    """Losses on each corpus, by its name."""
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,18 +43,18 @@ class Evaluated:
 
 @dataclass(frozen=True, eq=False)
 class Evaluate(Stage[Evaluated]):
-    """A model on the held-out text of some corpora."""
+    """Measures the loss of a model on the held-out text of corpora."""
 
     kind = "evaluate"
 
     name: str
     config: Config
     start: Start
-    """The model."""
+    """Model to measure."""
     corpora: Mapping[str, Stage[Prepared]]
-    """The corpora to measure on, by name. The words to guess are taken from the first one."""
+    """Corpora to measure on, by name. The words to guess come from the first one."""
     domains: Mapping[str, str] = field(default_factory=dict)
-    """The domain that a corpus is of, by the corpus's name, where the model may have parts for it."""
+    """Domain of each corpus, by the corpus's name, for models with parts per domain."""
 
     @classmethod
     def of(
@@ -64,18 +64,18 @@ class Evaluate(Stage[Evaluated]):
         corpora: Mapping[str, Stage[Prepared]],
         domains: Mapping[str, str] | None = None,
     ) -> "Evaluate":
-        """The model that a context begins with.
+        """Creates the evaluation of the context's model.
 
         Args:
-            context: of the job.
-            label: says in the folder's name which model it is.
-            corpora: to measure on.
-            domains: see above.
+            context: context of the job.
+            label: name of the model in the folder's name.
+            corpora: corpora to measure on, by name.
+            domains: domain of each corpus; see the field.
         """
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora, domains or {})
 
     def what(self) -> Mapping[str, Any]:
-        """Model, sample and masks."""
+        """Returns the model, the sample and the masks."""
         config = self.config
         return {
             "model": self.start.digest,
@@ -85,15 +85,15 @@ class Evaluate(Stage[Evaluated]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """It computes on one device."""
+        """Requires one device."""
         return task_needs(self.config.resources)
 
     def refuse_early(self) -> None:
-        """Looks at the model."""
+        """Checks that the model can be loaded."""
         check_model(self.start, self.config.objective.kind == "causal")
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
-        """Measures on a device of the cluster."""
+        """Measures the model on a device of the cluster."""
         from adapt.evaluate.measure_model import Measurement, measure, overlaps, trained_on
 
         connect(self.config.resources)
@@ -101,37 +101,37 @@ class Evaluate(Stage[Evaluated]):
         corpora = {name: done[text].path for name, text in self.corpora.items()}
         maker = done[training].record if training else load_record(model.model)
         overlap = overlaps(corpora, trained_on(maker))
-        places = {name: str(path) for name, path in corpora.items()}
-        return Outcome(Evaluated(measure(Measurement(self.config, model, places, overlap, self.domains), folder)))
+        paths = {name: str(path) for name, path in corpora.items()}
+        return Outcome(Evaluated(measure(Measurement(self.config, model, paths, overlap, self.domains), folder)))
 
 
 @dataclass(frozen=True)
 class Perplexities:
-    """What was measured."""
+    """Measurements of one model."""
 
     texts: dict[str, float | None]
-    """By corpus; None where it has no held-out text."""
+    """Pseudo-perplexity by corpus; None if the corpus has no held-out text."""
 
 
 @dataclass(frozen=True, eq=False)
 class Perplexity(Stage[Perplexities]):
-    """A model on the first held-out documents of some corpora."""
+    """Measures the pseudo-perplexity of a model on the first held-out documents of corpora."""
 
     kind = "perplexity"
 
     name: str
     config: Config
     start: Start
-    """The model."""
+    """Model to measure."""
     corpora: Mapping[str, Stage[Prepared]]
 
     @classmethod
     def of(cls, context: Context, label: str, corpora: Mapping[str, Stage[Prepared]]) -> "Perplexity":
-        """The model that a context begins with; the label says in the folder's name which it is."""
+        """Creates the measurement of the context's model; the label is part of the folder's name."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora)
 
     def what(self) -> Mapping[str, Any]:
-        """Model, and which documents."""
+        """Returns the model and the choice of documents."""
         config = self.config
         return {
             **measured_model(config, self.start),
@@ -140,7 +140,7 @@ class Perplexity(Stage[Perplexities]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Perplexities]:
-        """Measures on a device of the cluster."""
+        """Measures the model on a device of the cluster."""
         from adapt.evaluate.masked_predictions import perplexities
 
         connect(self.config.resources)
@@ -150,32 +150,32 @@ class Perplexity(Stage[Perplexities]):
 
 @dataclass(frozen=True)
 class Voted:
-    """What was measured."""
+    """Measurements of one model."""
 
     tasks: dict[str, TaskNeighbours]
-    """What was measured on each task, by its name."""
+    """Accuracy on each task, by the task's name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours(Stage[Voted]):
-    """A model's features, judged by labels that neighbours vote for."""
+    """Measures a model's features by how well neighbours predict labels."""
 
     kind = "neighbours"
 
     name: str
     config: Config
     start: Start
-    """The model."""
+    """Model to measure."""
     tasks: Mapping[str, PrepareTask]
-    """With one label a text."""
+    """Tasks with one label per text, by name."""
 
     @classmethod
     def of(cls, context: Context, label: str, tasks: Mapping[str, PrepareTask]) -> "Neighbours":
-        """The model that a context begins with; the label says in the folder's name which it is."""
+        """Creates the measurement of the context's model; the label is part of the folder's name."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, tasks)
 
     def what(self) -> Mapping[str, Any]:
-        """Model, length of texts, and how many vote."""
+        """Returns the model, the length of texts, and the number of neighbours that vote."""
         config = self.config
         return {
             **measured_model(config, self.start),
@@ -184,7 +184,7 @@ class Neighbours(Stage[Voted]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Voted]:
-        """Classifies the test texts on a device of the cluster."""
+        """Classifies the test texts by their neighbours, on a device of the cluster."""
         from adapt.evaluate.knn_accuracy import nearest_neighbours
 
         connect(self.config.resources)
@@ -193,7 +193,7 @@ class Neighbours(Stage[Voted]):
 
 
 def measured_model(config: Config, start: Start) -> dict[str, Any]:
-    """For the keys of stages that read a model's features or probabilities."""
+    """Returns the part of the key of stages that read a model's features or probabilities."""
     return {
         "model": start.digest,
         "causal": config.objective.kind == "causal",
@@ -203,7 +203,7 @@ def measured_model(config: Config, start: Start) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ModelMeasured:
-    """What is measured of a model; None for what was not asked for."""
+    """The measurements of a model; None for measurements that were not requested."""
 
     losses: Evaluate
     neighbours: Neighbours | None = None
@@ -212,25 +212,25 @@ class ModelMeasured:
 
 @dataclass(frozen=True, eq=False)
 class Compare(Stage[ModelsCompared]):
-    """Models by name, of which the first is what the others are compared to."""
+    """Compares models by name; the first is the baseline of the others."""
 
     kind = "compare"
     takes = NOTHING
 
     name: str
     models: Mapping[str, ModelMeasured]
-    """All measured on the same corpora, each in its own tokens."""
+    """Measurements of each model on the same corpora, each with its own tokenizer."""
     bootstrap_samples: int
     unit: Unit = "token"
-    """Whether losses are per token, or per byte for models with different tokenizers."""
+    """Unit of the losses: per token, or per byte for models with different tokenizers."""
 
     @property
     def domains(self) -> list[str]:
-        """The corpora that the models are measured on."""
+        """Names of the corpora that the models are measured on."""
         return list(next(iter(self.models.values())).losses.corpora)
 
     def what(self) -> Mapping[str, Any]:
-        """Names, in their order, and how intervals are found."""
+        """Returns the names, in order, and how intervals are computed."""
         return {
             "models": list(self.models),
             "domains": self.domains,
@@ -239,7 +239,7 @@ class Compare(Stage[ModelsCompared]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[ModelsCompared]:
-        """Writes the matrix and its picture.
+        """Writes the matrix of losses and its picture.
 
         Raises:
             DataError: a domain has no held-out text.
@@ -275,22 +275,22 @@ class Compare(Stage[ModelsCompared]):
 
 @dataclass(frozen=True, eq=False)
 class Similarity(Stage[Similar]):
-    """Domains, compared by their words, and by the losses of a model of each where there are models."""
+    """Compares domains by their words and, if there are models, by each model's loss on each domain."""
 
     kind = "similarity"
 
     name: str
     corpora: Mapping[str, Stage[Prepared]]
-    """The text of each domain, by its name."""
+    """Prepared text of each domain, by the domain's name."""
     evaluations: Mapping[str, Evaluate]
-    """For each domain, the evaluation of its model on all domains, in the same order; empty without models."""
+    """Evaluation of each domain's model on all domains, in the same order; empty without models."""
     tokens: Tokens
-    """Those of the corpora."""
+    """Tokenizer of the corpora."""
     max_documents: int
-    """At most this many documents of each domain are looked at."""
+    """Largest number of documents read per domain."""
 
     def what(self) -> Mapping[str, Any]:
-        """Names, in their order, and the size of the samples."""
+        """Returns the names, in order, and the size of the samples."""
         return {
             "max_documents": self.max_documents,
             "domains": list(self.corpora),
@@ -298,7 +298,7 @@ class Similarity(Stage[Similar]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Similar]:
-        """Writes the matrices and their picture."""
+        """Writes the matrices of similarity and their picture."""
         from adapt.evaluate.domain_similarity import compare_domains
 
         corpora = {name: done[text].path for name, text in self.corpora.items()}

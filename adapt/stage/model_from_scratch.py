@@ -1,4 +1,4 @@
-"""Stage `scratch`: a tokenizer and a model from nothing, for a domain."""
+"""Stage `scratch`: a new tokenizer and a model with random weights, for a domain."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from adapt.vocabulary.vocabulary_results import empty_corpus
 
 @dataclass(frozen=True)
 class Begun(OneModel):
-    """A model that knows nothing. It is in the stage's folder, with its tokenizer."""
+    """A model with random weights. It is in the stage's folder, with its tokenizer."""
 
     vocabulary: int
-    """Tokens of the tokenizer that was trained."""
+    """Number of tokens of the new tokenizer."""
     parameters: Less[int]
-    """Trained numbers of the model."""
+    """Number of parameters of the model."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what was made, and where it is."""
+        """Shows the size of tokenizer and model, and their folder."""
         made = (
             f"Made a tokenizer with {self.vocabulary:,} tokens and a model with {self.parameters:,} random parameters."
             " The model knows nothing until it is trained."
@@ -38,7 +38,7 @@ class Begun(OneModel):
 
 @dataclass(frozen=True, eq=False)
 class ScratchModel(Stage[Begun]):
-    """A tokenizer that was trained on a corpus, and random weights."""
+    """Trains a tokenizer on a corpus, and makes a model with random weights."""
 
     kind = "scratch"
     takes = ONE_CPU
@@ -46,22 +46,22 @@ class ScratchModel(Stage[Begun]):
     name: str
     config: Config
     start: Start
-    """The model whose architecture and kind of tokenizer are taken."""
+    """Model whose architecture and kind of tokenizer are used."""
     tokens: Tokens
     domains: Mapping[str, Files]
     screening: Screening
-    """What the domains leave out."""
+    """Documents to exclude from the domains."""
 
     def what(self) -> Mapping[str, Any]:
-        """The architecture, what is read and how much, sizes and seed."""
-        asked = self.config.vocabulary
+        """Returns the architecture, the text that is read, the sizes and the seed."""
+        settings = self.config.vocabulary
         return {
             "model": self.start.digest,
             **self.tokens.tokenizer,
             "domains": {name: files.what() for name, files in self.domains.items()},
-            "size": asked.size,
-            "dimensions": asked.dimensions,
-            "max_megabytes": asked.max_megabytes,
+            "size": settings.size,
+            "dimensions": settings.dimensions,
+            "max_megabytes": settings.max_megabytes,
             "seed": self.config.seed,
             **self.screening.what(self.domains),
         }
@@ -75,11 +75,11 @@ class ScratchModel(Stage[Begun]):
         """
         from adapt.vocabulary.from_scratch import write_scratch
 
-        texts, asked = self.screening.joined(self.domains, self.config, done), self.config.vocabulary
+        texts, settings = self.screening.joined(self.domains, self.config, done), self.config.vocabulary
         first = next(texts, None)
         if first is None:
             raise empty_corpus(", ".join(self.domains))
-        size = asked.size if isinstance(asked.size, int) else None
+        size = settings.size if isinstance(settings.size, int) else None
         every = chain([first], texts)
         start, seed = self.start.made(done), self.config.seed
-        return Outcome(Begun(*write_scratch(start, every, size, asked.dimensions, seed, folder)))
+        return Outcome(Begun(*write_scratch(start, every, size, settings.dimensions, seed, folder)))

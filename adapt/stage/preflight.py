@@ -1,4 +1,7 @@
-"""What is checked of storage and weights before anything is started. The parts check the rest themselves."""
+"""Checks of storage, weights and settings before anything is started.
+
+Other checks are next to the code they protect.
+"""
 
 import math
 import shutil
@@ -26,10 +29,10 @@ from adapt.train.schedule import check_warmup, length_of
 
 
 def check_writable(root: Path) -> None:
-    """Tries the storage root.
+    """Checks that files can be written below the storage root.
 
     Raises:
-        StorageError: it cannot be written or has no space.
+        StorageError: the folder cannot be written, or the disk is full.
     """
     with storage_errors(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -37,15 +40,15 @@ def check_writable(root: Path) -> None:
 
 
 def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
-    """Looks for room for the model and its checkpoints, before training starts.
+    """Checks before training that the disk has room for the model and its checkpoints.
 
     Args:
-        folder: the training's, which may hold some of them from an earlier start.
+        folder: folder of the training, which may contain some of them from an earlier start.
         model: the folder of the model to start from.
-        keep_checkpoints: how many are kept.
+        keep_checkpoints: number of checkpoints that are kept.
 
     Raises:
-        StorageError: they would not fit.
+        StorageError: the disk has too little space.
     """
     needed, free = sum(space_needed(folder, model, keep_checkpoints)), shutil.disk_usage(folder).free
     if free < needed:
@@ -56,15 +59,15 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
 
 
 def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int, int]:
-    """What a training will write [bytes]: what stays, and what goes on its way.
+    """Returns what a training will write [bytes]: what remains, and what is removed again.
 
-    A checkpoint holds the weights and AdamW's two moments, all in fp32, as is the model. While it trains, there are one
-    checkpoint more and a copy of the weights, also where none is kept.
+    A checkpoint holds the weights and AdamW's two moments, all in fp32 like the model. During training, there are one
+    more checkpoint and a copy of the weights, even if no checkpoint is kept.
 
     Args:
-        folder: the training's, which may hold some of it from an earlier start.
+        folder: folder of the training, which may contain some of it from an earlier start.
         model: the folder of the model to start from.
-        keep_checkpoints: how many are kept.
+        keep_checkpoints: number of checkpoints that are kept.
     """
     weights = 4 * sum(
         math.prod(tensor["shape"])
@@ -77,10 +80,10 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int,
 
 
 def check_precision(config: Config) -> None:
-    """Refuses an arithmetic that the devices surely do not have. Where they are not known yet, their workers look.
+    """Checks that the devices support the configured precision, if they are known. Otherwise the workers check it.
 
     Raises:
-        ConfigError: names the field.
+        ConfigError: the setting cannot work; names the field.
     """
     precision, resources = config.training.precision, config.resources
     is_here = address_of(resources) is None
@@ -95,22 +98,22 @@ def check_precision(config: Config) -> None:
 
 
 def check_model(start: Start, causal: bool | None) -> None:
-    """Refuses a model that could not be loaded and packed, by the headers of its weights, and by a try.
+    """Checks that a model can be loaded and packed, by the headers of its weights and by a trial.
 
-    The try is one of its architecture, without its weights. Architectures whose layers are known here can be packed.
+    The trial builds the architecture without its weights. It is omitted for architectures whose layers are known here.
 
     Args:
-        start: the model. One that gets a new head needs none of its own.
-        causal: whether it is to predict next tokens; None for what it was made for.
+        start: the model. A model that gets a new head needs no head of its own.
+        causal: whether the model must predict next tokens; None for the objective it was made for.
 
     Raises:
-        ModelError: says what it lacks.
+        ModelError: the model cannot be used; names what it lacks.
     """
     pretrained = start.pretrained
     _check_model(pretrained.model, causal, pretrained.trust_remote_code, start.head is None)
 
 
-@lru_cache  # the stages of a job ask for the same one
+@lru_cache  # all stages of a job check the same model
 def _check_model(model: Path, causal: bool | None, trust_remote_code: bool, needs_head: bool) -> None:
     check_weights(model)
     kind = str(read_json(model / CONFIG).get("model_type"))
@@ -124,10 +127,10 @@ def _check_model(model: Path, causal: bool | None, trust_remote_code: bool, need
 
 
 def check_weights(model: Path) -> None:
-    """Reads the headers of a model's weights, which say how long the files are.
+    """Checks by the headers of a model's weights that the files are complete.
 
     Raises:
-        ModelError: a file is cut short, or is none in safetensors.
+        ModelError: a file is truncated, or is not in safetensors format.
     """
     for file in weight_files(model):
         if file.suffix == ".safetensors":
@@ -140,28 +143,29 @@ def weight_names(model: Path) -> list[str]:
 
 
 def check_compile(config: Config) -> None:
-    """On this machine, looks for the compiler that training.compile needs. On a cluster, its workers do.
+    """Checks on this machine for the compiler that training.compile needs. On a cluster, the workers check it.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no compiler.
     """
     if config.training.compile and address_of(config.resources) is None:
         check_compiler(has_gpu() and config.resources.gpus_per_worker != 0)
 
 
 def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None = None, number: int = 1) -> None:
-    """Compares the memory that a training needs with that of its devices. Needs a connection to Ray.
+    """Checks that a training fits in the memory of its devices. Needs a connection to Ray.
 
-    Nothing is checked, and that is said, where the model's dimensions or the devices are not known.
+    If the model's dimensions or the devices are not known, nothing is checked, and this is logged.
 
     Args:
-        config: the job's.
-        model: folder of the model to start from.
-        corpus: the prepared corpus's metrics, if it is: how long its documents are.
-        number: of the training in a sequence of domains, which starts with this model; it may grow before each.
+        config: configuration of the job.
+        model: folder of the initial model.
+        corpus: metrics of the prepared corpus, for the length of its documents, if it is prepared.
+        number: number of the training in a sequence of domains that starts from this model. The model may grow before
+            each.
 
     Raises:
-        ConfigError: the training cannot fit; says what would.
+        ConfigError: the training does not fit; suggests settings that would.
     """
     size, device = model_size(model), device_of_workers(config.resources)
     if size is None:
@@ -173,12 +177,12 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
 
 
 def check_training(config: Config) -> None:
-    """Looks for settings that contradict each other, as far as they can be judged without the corpus.
+    """Checks that settings do not contradict each other, as far as this is possible without the corpus.
 
     Raises:
-        ConfigError: names the fields.
+        ConfigError: settings contradict each other; names the fields.
     """
-    if not config.training.max_flops:  # its steps depend on the model
+    if not config.training.max_flops:  # the number of steps depends on the model
         check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
     if config.training.decay != "linear" and config.training.schedule != "wsd":
         raise ConfigError(
@@ -201,11 +205,11 @@ def check_training(config: Config) -> None:
 
 
 def check_shared(config: Config) -> None:
-    """Refuses results where no folder is, and, on a cluster, where nobody finds them again.
+    """Checks that results go to a folder, and, on a cluster, to one with an absolute path.
 
     Raises:
-        ConfigError: names the field.
-        ClusterError: the address of the cluster has a form that Ray cannot join.
+        ConfigError: the setting cannot work; names the field.
+        ClusterError: the cluster's address has a form that Ray cannot join.
     """
     check_address(config.resources)
     root = config.storage.root
@@ -217,10 +221,10 @@ def check_shared(config: Config) -> None:
 
 
 def check_absolute(config: Config) -> None:
-    """Refuses results in a folder that stands for another one on every node of a cluster.
+    """Checks that result folders are absolute, because a relative one differs on every node of a cluster.
 
     Raises:
-        ConfigError: names the field.
+        ConfigError: the setting cannot work; names the field.
     """
     folders = {"storage.root": Path(config.storage.root).expanduser()}
     if folder := mlflow_folder(config.tracking):

@@ -1,4 +1,4 @@
-"""Stage `prepare`: text as token shards, from files, from texts that another stage wrote, or from other shards."""
+"""Stage `prepare`: tokenizes text into shards, from files, from texts of another stage, or from other shards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was read, kept and dropped. None stands for what a streamed corpus cannot say beforehand."""
+    """Counts of read, kept and dropped documents. Counts that a streamed corpus does not know beforehand are None."""
 
     heldout_documents: int
     heldout_tokens: int
@@ -30,41 +30,41 @@ class Prepared:
     train_tokens: int | None = None
     characters: int | None = None
     dropped: dict[str, int] | None = None
-    """How many documents were dropped, by reason."""
+    """Number of dropped documents, by reason."""
     changed: dict[str, int] | None = None
-    """How many documents were changed, by cleaning block."""
+    """Number of changed documents, by cleaning step."""
     bad: dict[str, int] | None = None
-    """Records that cannot be read, by reason."""
+    """Number of unreadable records, by reason."""
     evaluation_texts: dict[str, Any] | None = None
-    """How many texts of each file of an evaluation set were looked for."""
+    """Number of evaluation texts that were searched for, by set and file."""
     legibility: Legibility | None = None
-    """How the tokenizer breaks words, measured on a sample; None where an older version prepared the text."""
+    """How the tokenizer splits words, measured on a sample; None if an older version prepared the text."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prepare(Stage[Prepared]):
-    """One source, read, cleaned, tokenized and cut into what is trained on and what is held out."""
+    """Reads, cleans and tokenizes one source, and splits it into training and held-out text."""
 
     kind = "prepare"
-    version = 2  # held out by normalised text, whose hashes the shards hold
+    version = 2  # held out by normalised text, whose hashes are in the shards
 
     name: str
     files: Files
     tokens: Tokens
     config: Config
     dedup: Dedup | None = None
-    """Says which documents to leave out."""
+    """Stage that lists duplicates to exclude."""
     place: int = 0
-    """Position of this source among those that were deduplicated together."""
+    """Index of this source among those that were deduplicated together."""
     unseen: TaskTexts | None = None
-    """Texts that it must not hold."""
+    """Texts that the source must not contain."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Text that it leaves out, because it is measured."""
+    """Held-out text that is excluded because models are measured on it."""
     shared_with: str = ""
-    """The field whose text this is too, which must leave something to measure."""
+    """Another field that uses the same text, of which some must remain to be measured."""
 
     def what(self) -> Mapping[str, Any]:
-        """How the source is read and tokenized. The listing ties it to the content of its files."""
+        """Returns how the source is read and tokenized. The listing identifies the content of its files."""
         return {
             "corpus": self.files.what(),
             **({"streaming": True} if self.files.corpus.streaming else {}),
@@ -73,7 +73,7 @@ class Prepare(Stage[Prepared]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
-        """Writes the shards; of a streamed corpus, those of a held-out sample alone."""
+        """Writes the shards; for a streamed corpus, only those of a held-out sample."""
         corpus = without(self.files.corpus, self.unseen, done)
         if corpus.streaming:
             from adapt.corpus.streaming import sample_heldout
@@ -98,7 +98,7 @@ class Prepare(Stage[Prepared]):
 
 @dataclass(frozen=True)
 class Streamed:
-    """A corpus that is read while it is trained on, and what it leaves out."""
+    """A corpus that is read during training, and what to exclude from it."""
 
     files: Files
     tokens: Tokens
@@ -108,15 +108,15 @@ class Streamed:
 
     @classmethod
     def of(cls, text: Prepare) -> "Streamed":
-        """The whole of what a stage has sampled."""
+        """Returns the whole corpus of a stage that sampled it."""
         return cls(text.files, text.tokens, text.config, text.dedup, text.measured)
 
     def online(self, folder: Path, done: Done) -> "Online":
-        """The corpus as it is streamed.
+        """Returns the streamed corpus.
 
         Args:
-            folder: keeps the index of it.
-            done: what it leaves out.
+            folder: folder for its index.
+            done: finished stages, for what to exclude.
         """
         from adapt.corpus.streaming import Online
 
@@ -138,13 +138,13 @@ def prepare_shards(
 ) -> Prepared:
     """Prepares a corpus in `folder`; see `adapt.corpus.prepare_corpus.prepare`."""
     check_and_connect(manifest, corpus, tokens, config)
-    from adapt.corpus.prepare_corpus import prepare  # loads Ray: what cannot be read is refused before
+    from adapt.corpus.prepare_corpus import prepare  # loads Ray, so unreadable files are reported before
 
     return Prepared(**prepare(manifest, corpus, tokens.pretrained, folder, tokens.form, duplicates, measured))
 
 
 def duplicates_of(dedup: Dedup | None, place: int, done: Done) -> Path | None:
-    """The list of a source's duplicates, where they were looked for."""
+    """Returns the file that lists a source's duplicates; None without deduplication."""
     if dedup is None:
         return None
     from adapt.corpus.deduplication import duplicates_file
@@ -159,29 +159,29 @@ AS_IT_IS: dict[str, Any] = {
     "decontaminate": [],
     "deduplicate": "none",
 }
-"""Text that was chosen already is read as it is."""
+"""Settings that read text unchanged, because it was cleaned before."""
 
 
 @dataclass(frozen=True, eq=False)
 class PrepareTexts(Stage[Prepared]):
-    """Text of tasks, or what was selected of a pool."""
+    """Tokenizes the text of tasks, or the documents selected from a pool."""
 
     kind = "prepare"
-    version = 2  # as `Prepare`
+    version = 2  # same change as in `Prepare`
 
     name: str
     texts: Stage[Any]
-    """The stage that wrote TEXTS_FILE."""
+    """Stage that wrote TEXTS_FILE."""
     tokens: Tokens
     config: Config
     heldout_fraction: float = 0.0
-    """The share that is measured on, and not trained on."""
+    """Share of the text that is held out for measurement."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Text that it leaves out, because it is measured."""
+    """Held-out text that is excluded because models are measured on it."""
     unseen: TaskTexts | None = None
-    """Texts that it must not hold."""
+    """Texts that the source must not contain."""
     screened: bool = False
-    """Whether documents leave that hold a text of `corpus.decontaminate`: where it is trained on."""
+    """Whether documents that contain text of `corpus.decontaminate` are removed, which training text needs."""
 
     @classmethod
     def of(
@@ -193,23 +193,23 @@ class PrepareTexts(Stage[Prepared]):
         unseen: TaskTexts | None = None,
         screened: bool = False,
     ) -> "PrepareTexts":
-        """For the tokenizer and objective of a job."""
+        """Creates the stage for the tokenizer and objective of a job."""
         measuring = heldout_fraction, tuple(measured), unseen, screened
         return cls(texts.name, texts, context.tokens, context.config, *measuring)
 
     @property
     def corpus(self) -> CorpusConfig:
-        """How it is read."""
+        """Configuration by which the text is read."""
         corpus = replace(self.config.corpus, **FILES, **AS_IT_IS, heldout_fraction=self.heldout_fraction)
         return replace(corpus, decontaminate=self.config.corpus.decontaminate) if self.screened else corpus
 
     def what(self) -> Mapping[str, Any]:
-        """How it is read and tokenized."""
-        reading = reading_identity(self.corpus, Digests())  # it names no files but those of evaluation sets
+        """Returns how the text is read and tokenized."""
+        reading = reading_identity(self.corpus, Digests())  # only evaluation sets have files here
         return {"corpus": {**reading, "heldout_fraction": self.corpus.heldout_fraction}, **self.tokens.what()}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
-        """Writes the shards."""
+        """Reads the texts, and writes the shards."""
         corpus = without(replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE)), self.unseen, done)
         manifest = build_manifest(corpus, Digests())
         measured = [done[text].path for text in self.measured]
@@ -221,21 +221,21 @@ class PrepareTexts(Stage[Prepared]):
 
 @dataclass(frozen=True, eq=False)
 class Gather(Stage[Prepared]):
-    """The held-out text of some sources side by side."""
+    """Joins the held-out text of several sources."""
 
     kind = "prepare"
-    version = 2  # as `Prepare`
+    version = 2  # same change as in `Prepare`
     takes = NOTHING
 
     name: str
     sources: Mapping[str, Stage[Prepared]]
 
     def what(self) -> Mapping[str, Any]:
-        """The names, in their order."""
+        """Returns the names of the sources, in order."""
         return {"sources": list(self.sources)}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
-        """Links the shards and sums what was counted."""
+        """Links the shards and adds up the counts."""
         from adapt.corpus.prepare_corpus import gather
 
         return Outcome(Prepared(**gather([done[source].record for source in self.sources.values()], folder)))

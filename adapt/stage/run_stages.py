@@ -9,14 +9,14 @@ from adapt.runner import Record, Stage, Store, ensure_all
 from adapt.runner.ensure import check_ahead, unfinished
 
 ON_A_CLUSTER = 16
-"""Stages at once, where the cluster itself holds back what it has no room for."""
+"""Number of stages at once on a cluster, which itself delays tasks until it has room."""
 
 
 def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:
-    """The records of some stages, after running what is not finished, side by side as far as there is room.
+    """Runs unfinished stages, in parallel if resources suffice, and returns the records of all.
 
     Raises:
-        AdaptError: as `adapt.runner.parallel.ensure_all`.
+        AdaptError: for the reasons given at `adapt.runner.parallel.ensure_all`.
     """
     waiting = unfinished(stages, store)[0]
     if not waiting:
@@ -26,11 +26,11 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
 
 
 def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] | None, int]:
-    """Connects to Ray. What stages that run at once may need together (None for no limit), and how many may run.
+    """Connects to Ray and returns limits: the resources of stages that run at once, and their number.
 
     Args:
-        resources: where the work runs.
-        stages: that are to be finished.
+        resources: where the work runs; the first limit is None on a cluster.
+        stages: number of stages to finish.
     """
     connect(resources)
     joined = address_of(resources) is not None

@@ -1,4 +1,4 @@
-"""Stages `target` and `select`: text that documents should resemble, and the selected documents of a pool."""
+"""Stages `target` and `select`: text that documents should resemble, and the documents selected from a pool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 SAMPLE = 2000
-"""Documents of the pool that markup is looked for in."""
+"""Number of documents of the pool that are searched for markup."""
 
 
 @dataclass(frozen=True)
 class TargetWritten:
-    """The texts are in `texts.jsonl`, a line a text."""
+    """Result of stage `target`. The texts are in `texts.jsonl`, one per line."""
 
     texts: int
     markup: list[Mark]
-    """What they often have and the pool lacks. Signs were taken out, words were not."""
+    """Signs and words that are frequent in the target and rare in the pool. Signs were removed, words were not."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target(Stage[TargetWritten]):
-    """Text of tasks, or of some files."""
+    """Collects the target: text of tasks or of files, without markup that the pool lacks."""
 
     kind = "target"
     takes = ONE_CPU
@@ -48,10 +48,10 @@ class Target(Stage[TargetWritten]):
     name: str
     text: TaskTexts | Files
     pool: Files
-    """What is selected of."""
+    """Pool to select from."""
 
     def what(self) -> Mapping[str, Any]:
-        """How files are read. Their content, and the text of tasks, is among the inputs."""
+        """Returns how files are read. Their content, and the text of tasks, is among the inputs."""
         target = {"target": self.text.reading} if isinstance(self.text, Files) else {}
         return {**target, "pool": self.pool.reading}
 
@@ -71,7 +71,7 @@ class Target(Stage[TargetWritten]):
         return Outcome(TargetWritten(len(texts), marks))
 
     def texts(self, done: Done) -> list[str]:
-        """All texts, in order, once the stage has run."""
+        """Returns all texts, in order, once the stage has run."""
         return [line["text"] for line in lines_of(done[self].path)]
 
     def _read(self, done: Done) -> list[str]:
@@ -92,60 +92,60 @@ class Target(Stage[TargetWritten]):
 
 @dataclass(frozen=True)
 class Selected:
-    """What was taken. `texts.jsonl` has a line a document, in the pool's order; see `adapt.select`."""
+    """Result of a selection. `texts.jsonl` has one document per line, in the pool's order; see `adapt.select`."""
 
     documents: int
     tokens: int
-    """All their tokens, with the special tokens of each."""
+    """Number of tokens of all documents, including special tokens."""
     pool: int
-    """Documents to choose from."""
+    """Number of documents to choose from."""
     near_copies: int
-    """Documents that were passed over as near copies of one with a higher score."""
+    """Number of documents skipped as near copies of one with a higher score."""
     passed: list[int]
-    """In a list of selections, how many documents each but the last has passed on."""
+    """Number of documents that each selection of a list, except the last, passed on."""
     dropped: dict[str, int]
-    """Documents of the pool that were dropped, by reason."""
+    """Number of documents of the pool that were dropped, by reason."""
     bad: dict[str, int]
-    """Records of the pool that cannot be read, by reason."""
+    """Number of unreadable records of the pool, by reason."""
     evaluation_texts: dict[str, Any]
-    """Evaluation texts that were looked for in the pool, by set and file."""
+    """Number of evaluation texts that were searched for in the pool, by set and file."""
     figures: list[dict[str, float]]
-    """What each selection says of how it has chosen."""
+    """Figures of each selection (`Selection.figures`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Select(Stage[Selected]):
-    """Documents of a pool up to a budget."""
+    """Selects documents of a pool up to a budget."""
 
     kind = "select"
-    version = 8  # neither the length of documents nor markup of the target decides
+    version = 8  # scores depend neither on length nor on the target's markup
 
     name: str
     config: Config
-    """`select`, `seed`, and for those that score by a model `objective` and `evaluation`."""
+    """Configuration: `select` and `seed`, and, for selections that score with a model, `objective` and `evaluation`."""
     pool: Files
     target: Target
     tokens: Tokens
     unseen: TaskTexts | None
-    """Texts that must not be chosen."""
+    """Texts that must not be selected."""
     measured: tuple[Stage[Prepared], ...]
-    """Text that must not be chosen, because it is measured."""
+    """Held-out text that must not be selected, because models are measured on it."""
     start: Start | None
-    """The model that the job begins with, where the selection reads it."""
+    """Initial model of the job, if the selection reads it."""
     others: Mapping[str, Start]
-    """Further models that it reads, by path."""
+    """Further models that the selection reads, by path."""
     vectors: VectorStages | None = None
-    """The vectors that it reads."""
+    """Vectors that the selection reads."""
     like: "Select | None" = None
-    """A selection whose number of tokens is the budget."""
+    """Selection whose number of tokens is the budget."""
 
     @property
     def way(self) -> str:
-        """The selections, in their order."""
+        """Names of the selections, in order."""
         return way_of(steps_of(self.config))
 
     def what(self) -> Mapping[str, Any]:
-        """The way, the budget, how the pool is read, and what counts as a near copy."""
+        """Returns the selections, the budget, how the pool is read, and what counts as a near copy."""
         select, config = self.config.select, self.config
         models = [start.digest for start in (self.start, *self.others.values()) if start]
         by_model = {"models": models, **measuring_what(config)}
@@ -163,18 +163,18 @@ class Select(Stage[Selected]):
         }
 
     def needs(self) -> Mapping[str, float] | None:
-        """It takes one CPU; all of the cluster where a model scores, an index is searched, or the pool is large."""
+        """Requires one CPU, or the whole cluster if a model scores, an index is searched, or the pool is large."""
         from adapt.select.pool import Pool
 
         is_small = Pool(self.pool.manifest, self.pool.corpus).is_small
         return {"CPU": 1} if is_small and not self.start and not self.vectors else None
 
     def run(self, folder: Path, done: Done) -> Outcome[Selected]:
-        """Scores the pool and writes what was taken.
+        """Scores the pool and writes the selected documents.
 
         Raises:
-            ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
-                they were listed.
+            ConfigError, DataError: the selection cannot select from this pool, the pool is too small, or files have
+                changed since they were listed.
         """
         from adapt.corpus.cluster_calls import Cluster
         from adapt.select.pool import MeasuredText, Pool, guards
@@ -187,7 +187,7 @@ class Select(Stage[Selected]):
             [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
         )
         pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
-        if next(iter(pool), None) is None:  # what learns from a pool would only say that it has no words
+        if next(iter(pool), None) is None:  # a selection would only report that the pool has no words
             pool.check_usable()
         target = self.target.texts(done)
         budget = self._budget(done, len(target))
@@ -226,12 +226,12 @@ class Select(Stage[Selected]):
 
 
 def measuring_what(config: Config) -> dict[str, Any]:
-    """What determines the losses of a model on texts, beside the model."""
+    """Returns what determines the losses of a model on texts, except the model."""
     return {"objective": measured_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
 def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
-    """What is taken."""
+    """Chooses the documents."""
     from adapt.corpus.deduplication import Alike
     from adapt.select.choose import TokenCounter, choose
 
@@ -243,12 +243,12 @@ def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
 
 
 def _check_enough(choice: "Choice", documents: int, budget: "Budget", is_control: bool) -> None:
-    """Refuses a pool of so many documents of which all that there is would be taken."""
+    """Checks that the pool filled the budget."""
     if choice.is_full or (is_control and choice.taken):
         return
     wanted = f"{budget.documents} documents" if budget.documents is not None else f"{budget.tokens} tokens"
     raise DataError(
-        f"{wanted} are wanted, but of the {documents} documents of the pool {len(choice.taken)} can be taken"
+        f"the budget is {wanted}, but only {len(choice.taken)} of the pool's {documents} documents can be taken"
         f" ({choice.tokens} tokens; {choice.near} are near copies of these)",
         "lower the budget (select.per_example, select.documents or select.tokens), give a larger pool, or train on all"
         " of it (tapt.pool_paths)",

@@ -1,4 +1,4 @@
-"""The matrices of a sequence: what each model scores on each domain, with and without domain ids."""
+"""Matrices of a sequence: scores and losses of each model on each domain, with and without domain ids."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,38 +16,38 @@ from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.train import Train
 
 GENERAL: Final = "general"
-"""The column of general text."""
+"""Name of the column of general text."""
 Runs = Mapping[str, tuple[Finetune, ...]]
-"""Fine-tuning runs of a model by task, one a seed."""
+"""Fine-tuning runs of a model by task, one per seed."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A model of the sequence, and what is measured of it."""
+    """A model of the sequence, and the stages that measure it."""
 
     learnt: int
-    """Domains."""
+    """Number of domains learned so far."""
     domain: str
     """Name of the domain that was learnt last; empty if all are learnt at once."""
     training: Train
-    """The training on the domain learnt last."""
+    """Training on the domain learned last."""
     export: Export | None
-    """Measures it on its domain and on general text; None of a merge."""
+    """Stage that exports the model and measures it on its domain and on general text; None for a merge."""
     others: Evaluate | None
-    """The evaluation of the model on the domains before; of a merge, on all that it has learnt and on general text."""
+    """Evaluation on the earlier domains; for a merge, on all learned domains and on general text."""
     runs: Runs
     past: Mapping[str, Stage[Any]]
-    """What the method knew before its training."""
+    """Stages of the method's own measurements before the training."""
     is_on_the_last: bool
-    """Whether it began with the model before it in the sequence."""
+    """Whether the training started from the previous model of the sequence."""
     own: Evaluate | None = None
-    """The evaluation of the model on its own domain, where it has parts for each domain."""
+    """Evaluation on its own domain, if the model has parts per domain."""
     merged: Merge | None = None
-    """The merge of this training's model with those before, which is measured in place of it."""
+    """Merge of this model with the earlier ones, which is measured instead of it."""
 
     @property
     def handed(self) -> Stage[Any]:
-        """The stage in whose folder the model lies that is handed over."""
+        """The stage whose folder contains the resulting model."""
         handed = self.merged or self.export
         assert handed
         return handed
@@ -55,21 +55,21 @@ class Step:
 
 @dataclass(frozen=True)
 class ScoreMatrix:
-    """Test scores."""
+    """Test scores of each model of a sequence on each task."""
 
     columns: dict[str, int]
-    """The number of each task's domain, in the order learnt."""
+    """Index of each task's domain, in the order of learning."""
     metric: dict[str, str]
     """Metric of each task."""
     rows: list[dict[str, list[float]]]
-    """[domains + 1] The scores of each task, one for each seed. The first row belongs to the base model."""
+    """Scores of each task, one per seed [domains + 1]. The first row belongs to the base model."""
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
-        """Scores after each domain; None where there are none.
+        """Returns the table of scores after each domain; None if there are no scores.
 
         Args:
-            order: of the domains.
-            mode: of the sequence (`sequence.mode`).
+            order: names of the domains in order of learning.
+            mode: mode of the sequence (`sequence.mode`).
         """
         cells = [{task: _score(seeds) for task, seeds in row.items()} for row in self.rows]
         note = "Mean over fine-tuning seeds ± standard deviation. Higher is better."
@@ -78,19 +78,20 @@ class ScoreMatrix:
 
 @dataclass(frozen=True)
 class LossMatrix:
-    """Held-out losses [nats a predicted token]."""
+    """Held-out losses of each model of a sequence on each domain [nats per predicted token]."""
 
     columns: dict[str, int | None]
-    """The number of each domain; None for general text."""
+    """Index of each domain; None for general text."""
     rows: list[dict[str, float]]
-    """[domains + 1] The first row belongs to the base model. Cells that were not measured are missing."""
+    """Losses by text [domains + 1]. The first row belongs to the base model. Losses that were not measured are
+    missing."""
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
-        """Losses after each domain; None where there are none.
+        """Returns the table of losses after each domain; None if there are no losses.
 
         Args:
-            order: of the domains.
-            mode: of the sequence (`sequence.mode`).
+            order: names of the domains in order of learning.
+            mode: mode of the sequence (`sequence.mode`).
         """
         cells = [{name: Cell(f"{loss:.3f}") for name, loss in row.items()} for row in self.rows]
         note = "Lower is better. Each column is a text."
@@ -105,7 +106,7 @@ def _table(
     order: Sequence[str],
     mode: str,
 ) -> Table | None:
-    """Makes a table with a row per model and a column per task or text. Rows without a cell are left out."""
+    """Makes a table with a row per model and a column per task or text, without empty rows."""
     ordered = dict(sorted(columns.items(), key=lambda one: len(order) if one[1] is None else one[1]))
     names = ["before all", *(_after(domain, mode) for domain in order)]
     rows: list[list[Cell | str]] = [
@@ -132,14 +133,14 @@ def _score(seeds: Sequence[float]) -> Cell:
 def score_matrix(
     order: Sequence[str], owners: Mapping[str, str], untaught: Runs, steps: Sequence[Step], done: Done
 ) -> ScoreMatrix:
-    """Test scores of every model.
+    """Collects the test scores of every model.
 
     Args:
-        order: of the domains.
-        owners: the domain of each task.
-        untaught: runs of the model as it came.
-        steps: the models after it.
-        done: the runs.
+        order: names of the domains in order of learning.
+        owners: domain of each task.
+        untaught: fine-tuning runs of the base model.
+        steps: the models of the sequence.
+        done: the finished runs.
     """
     runs = {0: untaught, **{step.learnt: step.runs for step in steps}}
     rows: list[dict[str, list[float]]] = []
@@ -152,13 +153,13 @@ def score_matrix(
 
 
 def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Sequence[Step], done: Done) -> LossMatrix:
-    """Held-out losses of every model. A text that was not measured, having too little, has none.
+    """Collects the held-out losses of every model. Texts with too few held-out documents are omitted.
 
     Args:
-        order: of the domains.
-        before: evaluations of the model as it came, by domain.
-        steps: the models after it.
-        done: the evaluations.
+        order: names of the domains in order of learning.
+        before: evaluations of the base model, by domain.
+        steps: the models of the sequence.
+        done: the finished evaluations.
     """
     rows: list[dict[str, float | None]] = [{name: _loss(done, before[name], "domain") for name in order}]
     rows[0][GENERAL] = _loss(done, before[order[0]], GENERAL)
@@ -171,9 +172,9 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
             continue
         losses = done[step.export].result.losses
         of_domain, of_general = losses.get("domain"), losses.get(GENERAL)
-        if step.domain:  # else its export is about all domains together
+        if step.domain:  # otherwise the export covers all domains together
             row[step.domain] = of_domain.after.value if of_domain else None
-        if step.is_on_the_last:  # what the domain lost, or won, before it was learnt
+        if step.is_on_the_last:  # change of the domain's loss before it was learned
             rows[step.learnt - 1].setdefault(step.domain, of_domain.before.value if of_domain else None)
         row[GENERAL] = of_general.after.value if of_general else None
     columns: dict[str, int | None] = {**{name: number for number, name in enumerate(order)}, GENERAL: None}
@@ -194,16 +195,16 @@ MIXTURE = "loss, mixture"
 
 
 def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
-    """Held-out losses with and without domain ids, and how often the nearest prototype is that of the domain.
+    """Returns a table of held-out losses with and without domain ids, and how often the nearest domain is right.
 
-    Models with experts have another loss without ids: that of their mixture.
+    Models with experts have a further loss without ids, that of their mixture.
 
     Args:
-        steps: of the sequence.
-        done: their evaluations.
+        steps: models of the sequence.
+        done: the finished evaluations.
 
     Returns:
-        A row for each model and domain that it has parts for; None if there are none.
+        A table with a row per model and domain for which it has parts; None if there are none.
     """
     rows, has_mixture = {}, False
     for step in steps:
@@ -216,7 +217,7 @@ def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
 
 
 def _measured(step: Step, done: Done) -> Iterator[tuple[str, TextLoss]]:
-    """What was measured of a model on each domain that it has parts for."""
+    """Yields the losses of a model on each domain for which it has parts."""
     if step.own is None:
         return
     others = done[step.others].result.texts if step.others else {}

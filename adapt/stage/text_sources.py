@@ -1,7 +1,8 @@
-"""Stages `manifest`, `texts` and `dedup`: where text comes from, and which of it is left out.
+"""Stages `manifest`, `texts` and `dedup`: the sources of text, and which documents are excluded.
 
-`manifest` lists the files of a corpus by their content. `texts` writes the text of labelled tasks without labels.
-`dedup` finds documents that are copies of another in any of several sources. Also the checks before a corpus is read.
+`manifest` lists the files of a corpus with digests of their content. `texts` writes the text of labelled tasks without
+labels. `dedup` finds documents that are copies of others, over several sources. This module also has the checks before
+a corpus is read.
 """
 
 import json
@@ -28,7 +29,7 @@ from adapt.task.labelled_examples import texts_of
 
 @dataclass(frozen=True)
 class Listed:
-    """What was listed."""
+    """Number and size of the listed files."""
 
     parts: int
     bytes: int
@@ -37,7 +38,7 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class Listing(Stage[Listed]):
-    """The files of a corpus, written down. It ties all that reads them to their content."""
+    """Writes the list of a corpus's files. The keys of stages that read them depend on it, and so on their content."""
 
     kind = "manifest"
     takes = NOTHING
@@ -48,11 +49,11 @@ class Listing(Stage[Listed]):
     """Whether the parts are files. The parts of a dataset or of packages are not, and have no sizes."""
 
     def what(self) -> Mapping[str, Any]:
-        """The digest of all parts."""
+        """Returns the digest of all parts."""
         return {"digest": self.manifest.digest}
 
     def run(self, folder: Path, done: Done) -> Outcome[Listed]:
-        """Writes `manifest.json`."""
+        """Writes `manifest.json` and counts the files."""
         write_atomically(folder / "manifest.json", self.manifest.to_json())
         sizes = [part.size for part in self.manifest.parts]
         return Outcome(Listed(len(sizes), sum(sizes), sizes.count(0) if self.are_files else 0))
@@ -60,22 +61,22 @@ class Listing(Stage[Listed]):
 
 @dataclass(frozen=True)
 class Files:
-    """Text as it lies in storage: which files, and how they are read and cleaned."""
+    """Text in storage: the files, and how they are read and cleaned."""
 
     source: str
-    """Name of the source; empty where a corpus is one."""
+    """Name of the source; empty if the corpus has only one."""
     corpus: CorpusConfig
     listing: Listing
     reading: Mapping[str, Any]
-    """What decides which documents come out of reading it."""
+    """Part of the key that determines which documents are read."""
 
     @property
     def manifest(self) -> Manifest:
-        """The files."""
+        """List of the files."""
         return self.listing.manifest
 
     def what(self) -> dict[str, Any]:
-        """For the keys of stages that hold some of it out."""
+        """Returns the part of the key of stages that hold some of the text out."""
         return {**self.reading, "heldout_fraction": self.corpus.heldout_fraction}
 
 
@@ -83,13 +84,13 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
     """Lists the files of a corpus, once for all stages that read them.
 
     Args:
-        context: of the job.
-        corpus: of one source.
-        name: for the folder.
-        source: the source's name.
+        context: context of the job.
+        corpus: configuration of one source.
+        name: name of the folder.
+        source: name of the source.
 
     Raises:
-        ConfigError, DataError: what is named does not exist, or cannot be read.
+        ConfigError, DataError: a path does not exist or cannot be read.
     """
     known = repr(corpus)
     if known not in context.manifests:
@@ -99,22 +100,22 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
 
 
 def held_out(files: Files, share: float) -> Files:
-    """A listing of the same files with another share held out."""
+    """Returns the same files with another share held out."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=share))
 
 
 @dataclass(frozen=True)
 class TextsWritten:
-    """What was written to `texts.jsonl`."""
+    """Counts of the texts in `texts.jsonl`."""
 
     documents: int
     in_other_splits: int
-    """Texts left out, because they stand in a split that must not be seen."""
+    """Number of texts excluded because they occur in a split that must not be seen."""
 
 
 @dataclass(frozen=True)
 class TaskSplit:
-    """A split of a task, and its files."""
+    """A split of a task, with the list of its files."""
 
     task: TaskConfig
     split: str
@@ -122,17 +123,17 @@ class TaskSplit:
 
     @classmethod
     def of(cls, task: TaskConfig, split: str, digests: Digests) -> "TaskSplit":
-        """Lists the files.
+        """Lists the files of a split.
 
         Raises:
-            DataError: there are none.
+            DataError: there are no files.
         """
         return cls(task, split, build_manifest(replace(CorpusConfig(), paths=getattr(task, split)), digests))
 
 
 @dataclass(frozen=True, eq=False)
 class TaskTexts(Stage[TextsWritten]):
-    """The texts of some splits."""
+    """Writes the texts of splits of tasks, without labels."""
 
     kind = "texts"
     takes = NOTHING
@@ -140,24 +141,24 @@ class TaskTexts(Stage[TextsWritten]):
     name: str
     wanted: tuple[TaskSplit, ...]
     unseen: tuple[TaskSplit, ...] = ()
-    """Splits whose texts are left out, also where a wanted split holds them."""
+    """Splits whose texts are excluded, even if a wanted split contains them."""
 
     def what(self) -> Mapping[str, Any]:
-        """How the splits are read, and their content."""
+        """Returns how the splits are read, and their content."""
         return {"wanted": _identity(self.wanted), "unseen": _identity(self.unseen)}
 
     def run(self, folder: Path, done: Done) -> Outcome[TextsWritten]:
-        """Writes a line a text.
+        """Writes one line per text.
 
         Raises:
-            DataError: no text is left, or files have changed since they were listed.
+            DataError: no text remains, or files have changed since they were listed.
         """
         hidden = {normalised(text) for split in self.unseen for text in texts_of(split.task, split.split)}
         texts = [text for split in self.wanted for text in texts_of(split.task, split.split)]
         kept = [text for text in texts if normalised(text) not in hidden]
         if not kept:
             raise DataError(
-                f"all texts of {self.wanted[0].task.name} stand in dev or test too, so none is left to train on",
+                f"all texts of {self.wanted[0].task.name} occur in dev or test too, so none remains to train on",
                 "check the files of the splits, or set tapt.transductive",
             )
         write_texts(folder, ({"id": n, "text": text} for n, text in enumerate(kept)))
@@ -169,53 +170,53 @@ class TaskTexts(Stage[TextsWritten]):
 def _identity(splits: Sequence[TaskSplit]) -> list[dict[str, Any]]:
     named = ("kind", "text_field", "pair_field")
     return [
-        {**{name: what(each.task)[name] for name in named}, "split": each.split, "digest": each.listed.digest}
-        for each in splits
+        {**{name: what(split.task)[name] for name in named}, "split": split.split, "digest": split.listed.digest}
+        for split in splits
     ]
 
 
 def write_texts(folder: Path, texts: Iterable[Mapping[str, Any]]) -> None:
-    """Writes TEXTS_FILE, a line a text."""
+    """Writes TEXTS_FILE, with one text per line."""
     lines = (json.dumps(text, ensure_ascii=False) + "\n" for text in texts)
     write_atomically(folder / TEXTS_FILE, "".join(lines))
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """The lines of TEXTS_FILE; of a selection, what it has taken, in the pool's order."""
+    """Reads the records of TEXTS_FILE; for a selection, the selected documents in the pool's order."""
     return [json.loads(line) for line in (folder / TEXTS_FILE).read_text(encoding="utf-8").split("\n") if line]
 
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """What was found. The files `duplicates-NNN.arrow` list it, one for each source."""
+    """Counts of duplicates. The files `duplicates-NNN.arrow` list them, one file per source."""
 
     documents: int
     duplicates: int
     clusters: int
     by_source: dict[str, dict[str, int]]
     on_the_other_side: int | None = None
-    """Duplicates left out for a copy in text on the other side of the measurement; None: there was no such text."""
+    """Number of documents dropped for a copy in text on the other side of the measurement; None without such text."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dedup(Stage[Deduplicated]):
-    """Compares every document of the sources with every other."""
+    """Finds duplicates among all documents of the sources."""
 
     kind = "dedup"
-    version = 2  # sides of near copies, and why a document leaves
+    version = 2  # sides of near copies, and why a document is dropped
 
     name: str
     sources: tuple[Files, ...]
-    """The sources, in the order of `adapt.corpus.files.sources.sources_of`."""
+    """Sources, in the order of `adapt.corpus.files.sources.sources_of`."""
     before: tuple[Files, ...]
-    """Text that stays as it is; see `adapt.corpus.deduplication.kept_apart`."""
+    """Text that is not changed; see `adapt.corpus.deduplication.kept_apart`."""
     unseen: TaskTexts | None
-    """Texts that the sources must not hold."""
+    """Texts that the sources must not contain."""
     tokens: Tokens
     config: Config
 
     def what(self) -> Mapping[str, Any]:
-        """How documents are read, and what counts as a copy."""
+        """Returns how documents are read, and what counts as a copy."""
         beside = {
             "before": [files.reading for files in self.before],
             "heldout_fractions": [files.corpus.heldout_fraction for files in (*self.before, *self.sources)],
@@ -241,22 +242,22 @@ class Dedup(Stage[Deduplicated]):
 
 
 def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, config: Config) -> None:
-    """All that can be checked before a corpus is read.
+    """Checks everything that can be checked before a corpus is read, and connects to Ray.
 
     Raises:
-        AdaptError: its files cannot be read, or the training that comes after could not run.
+        AdaptError: its files cannot be read, or the later training could not run.
     """
-    is_domain = any(corpus == each for _, each in sources_of(config.corpus))  # others need not have entities
+    is_domain = any(corpus == source for _, source in sources_of(config.corpus))  # other corpora need no entities
     check_readable(manifest, corpus, tokens.form.entity_field if is_domain else None)
     check_weights(tokens.pretrained.model)
     connect(config.resources)
     if address_of(config.resources) is None:
-        await_resources(config.resources)  # for the training: this machine will not grow meanwhile
+        await_resources(config.resources)  # for the training, because this machine gets no more devices
     check_memory(config, tokens.pretrained.model)
 
 
 def without(corpus: CorpusConfig, unseen: TaskTexts | None, done: Done) -> CorpusConfig:
-    """The configuration of a corpus, changed so that texts that must not be seen are left out."""
+    """Returns the configuration of a corpus that also excludes texts that must not be seen."""
     if unseen is None:
         return corpus
     file = str(done[unseen].path / TEXTS_FILE)

@@ -1,6 +1,6 @@
 """Stage `train`: a training run over prepared or streamed text.
 
-A training of a sequence writes down which domains the sequence has begun to learn, so that a changed sequence does not
+A training of a sequence records which domains the sequence has started to learn, so that a changed sequence does not
 silently start again.
 """
 
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noted:
-    """The domains of a sequence.
+    """The record of which domains a sequence has started to learn.
 
     Args:
-        file: where they are noted.
-        domains: name of each and key of its prepared text, in the order of now.
+        file: file of the record.
+        domains: name of each domain and key of its prepared text, in the present order.
     """
 
     file: Path
@@ -66,14 +66,14 @@ class Noted:
 
     @classmethod
     def of(cls, root: Path, name: str, domains: tuple[tuple[str, str], ...]) -> "Noted":
-        """The note of the sequence with this name, below a storage root."""
+        """Returns the record of the sequence with this name, below a storage root."""
         return cls(root / "sequence" / f"{name}.order.json", domains)
 
     def check(self) -> None:
-        """Refuses a sequence that is changed before its end.
+        """Checks that a sequence was not changed, except by new domains at its end.
 
         Raises:
-            ConfigError: says where, and what to do.
+            ConfigError: the sequence was changed; names the domain and what to do.
         """
         for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
             if new[1] == old[1]:
@@ -84,17 +84,17 @@ class Noted:
                 fix = "undo that (evaluation sets of a new domain belong into its source's own `decontaminate`)"
             raise ConfigError(
                 f"sequence {self.file.name.removesuffix('.order.json')}: {change}; this domain and all after it would"
-                " be learnt again",
+                " be learned again",
                 f"{fix}, or give the sequence another name (--name; in a chain file, the chain's `name`): domains that"
-                " both share are not learnt again",
+                " both share are not learned again",
             )
 
     def first(self, number: int) -> "Noted":
-        """The note cut to its first domains."""
+        """Returns the record of only the first domains."""
         return replace(self, domains=self.domains[:number])
 
     def save(self) -> None:
-        """Writes the note, unless the file lists more domains already."""
+        """Writes the record, unless the file already lists more domains."""
         if len(self._known()) < len(self.domains):
             write_atomically(self.file, json.dumps(self.domains))
 
@@ -102,19 +102,19 @@ class Noted:
         try:
             return [(name, key) for name, key in json.loads(self.file.read_text())]
         except (OSError, ValueError, TypeError):
-            return []  # nothing was begun; a broken note is no note
+            return []  # nothing was started; a broken record is ignored
 
 
 RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
     *("gradient_checkpointing", "compile", "device"),
 )
-"""What a training's record says of how it ran."""
+"""Facts in a training's record on how it ran."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The figures of a finished training. The model is in the folder `model`."""
+    """Figures of a finished training. The model is in the folder `model`."""
 
     steps: int
     """Optimizer steps."""
@@ -137,14 +137,14 @@ class Trained:
     parameters: Less[int | None] = None
     """Number of parameters of the trained model. Tied parameters count once."""
     sources: dict[str, SourceShare] | None = None
-    """The share of each source, by its name; None if the corpus is streamed."""
+    """Share of each source, by its name; None if the corpus is streamed."""
     cut_short: str = ""
-    """What the model lacks because a streamed corpus ended before the planned length; empty for nothing."""
+    """Consequence of a streamed corpus that ended before the planned length; empty if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Train(Stage[Trained]):
-    """A model, trained on the text of some sources."""
+    """Trains a model on the text of one or several sources."""
 
     kind = "train"
     model_place = MODEL_FOLDER
@@ -153,25 +153,25 @@ class Train(Stage[Trained]):
     config: Config
     start: Start
     corpora: Mapping[str, Stage[Prepared]]
-    """The texts that it is trained on, by source."""
+    """Texts to train on, by source."""
     replay: Stage[Prepared] | None
-    """General text that is mixed in."""
+    """General text that is replayed."""
     past: Mapping[str, Stage[Any]]
-    """What the method asked for: measured of the domains before."""
+    """Measurements of earlier domains that the method needs."""
     batch_examples: int | None
-    """Documents that fill a step on average; None for the configured number of sequences."""
+    """Average number of documents per step; None for the configured number of sequences."""
     is_transductive: bool
     """Whether the text of dev and test is among the corpora."""
     streamed: Streamed | None
-    """The corpus, where it is read while it is trained on."""
+    """The corpus, if it is read during training."""
     weights: tuple[float, ...] | None
-    """Weights of the sources; None where they have none."""
+    """Weights of the sources; None if they have none."""
     noted: Noted | None = None
-    """What is noted when it begins: the sequence up to this domain."""
+    """The record of the sequence up to this domain, which is written when the training starts."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
-    """The texts of the domains before, where they are mixed in."""
+    """Texts of earlier domains, if they are replayed."""
     domain: str = ""
-    """Name of the domain in a sequence; empty elsewhere, where the job's own name takes its place."""
+    """Name of the domain in a sequence; empty outside sequences, where the job's name is used."""
 
     @classmethod
     def of(
@@ -184,24 +184,33 @@ class Train(Stage[Trained]):
         is_transductive: bool = False,
         streamed: Streamed | None = None,
     ) -> "Train":
-        """The training of a configuration; see the fields."""
+        """Creates the training of a context's configuration; see the fields for the arguments."""
         config, weights = context.config, weights_of(context.config.corpus)
-        given = tuple(weights) if weights else None
+        source_weights = tuple(weights) if weights else None
         start = context.start
         if start.training is None:
             warn_of_instruct(start.pretrained)
         return cls(
-            config.name, config, start, corpora, replay, past or {}, batch_examples, is_transductive, streamed, given
+            config.name,
+            config,
+            start,
+            corpora,
+            replay,
+            past or {},
+            batch_examples,
+            is_transductive,
+            streamed,
+            source_weights,
         )
 
     @property
     def sources(self) -> list[Stage[Prepared]]:
-        """All texts that it reads, in the order in which the mixture numbers them."""
+        """All texts that it reads, in the order of the mixture."""
         return [*self.corpora.values(), *self.recalled.values(), *([self.replay] if self.replay else [])]
 
     @property
     def number(self) -> int:
-        """How many trainings of the chain there are up to this one."""
+        """Number of trainings in the chain up to and including this one."""
         before = self.start.training
         return 1 + (before.number if isinstance(before, Train) else 0)
 
@@ -213,17 +222,17 @@ class Train(Stage[Trained]):
 
     @property
     def length_matters(self) -> str:
-        """Names what makes its steps depend on its length; empty if a longer training does the same steps."""
+        """The setting that makes steps depend on the training's length, or an empty text if there is none."""
         return length_matters(self.config, has_general=self.replay is not None)
 
     def what(self) -> Mapping[str, Any]:
-        """Model, objective, length, optimizer, mixture, method and seed."""
+        """Returns model, objective, length, optimizer, mixture, method and seed."""
         config = self.config
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
         recalled = {"recalled": past_fraction(config)} if self.recalled else {}
         mixture = {name: value for name, value in what(config.mixture).items() if value is not None}
         method = method_of(config).what()
-        if config.training.schedule != "wsd":  # has no branches, so that keys need not tell
+        if config.training.schedule != "wsd":  # has no branches, so keys need not differ
             method.pop(DEPENDS_ON_LENGTH, None)
         elif self.length_matters:
             mixture |= {DEPENDS_ON_LENGTH: True}
@@ -240,22 +249,22 @@ class Train(Stage[Trained]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """It computes on all workers, as many as may come."""
+        """Requires all workers, up to the largest allowed number."""
         return training_needs(self.config.resources)
 
     def refuse_early(self) -> None:
-        """Looks at the arithmetic of the devices, and at the model."""
+        """Checks the devices' precision, the model, and which parameters are trained."""
         check_precision(self.config)
         check_model(self.start, self.config.objective.kind == "causal")
         check_trained(self.config.training, self.start.pretrained.model)
 
     def disk(self, folder: Path) -> tuple[int, int]:
-        """Checkpoints and the model, as large as the one that it begins with."""
+        """Returns the disk space for checkpoints and the model, which is about as large as the initial one."""
         branches = self.config.training.schedule == "wsd" and not self.length_matters
         return space_needed(folder, self.start.pretrained.model, self.config.training.keep_checkpoints + branches)
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
-        """Trains on the cluster, resuming what an earlier run of this stage left."""
+        """Trains on the cluster, resuming an interrupted run of this stage."""
         from adapt.train.ray_train import launch
 
         if self.noted:
@@ -307,15 +316,15 @@ class Train(Stage[Trained]):
         return outcome_of(reported, config.resources.price_per_device_hour, knows, shares)
 
     def tidy(self, folder: Path) -> None:
-        """Drops the checkpoints if none are to be kept."""
+        """Deletes the checkpoints if none are to be kept."""
         if not self.config.training.keep_checkpoints:
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
     def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
-        """What it will take. None where its model's dimensions cannot be told.
+        """Forecasts the cost of the training; None if the model's dimensions are unknown.
 
         Args:
-            records: of finished stages, by key.
+            records: records of finished stages, by key.
         """
         done = Done(records)
         dimensions = self._size(done)
@@ -335,12 +344,12 @@ class Train(Stage[Trained]):
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)))
 
     def _sized(self, texts: Sequence[Prepared], done: Done) -> Config:
-        """The configuration with its global batch and its length in numbers, as far as they follow from the texts."""
+        """Returns the configuration with batch size and length in numbers, as far as the texts determine them."""
         batched = sized(self.config, self.batch_examples, texts) if texts else self.config
         return with_flops_as_steps(batched, self._size(done), self._mean_length(done), bool(self.past))
 
     def _size(self, done: Done) -> ModelSize | None:
-        """The dimensions of the model that it trains."""
+        """Returns the dimensions of the model that it trains."""
         first = first_size(self.start, done)
         return first and size_of_training(self.config, first, self.number)
 
@@ -351,24 +360,24 @@ class Train(Stage[Trained]):
 _LATER = {
     name: getattr(TrainingConfig(), name) for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze")
 }
-"""Fields that older keys do not have, with their defaults."""
+"""Fields that older keys do not contain, with their defaults."""
 
 
 def _with_older_keys(training: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out later fields at their defaults, so that the keys of older results stay."""
+    """Removes newer fields at their defaults, so that the keys of older results remain valid."""
     return {name: value for name, value in training.items() if name not in _LATER or value != _LATER[name]}
 
 
 def outcome_of(
     reported: Mapping[str, Any], price_per_hour: float | None, knows: bool, sources: dict[str, SourceShare] | None
 ) -> Outcome[Trained]:
-    """What a training came to, as its workers counted.
+    """Builds the result of a training from the figures of its workers.
 
     Args:
-        reported: what `adapt.train.ray_train.launch` hands back.
-        price_per_hour: of a device.
-        knows: whether the model has been trained on the text of dev and test.
-        sources: what each gave.
+        reported: the figures that `adapt.train.ray_train.launch` returns.
+        price_per_hour: price of one device per hour.
+        knows: whether the model was trained on the text of dev and test.
+        sources: share of each source.
     """
     seconds = max(reported["seconds"], 1e-9)
     trained = Trained(

@@ -1,6 +1,6 @@
-"""What is known before a training: batch size, length, mixture, dimensions of the model.
+"""Plans a training: batch size, length, mixture, and dimensions of the model.
 
-Also a warning where too little text is held out to measure the training.
+It also warns if too little text is held out to measure the training.
 """
 
 import sys
@@ -26,25 +26,27 @@ from adapt.train.schedule import RunLength, length_of, rows_of
 
 @dataclass(frozen=True)
 class SourceShare:
-    """What a source gave to a run."""
+    """Rows and tokens that a source contributed to a run."""
 
     rows: int
     tokens: int
-    """Tokens that the run took, to within a row."""
+    """Number of tokens, to within one row."""
     share: float
     """Share of this source in the rows of the run."""
 
 
 def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:
-    """The same with the global batch that so many examples fill; in eights, so that workers can share it.
+    """Returns the configuration with the global batch that `batch_examples` fill.
+
+    Batches of 8 rows or more are multiples of 8, so that workers can share them.
 
     Args:
-        config: of the training.
-        batch_examples: None leaves the batch as it is configured.
-        texts: what the examples are of.
+        config: configuration of the training.
+        batch_examples: number of examples; None leaves the batch unchanged.
+        texts: prepared texts of the examples.
 
     Raises:
-        ConfigError: these workers cannot share it.
+        ConfigError: the workers cannot share the batch equally.
     """
     if not batch_examples:
         return config
@@ -63,11 +65,11 @@ def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared])
 
 
 def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
-    """How long a training is.
+    """Returns the length of a training.
 
     Args:
-        config: of the training.
-        mixture: of its sources; None where the corpus is streamed.
+        config: configuration of the training.
+        mixture: mixture of its sources; None if the corpus is streamed.
     """
     training = config.training
     if not mixture:
@@ -80,17 +82,17 @@ def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
 
 
 def length_matters(config: Config, has_general: bool) -> str:
-    """Names what makes a step of a training compute something else in a longer training.
+    """Returns the setting that makes a training's steps depend on its length.
 
-    Where nothing does, a longer training of schedule `wsd` starts from the state of a shorter one. Data order, masks
-    and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
+    Without such a setting, a longer training of schedule `wsd` starts from the state of a shorter one. Data order,
+    masks and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
 
     Args:
-        config: of the training.
-        has_general: whether general text is mixed in.
+        config: configuration of the training.
+        has_general: whether general text is replayed.
 
     Returns:
-        The field of the configuration with its value; empty if nothing depends on the length.
+        The configuration field with its value; empty if nothing depends on the length.
     """
     if method_of(config).depends_on_length:
         return f"method.kind {config.method.kind}"
@@ -102,16 +104,16 @@ def length_matters(config: Config, has_general: bool) -> str:
 def mixed(
     config: Config, sources: Mapping[str, Prepared], replay: Prepared | None, recalled: Mapping[str, Prepared]
 ) -> "Mixture | None":
-    """How the sources of a training share the run; None where the corpus is streamed.
+    """Returns how the sources of a training share the run; None if the corpus is streamed.
 
     Args:
-        config: of the training.
-        sources: texts of the domain.
-        replay: general text.
-        recalled: texts of the domains before.
+        config: configuration of the training.
+        sources: texts of the domain, by source.
+        replay: general text to replay.
+        recalled: texts of earlier domains.
 
     Raises:
-        DataError: a share of the run is for text that has no row.
+        DataError: a text without rows has a share of the run.
     """
     if config.corpus.streaming:
         return None
@@ -149,10 +151,10 @@ def mixed(
 
 
 def weights_of(corpus: CorpusConfig) -> list[float] | None:
-    """The configured weights of the sources; None where they have none.
+    """Returns the configured weights of the sources; None if they have none.
 
     Raises:
-        ConfigError: all are 0, as those of a part of the sources may be.
+        ConfigError: all weights are 0, which is possible for a part of the sources.
     """
     weights = [source.weight for source in corpus.sources if source.weight is not None]
     if weights and not any(weights):
@@ -162,9 +164,9 @@ def weights_of(corpus: CorpusConfig) -> list[float] | None:
 
 
 def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:
-    """Refuses a share of the run for text that has no row, of which no sample could ever be found.
+    """Checks that no text without rows has a share of the run.
 
-    Sources without weights share in proportion to their rows, which may be none.
+    Sources without weights share in proportion to their rows, which may be 0.
     """
     for name, weight in zip(rows, weights or [0.0] * len(rows), strict=True):
         if weight and not rows[name]:
@@ -177,13 +179,13 @@ def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> Non
 def shares_of(
     named: Mapping[str, Prepared], mixture: "Mixture | None", steps: int, training: TrainingConfig
 ) -> dict[str, SourceShare] | None:
-    """What each text gave to a run, by its name.
+    """Returns the rows and tokens that each text contributed to a run, by its name.
 
     Args:
-        named: the texts, in the order in which the mixture numbers them.
-        mixture: of the run; None where the corpus is streamed.
-        steps: of the run.
-        training: its settings.
+        named: the texts, in the order of the mixture.
+        mixture: mixture of the run; None if the corpus is streamed.
+        steps: number of steps of the run.
+        training: settings of the run.
     """
     if mixture is None:
         return None
@@ -191,24 +193,25 @@ def shares_of(
     shares = {}
     for (name, text), rows in zip(named.items(), drawn, strict=True):
         tokens = text.train_tokens or 0
-        given = round(rows * tokens / max(rows_of(tokens, training), 1))
-        shares[name] = SourceShare(rows, given, rows / max(sum(drawn), 1))
+        seen = round(rows * tokens / max(rows_of(tokens, training), 1))
+        shares[name] = SourceShare(rows, seen, rows / max(sum(drawn), 1))
     return shares
 
 
 WANTED_SHARE, WANTED_MOST = 0.1, 30
-"""The advice holds out this share of the documents, but no more documents than this. 30 give a sound interval."""
+"""The advice holds out this share of the documents, but no more than this number. 30 documents give a sound
+interval."""
 
 
 def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
-    """Says that a training cannot be measured well, and which `corpus.heldout_fraction` would change that.
+    """Warns if a training cannot be measured well, with a `corpus.heldout_fraction` that would change this.
 
-    Says nothing where no text is to be held out: the share is 0, or text of other files is measured, as in TAPT.
+    Does nothing if no text is to be held out: the share is 0, or text of other files is measured, as in TAPT.
 
     Args:
-        name: of the training.
-        corpora: the texts of the training, by source.
-        done: the finished stages, with these texts.
+        name: name of the training.
+        corpora: texts of the training, by source.
+        done: the finished stages, including these texts.
     """
     shares = [_share(stage) for stage in corpora.values()]
     texts = [done[stage] for stage in corpora.values()]
@@ -220,33 +223,33 @@ def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: 
     of_all = "its documents" if documents is None else f"its {documents:,} documents"
     if held_out < FEWEST_DOCUMENTS:
         number = f"{held_out} of {of_all} is" if held_out else f"none of {of_all} is"
-        found = f"{name}: nothing will be measured: {number} held out (corpus.heldout_fraction {shares[0]:g})"
+        problem = f"{name}: nothing will be measured: {number} held out (corpus.heldout_fraction {shares[0]:g})"
     else:
-        found = (
+        problem = (
             f"{name}: only {held_out} of {of_all} are held out (corpus.heldout_fraction {shares[0]:g}), so that losses"
             " have no interval"
         )
-    log(f"{found}; {_fix(shares[0], documents, [text.path for text in texts])}")
+    log(f"{problem}; {_fix(shares[0], documents, [text.path for text in texts])}")
 
 
 def documents_to_measure(documents: int) -> int:
-    """How many of a text's documents should be held out."""
+    """Returns the number of a text's documents that should be held out."""
     return max(FEWEST_DOCUMENTS, min(round(WANTED_SHARE * documents), WANTED_MOST))
 
 
 def _share(stage: Stage[Prepared]) -> float:
-    """The share of a text that is held out."""
+    """Returns the share of a text that is held out."""
     if isinstance(stage, Prepare):
         return stage.files.corpus.heldout_fraction
     return stage.heldout_fraction if isinstance(stage, PrepareTexts) else 0.0
 
 
 def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
-    """Says which share would hold out enough, as the texts themselves tell."""
+    """Returns advice on the share that would hold out enough documents."""
     from adapt.corpus.heldout import share_holding
 
     none = "set it to 0 to train without a measurement"
-    if documents is None:  # the text is streamed: how many documents it has is not known
+    if documents is None:  # the text is streamed, so its number of documents is unknown
         return f"set corpus.heldout_fraction to {min(10 * share, 0.5):.2g} or more, or {none}"
     found = share_holding(folders, documents_to_measure(documents))
     if found is None:
@@ -255,14 +258,14 @@ def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
 
 
 def first_size(start: Start, done: Done) -> ModelSize | None:
-    """The dimensions of the first model of the chain that has the tokens of this one; methods may make it grow later.
+    """Returns the dimensions of the chain's first model with this vocabulary; methods may make it grow later.
 
-    A vocabulary that is still to be extended counts as it will be, but for an elbow, which nobody knows yet; one that
-    is still to be trimmed or made, as the one before. None where dimensions cannot be told.
+    A vocabulary that will be extended counts with its new tokens, except for `elbow`, whose number is unknown. One that
+    will be trimmed or made counts as the one before. The result is None if dimensions are unknown.
 
     Args:
-        start: the model.
-        done: the stages that have finished.
+        start: the initial model of the training.
+        done: the finished stages.
     """
     made = start.vocabulary
     if made is None or made in done:

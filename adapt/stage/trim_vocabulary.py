@@ -1,4 +1,4 @@
-"""Stage `trim`: a model and a tokenizer without the tokens that a domain never uses."""
+"""Stage `trim`: removes the tokens that a domain never uses from a model and its tokenizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ from adapt.vocabulary.vocabulary_results import compute_saved
 
 @dataclass(frozen=True)
 class TrimmedVocabulary(OneModel):
-    """What is left. The model and the tokenizer are in the stage's folder."""
+    """Sizes before and after trimming. The model and the tokenizer are in the stage's folder."""
 
     before: int
-    """Tokens that there were."""
+    """Number of tokens before."""
     vocabulary: int
-    """Tokens that there are."""
+    """Number of tokens after."""
     used: int
-    """Different tokens of the text; the others are kept for other reasons."""
+    """Number of distinct tokens that occur in the text; the others are kept for other reasons."""
     parameters_saved: More[int]
-    """Numbers of embeddings and head that the model has no more."""
+    """Number of removed parameters, in the embeddings and the head."""
     compute_saved: More[float | None] = None
-    """Share of a training's FLOPs that the same text saves, the head being smaller; None where the model's dimensions
-    cannot be told."""
+    """Share of a training's FLOPs that is saved on the same text by the smaller head; None if the model's dimensions
+    are unknown."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what remains of the vocabulary, and where the model is."""
+        """Shows what remains of the vocabulary, and the model's folder."""
         said = (
             f"Removed {self.before - self.vocabulary:,} of {self.before:,} tokens, which your text does not use:"
             f" the model has {self.parameters_saved:,} parameters fewer."
@@ -50,7 +50,7 @@ class TrimmedVocabulary(OneModel):
 
 @dataclass(frozen=True, eq=False)
 class TrimVocabulary(Stage[TrimmedVocabulary]):
-    """A model that has only the tokens which some texts use."""
+    """Removes the tokens that given texts do not use from a model."""
 
     kind = "trim"
     takes = ONE_CPU
@@ -58,16 +58,16 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     name: str
     config: Config
     start: Start
-    """The model."""
+    """Model to trim."""
     tokens: Tokens
     texts: Mapping[str, Files]
-    """The text whose tokens stay: held-out text and evaluation texts too, which would otherwise be full of unknown
-    tokens. No word is chosen from it and no row learns from it."""
+    """Text whose tokens are kept, including held-out text and evaluation texts, which would otherwise consist largely
+    of unknown tokens. It is not used to choose words or to train rows."""
     kept: str | None
-    """The digest of the file of further text whose tokens stay; None for no file."""
+    """Digest of a file of further text whose tokens are kept; None without a file."""
 
     def what(self) -> Mapping[str, Any]:
-        """The model, and what is read and how much."""
+        """Returns the model, and the text that is read."""
         return {
             "model": self.start.digest,
             **self.tokens.tokenizer,
@@ -78,7 +78,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[TrimmedVocabulary]:
-        """Tokenizes in this process, and writes what is left.
+        """Tokenizes the text in this process, and writes the trimmed model and tokenizer.
 
         Raises:
             ConfigError: the file of further text cannot be read.
@@ -87,10 +87,10 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         """
         from adapt.vocabulary.model_changes import trim_model
 
-        start, asked = self.start.made(done), self.config.vocabulary
-        refuse_additions(start.model, "trimmed")  # one that the chain has made
+        start, settings = self.start.made(done), self.config.vocabulary
+        refuse_additions(start.model, "trimmed")  # repeated for a model that the chain made
         check_weights(start.model)
-        texts = chain(_lines(asked.keep), *(whole_text(files, self.config) for files in self.texts.values()))
+        texts = chain(_lines(settings.keep), *(whole_text(files, self.config) for files in self.texts.values()))
         return Outcome(TrimmedVocabulary(**trim_model(self.config, start, texts, list(self.texts), folder)))
 
 

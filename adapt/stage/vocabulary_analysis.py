@@ -1,6 +1,6 @@
-"""Stage `vocabulary`: how a tokenizer splits the words of domains, and what more tokens would save.
+"""Stage `vocabulary`: how a tokenizer splits the words of domains, and how many tokens new words would save.
 
-`Screening` leaves out of the text of domains what a training leaves out; all stages about vocabulary read by it.
+`Screening` excludes the documents that a training excludes; all stages about vocabulary use it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,17 +20,18 @@ from adapt.vocabulary.vocabulary_results import Analyzed, draw_curves
 
 @dataclass(frozen=True)
 class Screening:
-    """What the text of the domains leaves out besides held-out text and the texts of `corpus.decontaminate`."""
+    """Documents to exclude from the domains, besides held-out text and the texts of `corpus.decontaminate`."""
 
     measured: Files | None = None
-    """General text that is measured: no document of it is chosen from or taught on."""
+    """General text that is measured: none of its documents is used for choosing words or training rows."""
     dedup: Dedup | None = None
-    """Says which documents are copies, where `corpus.deduplicate` asks for it."""
+    """Stage that lists copies, if `corpus.deduplicate` is set."""
 
     def what(self, domains: Mapping[str, Files]) -> dict[str, Any]:
-        """Returns what the keys of stages hold of the screening; nothing where nothing is screened.
+        """Returns the part of the keys of stages that identifies the screening; empty without screening.
 
-        Before evaluation sets were screened here, keys held their digests already. "screened" tells such results apart.
+        Keys contained the digests of evaluation sets before these were screened here; "screened" distinguishes new
+        results.
         """
         return {
             **({"screened": True} if any(files.corpus.decontaminate for files in domains.values()) else {}),
@@ -38,12 +39,12 @@ class Screening:
         }
 
     def texts(self, domains: Mapping[str, Files], megabytes: float, seed: int, done: Done) -> dict[str, Iterator[str]]:
-        """Returns the documents of each domain, which are read as they are iterated over.
+        """Returns an iterator over the documents of each domain, which reads them on the fly.
 
         Args:
-            domains: their files, in the order in which they were deduplicated.
-            megabytes: about this much text is read of each domain.
-            seed: of the order in which parts of a domain are read.
+            domains: files of the domains, in the order of their deduplication.
+            megabytes: approximate amount of text to read per domain [MB].
+            seed: seed of the order in which parts of a domain are read.
             done: the finished stages.
 
         Raises:
@@ -66,19 +67,19 @@ class Screening:
 
 
 def whole_text(files: Files, config: Config) -> Iterator[str]:
-    """Returns documents of some files of which nothing is screened, up to `vocabulary.max_megabytes`."""
+    """Returns documents of files without screening, up to `vocabulary.max_megabytes`."""
     from adapt.vocabulary.corpus_texts import corpus_texts
 
     return corpus_texts(files.manifest, files.corpus, config.vocabulary.max_megabytes, config.seed)
 
 
 GENERAL = "(general)"
-"""What general text is called among the domains."""
+"""Name of general text among the domains."""
 
 
 @dataclass(frozen=True, eq=False)
 class AnalyzeVocabulary(Stage[Analyzed]):
-    """The words of each domain, counted and looked at with a tokenizer."""
+    """Counts the words of each domain, and analyses how a tokenizer splits them."""
 
     kind = "vocabulary"
     takes = ONE_CPU
@@ -86,15 +87,18 @@ class AnalyzeVocabulary(Stage[Analyzed]):
     name: str
     config: Config
     start: Start
-    """The model, for its tokenizer and its dimensions."""
+    """Model whose tokenizer and dimensions are used."""
     tokens: Tokens
     domains: Mapping[str, Files]
-    """The text of each domain. General text comes first, if there is some."""
+    """Text of each domain. General text comes first, if there is any."""
     screening: Screening
-    """What the domains leave out; general text is read whole."""
+    """Documents to exclude from the domains; general text is read completely."""
 
     def what(self) -> Mapping[str, Any]:
-        """Tokenizer, how text is read and how much of it; the model's dimensions and the objective, for the compute."""
+        """Returns the tokenizer and the text that is read.
+
+        The model's dimensions and the objective determine the compute.
+        """
         config = self.config
         return {
             "model": self.start.digest,
@@ -108,7 +112,7 @@ class AnalyzeVocabulary(Stage[Analyzed]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Analyzed]:
-        """Counts in this process, and draws the curves.
+        """Counts the words in this process, and draws the curves.
 
         Raises:
             DataError: a domain has no words.

@@ -58,5 +58,5 @@ def test_no_more_is_read_of_an_item_than_is_looked_at(tmp_path: Path, monkeypatc
 def test_what_is_known_too_little_is_refused() -> None:
     check_known(0.2)
     check_known(0.35, most=0.4)
-    with pytest.raises(DataError, match="knows nothing of 21%"):
+    with pytest.raises(DataError, match="21% of the text is unknown"):
         check_known(0.21)

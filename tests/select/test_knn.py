@@ -147,7 +147,7 @@ def test_what_was_found_goes_to_other_processes_and_the_index_does_not(situation
 
 
 def test_what_cannot_be_searched_is_refused(situation: Given, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="121 neighbours of each text are wanted, and the pool has 120") as caught:
+    with pytest.raises(DataError, match="121 neighbours of each text are needed, but the pool has only 120") as caught:
         scored(situation, per_text=121)
     assert "select.per_example" in caught.value.fix
     assert situation.vectors

@@ -118,7 +118,7 @@ def test_a_run_that_died_goes_on_and_ends_as_one_that_did_not(tmp_path: Path, ra
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"), [([], "there is no text to embed"), (["a?", "b?", "c"], "knows nothing of 67%")]
+    ("texts", "message"), [([], "there is no text to embed"), (["a?", "b?", "c"], "67% of the text is unknown")]
 )
 def test_texts_that_cannot_be_compared_are_refused(
     tmp_path: Path, ray_cluster: None, texts: list[str], message: str
@@ -169,7 +169,7 @@ def test_a_large_source_is_looked_at_before_it_is_embedded(
         if text == "a":
             assert embed_texts(source, embedder, None, tmp_path / "out", RESOURCES).documents == 40
             return
-        with pytest.raises(DataError, match="knows nothing of 100%"):
+        with pytest.raises(DataError, match="100% of the text is unknown"):
             embed_texts(source, embedder, None, tmp_path / "out", RESOURCES)
         assert not list((tmp_path / "out").iterdir())
 
@@ -228,8 +228,11 @@ def dev() -> str:
         (["broken"] * 3, r"pool\.jsonl has no readable record; of 3, the first is unreadable: malformed JSON"),
         ([*["broken"] * 3, *documents(SENTENCES[0])], UNREADABLE),
         (documents("!", "?"), r"of 2 records all were left out \(2 too short\)"),
-        (documents(*SENTENCES[:9], "!"), "10 neighbours of each text are wanted, and the pool has 9 documents"),
-        ([*documents(*SENTENCES[:9]), "DEV"], "10 neighbours of each text are wanted, and the pool has 9 documents"),
+        (documents(*SENTENCES[:9], "!"), "10 neighbours of each text are needed, but the pool has only 9 documents"),
+        (
+            [*documents(*SENTENCES[:9]), "DEV"],
+            "10 neighbours of each text are needed, but the pool has only 9 documents",
+        ),
         (["DEV"] * 12, r"of 12 records all were left out \(12 in evaluation set dev-and-test\)"),
     ],
 )

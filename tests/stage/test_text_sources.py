@@ -60,7 +60,7 @@ def test_texts_without_labels_are_kept_away_too(task: TaskConfig, tmp_path: Path
 
 def test_a_task_of_which_nothing_is_left_is_refused(task: TaskConfig, tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", [{"text": "the DEV text", "label": "a"}])
-    with pytest.raises(DataError, match="all texts of task stand in dev or test too"):
+    with pytest.raises(DataError, match="all texts of task occur in dev or test too"):
         run(texts_of(task, ["train"], [task]), tmp_path)
 
 

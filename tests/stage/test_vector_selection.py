@@ -67,7 +67,7 @@ def test_neighbours_are_the_documents_whose_vectors_are_near(config: Config, ray
     each = ensure(built(choosing(config, documents=None, per_example=2)), Context.of(config).store)
     assert 2 <= each.result.documents <= 2 * len(TRAIN)
     assert each.result.figures[0]["neighbours"] == 2
-    with pytest.raises(DataError, match="91 neighbours of each text are wanted, and the pool has 90 documents"):
+    with pytest.raises(DataError, match="91 neighbours of each text are needed, but the pool has only 90 documents"):
         ensure(built(choosing(config, documents=None, per_example=91)), Context.of(config).store)
 
 
