@@ -1,4 +1,4 @@
-"""Chain files: their form, placeholders, sweeps, and what starts from what."""
+"""Chain files: form, placeholders, sweeps, and references between stages."""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def test_an_entry_stands_for_every_combination(tmp_path: Path) -> None:
     assert len(found) == 6 + 2 + 4
 
 
-def test_what_a_node_starts_from_stands_before_it(tmp_path: Path) -> None:
+def test_nodes_follow_those_that_they_start_from(tmp_path: Path) -> None:
     found = nodes(tmp_path)
     assert found["finetune[base, arc]"].start is None
     assert found["finetune[DAPT, arc]"].start == "dapt[cs]"
@@ -80,7 +80,7 @@ def test_fields_come_from_common_and_then_from_the_entry(tmp_path: Path) -> None
     assert (changed.training.learning_rate, changed.training.max_steps, changed.name) == (0.5, 7, "own")
 
 
-def test_only_some_members_and_what_they_need(tmp_path: Path) -> None:
+def test_only_limits_nodes_to_members_and_their_inputs(tmp_path: Path) -> None:
     assert set(nodes(tmp_path, {"task": ["arc"], "recipe": ["DAPT", "base"]})) == {
         *("finetune[DAPT, arc]", "finetune[base, arc]", "dapt[cs]")
     }
@@ -144,7 +144,7 @@ def test_placeholders(recipe: ChainFile, value: Any, expected: Any) -> None:
         ({"stage": {}}, "unknown key stage in"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_errors_in_chain_files_are_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         nodes(tmp_path, **changes)
 
@@ -157,12 +157,12 @@ def test_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "run", "walk a.yaml", "run --data x", "run a.yaml --data", "run a.yaml x y"])
-def test_a_command_line_that_says_nothing(given: str) -> None:
+def test_an_incomplete_command_line_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_command(given.split())
 
 
-def test_a_name_that_the_file_does_not_have(tmp_path: Path) -> None:
+def test_an_unknown_name_on_the_command_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown key --date") as caught:
         read_chain(written(tmp_path), {"date": "x"})
     assert "did you mean data?" in caught.value.fix
@@ -192,7 +192,7 @@ def test_the_shipped_chains_can_be_read() -> None:
         ({"let": {"data": "/data", 9: 1}, "common": {"model.path": "{nope}"}}, "nope"),
     ],
 )
-def test_what_has_no_sense_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_impossible_values_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         nodes(tmp_path, **changes)
 
@@ -202,12 +202,12 @@ def test_an_empty_list_of_models_compares_none(tmp_path: Path) -> None:
     assert nodes(tmp_path, stages=CHAIN["stages"] | {"dapt": dapt})["dapt[cs]"].compared == {}
 
 
-def test_a_value_that_is_no_yaml_is_named() -> None:
+def test_invalid_yaml_on_the_command_line_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--training\.max_steps"):
         read_command(["run", "file", "--training.max_steps", "{"])
 
 
-def test_domains_learnt_apart_leave_no_model_to_start_from() -> None:
+def test_a_sequence_of_separate_models_cannot_be_started_from() -> None:
     node = Node("finetune", JOBS["finetune"], {}, Config(), lambda values: Config(), "one")
     with pytest.raises(ConfigError, match="finetune asks for the model of one, which leaves several"):
         _start(node, "one", {})

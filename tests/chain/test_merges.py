@@ -1,4 +1,4 @@
-"""Merges in chains: of what stages leave, and as what other stages begin with."""
+"""Merges in chains: of models that stages make, and as the start of other stages."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def chain_of(folder: Path, content: dict[str, Any]) -> Chain:
 
 @pytest.fixture
 def chain(tmp_path: Path, tiny_bert: Path) -> Chain:
-    """Two domains, what is made of their models, and a task on it."""
+    """A chain with two domains, merges of their models, and a task."""
     for number, name in enumerate(("one", "two")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(20, number)])
     for split in ("train", "dev", "test"):
@@ -59,7 +59,7 @@ def chain(tmp_path: Path, tiny_bert: Path) -> Chain:
     return chain_of(tmp_path, content)
 
 
-def test_stages_are_merged_and_what_was_merged_is_a_start(chain: Chain) -> None:
+def test_stages_can_be_merged_and_a_merge_can_be_started_from(chain: Chain) -> None:
     goals = {goal.label: goal.stage for goal in chain.goals}
     assert [label for label in goals if not label.startswith("dapt")] == [
         *("both", "mixed[0.25]", "mixed[0.5]", "tuned[0]", "compared"),
@@ -78,10 +78,8 @@ def test_stages_are_merged_and_what_was_merged_is_a_start(chain: Chain) -> None:
     assert "models.both.losses" in goals["compared"].inputs
 
 
-def test_models_of_the_chain_are_taken_from_where_their_stages_leave_them(
-    chain: Chain, tmp_path: Path, tiny_bert: Path
-) -> None:
-    """As if the trainings had run."""
+def test_models_of_the_chain_are_read_from_their_stages_folders(chain: Chain, tmp_path: Path, tiny_bert: Path) -> None:
+    """Checks the paths with pretended results of the trainings."""
     weights = weights_in(tiny_bert)
     models = [folder_of(tmp_path / f"model-{seed}", moved(weights, seed), like=tiny_bert) for seed in (1, 2)]
     goals: dict[str, Any] = {goal.label: goal.stage for goal in chain.goals}
@@ -103,8 +101,8 @@ def test_models_of_the_chain_are_taken_from_where_their_stages_leave_them(
     assert all(torch.equal(found[name], one.lerp(other[name], 0.25)) for name, one in base.items())
 
 
-def test_what_follows_a_merge_has_the_tokens_of_the_extended_model(tmp_path: Path, tiny_bert: Path) -> None:
-    """Whether that lies on disk or the chain makes it; and of no other."""
+def test_stages_after_a_merge_use_the_tokens_of_the_extended_model(tmp_path: Path, tiny_bert: Path) -> None:
+    """Checks this for an extended model on disk and one made by the chain."""
     for number, name in enumerate(("one", "train", "dev", "test")):
         write(tmp_path / f"{name}.jsonl", labelled(8, number))
     model = extended(tmp_path / "more", tiny_bert, ["qubit"])
@@ -146,7 +144,7 @@ def pretended(stage: Any, folder: Path, result: Any = None) -> Any:
     return Record(stage.kind, stage.name, stage.key, 1, dict(stage.what()), {}, metrics, {}, {}, {}, {}, "", folder)
 
 
-def test_a_merge_with_several_shares_is_no_model_to_start_from(tmp_path: Path, tiny_bert: Path) -> None:
+def test_a_merge_with_several_shares_cannot_be_started_from(tmp_path: Path, tiny_bert: Path) -> None:
     content = {
         "common": common(tmp_path, tiny_bert),
         "stages": {
@@ -159,7 +157,7 @@ def test_a_merge_with_several_shares_is_no_model_to_start_from(tmp_path: Path, t
 
 
 def test_the_default_experiment_measures_all_models_on_the_same_texts(tmp_path: Path, tiny_bert: Path) -> None:
-    """So that the report can draw them in one figure; and shares cost no training."""
+    """Equal texts let the report draw all models in one figure; the shares of a merge need no training."""
     for number, name in enumerate(("mine", "wiki")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(40, number)])
     let = {"corpus": f"{tmp_path}/mine.jsonl", "general": f"{tmp_path}/wiki.jsonl", "model": str(tiny_bert)}

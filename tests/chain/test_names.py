@@ -1,4 +1,4 @@
-"""A task that gets another name: what is finished stays finished, and is called what it is called now."""
+"""Renaming a task: finished stages remain valid and are shown under the new name."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.samples import labelled, write
 
 
 def chain_of(folder: Path, model: Path, task: str) -> Chain:
-    """Fine-tuning with one seed."""
+    """Returns a chain that fine-tunes with one seed."""
     splits = {split: str(folder / f"{split}.jsonl") for split in ("train", "dev", "test")}
     content = {
         "name": "one",
@@ -37,7 +37,7 @@ def chain_of(folder: Path, model: Path, task: str) -> Chain:
 
 
 def finish(stage: Stage[Any], chain: Chain) -> Record:
-    """As if it had run."""
+    """Writes the record of a stage without running it."""
     inputs = {name: finish(needed, chain) for name, needed in stage.inputs.items()}
     folder = chain.store.folder(stage.kind, stage.name, stage.key)
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def finish(stage: Stage[Any], chain: Chain) -> Record:
 
 @pytest.fixture
 def renamed(tmp_path: Path, tiny_bert: Path) -> Study:
-    """What a chain has to report after its task got another name."""
+    """Returns the report of a chain after its task was renamed."""
     for split in ("train", "dev", "test"):
         write(tmp_path / f"{split}.jsonl", labelled(4, len(split)))
     before = chain_of(tmp_path, tiny_bert, "acl_arc")
@@ -62,7 +62,7 @@ def renamed(tmp_path: Path, tiny_bert: Path) -> Study:
 
 
 def test_a_renamed_task_has_its_new_name_in_the_report(renamed: Study) -> None:
-    assert renamed.missing == []  # its name determines nothing
+    assert renamed.missing == []  # the name is not part of the key
     assert [(row.name, row.task) for row in collect(renamed).rows] == [("citations", "citations")]
 
 

@@ -1,4 +1,4 @@
-"""The chain files that are shipped say what they mean, as far as that can be told without data."""
+"""The shipped chain files contain what they are meant to, as far as this can be checked without data."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def test_all_kinds_of_selection_take_as_many_tokens() -> None:
     assert {"random", "dsir", "classifier", "knn", "tsds"} < {kind for kind in kinds if isinstance(kind, str)}
 
 
-def test_methods_are_tuned_alike_before_they_are_compared_with_other_seeds() -> None:
+def test_all_methods_are_tuned_equally_and_compared_with_fresh_seeds() -> None:
     nodes = nodes_of("tuned.yaml")
     searches = [node for node in nodes.values() if node.is_search]
     assert len(searches) == 4
@@ -78,12 +78,12 @@ def test_searches_have_as_many_trials_as_the_study_says() -> None:
         assert ("losses.general.after" in tune.objectives) == ("replay" in label)
 
 
-def test_the_recipe_of_methods_has_all_that_its_model_can_train_with() -> None:
+def test_the_recipe_of_methods_contains_all_methods_for_its_model() -> None:
     kinds = {node.config.method.kind for node in nodes_of("methods.yaml").values()}
     assert {*METHODS} - kinds == {"expand"}
 
 
-def test_parts_are_tried_by_domain_apart_and_shared() -> None:
+def test_parts_are_tried_per_domain_separate_and_shared() -> None:
     nodes = [node.config for node in nodes_of("methods.yaml").values() if node.name == "parts"]
     seen = {(c.method.kind, c.sequence.mode, c.method_options.per_domain) for c in nodes}  # type: ignore[union-attr]
     ways = {("separate", True), ("continual", False)}

@@ -1,4 +1,4 @@
-"""Searches in chain files: what they are of, and what others take of the best trial. Nothing here trains."""
+"""Searches in chain files, and stages that use their best trial. Nothing is trained."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +27,7 @@ BEST = {"training.learning_rate": 3e-3}
 
 @pytest.fixture
 def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """TAPT is searched for each method; its winner is fine-tuned, and its values are those of further seeds."""
+    """A chain that searches TAPT for each method, fine-tunes the best trial, and reuses its values with other seeds."""
     config = enter(tmp_path, monkeypatch, *SPLITS)
     Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 3.0e-3]\n")
     return {
@@ -66,7 +66,7 @@ def chain_of(content: dict[str, Any], only: dict[str, list[str]] | None = None) 
 
 
 def finish(search: Search, chain: Chain, best: dict[str, Any]) -> None:
-    """As if it had run, with two trials."""
+    """Writes the record of a search with two trials, without running it."""
     rows = [TrialRow(0, {}, "a", {"dev_score": Estimate(0.5)}), TrialRow(1, best, "b", {"dev_score": Estimate(0.6)})]
     found = Searched("tapt", {"dev_score": "max"}, rows, 1, [1], 0.0, 1, 0)
     folder = chain.store.folder(search.kind, search.name, search.key)
@@ -79,7 +79,7 @@ def labels(chain: Chain) -> list[str]:
     return [goal.label for goal in chain.goals]
 
 
-def test_what_takes_the_best_values_is_known_when_the_search_has_finished(content: dict[str, Any]) -> None:
+def test_stages_with_best_values_are_known_after_the_search(content: dict[str, Any]) -> None:
     chain = chain_of(content)
     assert labels(chain) == ["search[one]", "search[two]"]
     assert chain.later == [
@@ -92,7 +92,7 @@ def test_what_takes_the_best_values_is_known_when_the_search_has_finished(conten
     assert study("study", "one", chain).missing == [*labels(chain), *chain.later]
 
     first, second = chain.searches
-    assert first != second  # each method has a search of its own
+    assert first != second  # each method has its own search
     finish(first, chain, BEST)
     chain = chain_of(content)
     assert chain.searches == [second]
@@ -105,11 +105,11 @@ def test_what_takes_the_best_values_is_known_when_the_search_has_finished(conten
         "tapt[one, 8]",
     ]
     assert chain.later == ["search_confirm[two]", "winner[two]", "tapt[two, 7]", "tapt[two, 8]"]
-    finish(second, chain, {})  # the configuration as it is was best
+    finish(second, chain, {})  # the unchanged configuration was best
     assert chain_of(content).later == []
 
 
-def test_best_values_stand_in_place_of_the_stages_own(content: dict[str, Any]) -> None:
+def test_best_values_replace_those_of_the_stage(content: dict[str, Any]) -> None:
     chain = chain_of(content)
     for search, best in zip(chain.searches, (BEST, {}), strict=True):
         finish(search, chain, best)
@@ -142,8 +142,8 @@ def test_the_best_trial_of_a_search_is_run_with_fresh_seeds_and_then_tested(cont
     assert "search_confirm[two]" not in chain_of(content).later
 
 
-def test_a_test_split_that_others_need_later_is_missed_before_the_search(content: dict[str, Any]) -> None:
-    content["common"]["tune"]["fresh_seeds"] = []  # the stages below bring their own
+def test_a_missing_test_split_is_reported_before_the_search(content: dict[str, Any]) -> None:
+    content["common"]["tune"]["fresh_seeds"] = []  # the stages below set their own seeds
     assert chain_of(content).later
     Path(TASK["test"]).write_text("nobody reads this")
     chain_of(content)
@@ -167,7 +167,7 @@ def test_a_search_starts_from_the_model_of_another_stage(content: dict[str, Any]
     assert one != chain_of(content).searches[0]
 
 
-def test_the_trainings_that_a_search_waits_for_are_ahead_and_not_its_trials(
+def test_plans_list_trainings_before_a_search_but_not_its_trials(
     content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Train] = []
@@ -180,7 +180,7 @@ def test_the_trainings_that_a_search_waits_for_are_ahead_and_not_its_trials(
     assert ahead(chain)["search"] == 1
 
 
-def test_the_plan_shows_the_trials_and_nothing_is_seen_of_test(content: dict[str, Any]) -> None:
+def test_the_plan_shows_the_trials_without_reading_the_test_split(content: dict[str, Any]) -> None:
     Path("data/test.jsonl").write_text("nobody reads this")
     Path("space.yaml").write_text("finetune.learning_rate: [1.0e-3, 3.0e-3]\n")
     chain = chain_of({**content, "stages": {"search": {"job": "finetune", "tune": {"space": "space.yaml"}}}})
@@ -212,7 +212,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_with_a_search_is_named(name: str, content: dict[str, Any]) -> None:
+def test_errors_of_searches_are_named(name: str, content: dict[str, Any]) -> None:
     stages, message = WRONG[name]
     with pytest.raises(ConfigError, match=message) as caught:
         chain_of({**content, "stages": stages})

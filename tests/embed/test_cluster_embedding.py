@@ -1,4 +1,4 @@
-"""An actor that embeds: what it must refuse in its first chunk. Ray is not started."""
+"""The actor that embeds chunks, and the check of a sample. Ray is not started."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.embed.toys import Lengths
 
 
 class Broken(Lengths):
-    """As of a model whose weights are broken."""
+    """An embedder whose vectors are not finite, like a model with broken weights."""
 
     def embed(self, texts: list[str]) -> EmbeddedTexts:  # type: ignore[override]
         found = super().embed(texts)
@@ -38,14 +38,14 @@ def test_a_vector_that_is_not_finite_is_refused_with_the_id_of_its_text(
 
 
 @pytest.mark.parametrize("count", [0, 1, PLACES, PLACES + 1, 1000])
-def test_items_are_from_all_over(count: int) -> None:
+def test_sampled_items_are_evenly_spread(count: int) -> None:
     chosen = [item["item"] for item in some_of([{"item": number} for number in range(count)])]
     assert len(set(chosen)) == len(chosen) == min(count, PLACES)
     if count:
         assert max(b - a for a, b in zip([0, *chosen], [*chosen, count], strict=True)) <= -(-count // PLACES) + 1
 
 
-def test_no_more_is_read_of_an_item_than_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_reads_only_the_first_texts_of_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapt.embed.cluster_embedding.hide_unreserved_gpus", lambda: None)
     monkeypatch.setattr("adapt.embed.text_chunks.EMBEDDED_CHARACTERS", 1)
     lines = [json.dumps({"id": number, "text": "a?" if number < 4 else "a"}) for number in range(TEXTS_A_PLACE)]
@@ -55,7 +55,7 @@ def test_no_more_is_read_of_an_item_than_is_looked_at(tmp_path: Path, monkeypatc
     assert share == 4 / TEXTS_A_PLACE
 
 
-def test_what_is_known_too_little_is_refused() -> None:
+def test_text_that_the_embedder_does_not_know_is_refused() -> None:
     check_known(0.2)
     check_known(0.35, most=0.4)
     with pytest.raises(DataError, match="21% of the text is unknown"):

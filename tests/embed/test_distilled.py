@@ -1,4 +1,4 @@
-"""Distilled static embeddings: those of a folder that model2vec wrote, read without network."""
+"""Distilled static embeddings: a folder written by model2vec, read without network."""
 
 import importlib.util
 from dataclasses import replace
@@ -43,7 +43,7 @@ def test_vectors_are_means_of_the_weighed_embeddings_of_all_known_tokens(folder:
     assert (found.seen, found.unknown) == (8, 2)
 
 
-def test_a_folder_is_known_by_its_tensor(folder: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_model2vec_folders_are_recognised_by_their_tensor(folder: Path, tiny_bert: Path, tmp_path: Path) -> None:
     assert static.is_distilled(folder)
     assert not static.is_distilled(tiny_bert)
     assert not static.is_distilled(tmp_path)

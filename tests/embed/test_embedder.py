@@ -1,4 +1,4 @@
-"""The embedders are found by name, and what is wrong with a name or an option is said."""
+"""Embedders are found by name; wrong names and options are reported."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.embed.toys import Lengths
 
 
 @pytest.mark.parametrize("kind", EMBEDDERS)
-def test_each_has_options_with_defaults_that_enter_what_it_is(kind: str) -> None:
+def test_options_of_each_embedder_have_defaults_and_enter_its_key(kind: str) -> None:
     embedder = embedder_of(kind, {}, 3)
     assert embedder.what()
     assert ("seed" in embedder.what()) == embedder.learns
@@ -16,7 +16,7 @@ def test_each_has_options_with_defaults_that_enter_what_it_is(kind: str) -> None
     assert embedder.reads_model == hasattr(embedder.options, "path")
 
 
-def test_how_many_texts_pass_at_once_is_no_part_of_what_it_is() -> None:
+def test_the_batch_size_does_not_enter_the_key() -> None:
     assert embedder_of("transformer", {"texts_at_once": 1}, 0).what() == embedder_of("transformer", {}, 0).what()
     assert embedder_of("transformer", {"layer": 1}, 0).what() != embedder_of("transformer", {}, 0).what()
 

@@ -1,4 +1,4 @@
-"""Vectors of smooth inverse frequency, against sums over the model's own table."""
+"""Smooth inverse frequency vectors, compared with sums over the model's embedding table."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def expected_vectors(model: Path, sample: list[str], texts: list[str]) -> tuple[np.ndarray, list[list[int]]]:
-    """The same as the embedder, a window at a time; and the ids of each text."""
+    """Computes the vectors one window at a time, and the token ids of each text."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     table = BertModel.from_pretrained(model).get_input_embeddings().weight.detach().numpy().astype(float)
 
@@ -55,13 +55,13 @@ def test_vectors_are_sif_means_of_windows_of_the_texts_own_tokens(
     assert unknown == 2
 
 
-def test_what_most_texts_have_in_common_does_not_decide(tiny_bert: Path, tmp_path: Path) -> None:
+def test_what_most_texts_have_in_common_is_removed(tiny_bert: Path, tmp_path: Path) -> None:
     texts, labels = topical(200, length=8)
     common = "a model of the text that was " * 3
     texts = [f"{common}{text}" if number % 2 else text for number, text in enumerate(texts)]
     embedder = loaded("static", tmp_path, tiny_bert, texts)
     assert votes(embedder.embed(texts).vectors, labels) > 0.9
-    without = loaded("static", tmp_path, tiny_bert, texts, smoothing=1e6)  # all tokens weigh the same
+    without = loaded("static", tmp_path, tiny_bert, texts, smoothing=1e6)  # all tokens have the same weight
     assert votes(without.embed(texts).vectors, labels) < votes(embedder.embed(texts).vectors, labels)
 
 
@@ -75,7 +75,7 @@ def test_a_long_text_is_as_near_to_a_short_one_as_its_windows_are(tiny_bert: Pat
 
 
 @pytest.mark.parametrize("sample", [["the model"], ["the model"] * 5])
-def test_of_one_text_its_vector_is_left(tiny_bert: Path, tmp_path: Path, sample: list[str]) -> None:
+def test_the_vector_of_a_single_text_is_not_removed(tiny_bert: Path, tmp_path: Path, sample: list[str]) -> None:
     (vector,) = loaded("static", tmp_path, tiny_bert, sample).embed(["the model"]).vectors
     assert np.linalg.norm(vector) == pytest.approx(1)
 

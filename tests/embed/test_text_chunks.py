@@ -1,4 +1,4 @@
-"""Texts with their ids: addresses that neither chunks nor held-out documents change."""
+"""Texts with ids that depend neither on chunks nor on held-out documents."""
 
 import json
 from dataclasses import replace
@@ -49,9 +49,7 @@ def test_a_documents_id_is_its_item_and_its_record_there(
 
 
 @pytest.mark.parametrize("characters", [1, 100, 10**6])
-def test_lines_have_the_ids_that_stand_in_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, characters: int
-) -> None:
+def test_lines_keep_their_own_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, characters: int) -> None:
     monkeypatch.setattr(text_chunks, "EMBEDDED_CHARACTERS", characters)
     records = [{"id": 2**40 + 3 * number, "score": 0.5, "text": text} for number, text in enumerate(TEXTS)]
     write(tmp_path / TEXTS_FILE, records)

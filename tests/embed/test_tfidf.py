@@ -1,4 +1,4 @@
-"""TF-IDF and truncated SVD, against scikit-learn."""
+"""TF-IDF and truncated SVD, compared with scikit-learn."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_vectors_are_those_of_scikit_learn(tmp_path: Path) -> None:
     assert (found.seen, found.unknown) == (30, 0)
 
 
-def test_texts_lie_beside_those_of_their_topic(tmp_path: Path) -> None:
+def test_texts_are_nearest_to_texts_of_their_topic(tmp_path: Path) -> None:
     texts, labels = topical(100)
     assert votes(loaded("tfidf", tmp_path, texts=texts, dimension=4).embed(texts).vectors, labels) > 0.95
 
@@ -40,7 +40,7 @@ def test_texts_without_words_are_refused(tmp_path: Path) -> None:
     assert "transformer" in caught.value.fix
 
 
-def test_as_many_dimensions_as_there_are_texts_is_all_there_can_be(tmp_path: Path) -> None:
+def test_dimensions_are_limited_by_the_number_of_texts(tmp_path: Path) -> None:
     texts = topical(15)[0]
     vectors = loaded("tfidf", tmp_path, texts=texts).embed(texts).vectors
     assert vectors.shape[1] <= 34

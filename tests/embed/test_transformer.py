@@ -1,4 +1,4 @@
-"""States of a model, against transformers' own, one text at a time."""
+"""Hidden states of a model, compared with those of transformers for one text at a time."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_vectors_are_the_same_for_any_batch_and_order(tiny_bert: Path, tmp_path:
 
 
 def test_a_long_text_has_the_mean_over_all_its_pieces(tiny_bert: Path, tmp_path: Path) -> None:
-    """And beyond what the model takes it is cut anyway."""
+    """Pieces are never longer than the model's longest input."""
     (text,) = sentences(1, shortest=300, longest=300)
     tokenizer, model = AutoTokenizer.from_pretrained(tiny_bert), BertModel.from_pretrained(tiny_bert).eval()
     ids = torch.tensor(tokenizer(text)["input_ids"])
@@ -51,18 +51,18 @@ def test_a_long_text_has_the_mean_over_all_its_pieces(tiny_bert: Path, tmp_path:
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_a_layer_that_is_not_there_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_missing_layer_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="layer of the embedder transformer is 3, but the model has 2 layers"):
         loaded("transformer", tmp_path, tiny_bert, layer=3)
 
 
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         loaded("transformer", tmp_path, tmp_path)
 
 
-def test_by_default_a_long_text_is_like_the_sentences_that_it_repeats(tiny_bert: Path, tmp_path: Path) -> None:
-    """It passes in pieces as short as a sentence."""
+def test_by_default_a_long_text_is_similar_to_the_sentences_it_repeats(tiny_bert: Path, tmp_path: Path) -> None:
+    """Long texts are split into pieces of about a sentence."""
     embedder = loaded("transformer", tmp_path, tiny_bert)
     assert embedder._length == 32
-    assert loaded("transformer", tmp_path, tiny_bert, pooling="first")._length == 128  # all that the model takes
+    assert loaded("transformer", tmp_path, tiny_bert, pooling="first")._length == 128  # the model's longest input

@@ -1,4 +1,4 @@
-"""Training of the topic model: repeatable, resumed bit for bit, ended by coherence."""
+"""Training of the topic model: repeatable, resumed bit for bit, and ended by coherence."""
 
 import copy
 import tempfile
@@ -38,7 +38,7 @@ def training(texts: int = 80, seed: int = 0, **options: Any) -> TopicTraining:
 
 
 def trained(made: TopicTraining) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """The weights at the end, and what was reported after each epoch."""
+    """Returns the final weights, and the metrics reported after each epoch."""
     told: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         made.run(told.append, Path(folder) / "state.pt")
@@ -54,7 +54,7 @@ def test_training_is_repeatable_and_the_seed_matters() -> None:
     one, two, other = (trained(training(epochs=2, seed=seed))[0] for seed in (0, 0, 1))
     assert same(one, two)
     assert not same(one, other)
-    assert torch.equal(torch.get_rng_state(), before)  # other draws of the process are left alone
+    assert torch.equal(torch.get_rng_state(), before)  # the global random state is unchanged
 
 
 def test_the_loss_falls_and_topics_become_coherent() -> None:
@@ -66,7 +66,7 @@ def test_the_loss_falls_and_topics_become_coherent() -> None:
 
 
 @pytest.mark.parametrize("epochs", [1, 3, 5])
-def test_a_run_that_resumes_ends_bit_for_bit_where_one_that_did_not_stop_ends(tmp_path: Path, epochs: int) -> None:
+def test_a_resumed_run_gives_the_same_bits_as_an_uninterrupted_one(tmp_path: Path, epochs: int) -> None:
     whole = training()
     expected, _ = trained(whole)
     file = tmp_path / "state.pt"
@@ -86,8 +86,8 @@ def test_a_run_that_resumes_ends_bit_for_bit_where_one_that_did_not_stop_ends(tm
     assert (second.best.epoch, second.best.npmi) == (whole.best.epoch, whole.best.npmi)
 
 
-def test_every_batch_draws_noise_and_dropout_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The published code seeds the generator anew before each."""
+def test_every_batch_draws_different_noise_and_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published code seeds the generator again before each batch."""
     drawn: list[Draw] = []
     forward = TopicVae.forward
 
@@ -101,7 +101,7 @@ def test_every_batch_draws_noise_and_dropout_of_its_own(monkeypatch: pytest.Monk
     assert len({tuple(draw.kept.flatten().tolist()) for draw in drawn}) == len(drawn)
 
 
-def test_the_divergence_comes_in_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weight_of_the_divergence_rises_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     weights: list[float] = []
     forward = TopicVae.forward
 
@@ -114,7 +114,7 @@ def test_the_divergence_comes_in_slowly(monkeypatch: pytest.MonkeyPatch) -> None
     assert weights == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
 
 
-def test_the_weight_of_the_divergence_goes_on_rising_where_a_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weight_of_the_divergence_continues_to_rise_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     weights: list[float] = []
     made = training(96, epochs=2, annealing_steps=12)
     forward = TopicVae.forward
@@ -163,7 +163,7 @@ def test_the_likelihood_is_that_of_every_word() -> None:
     torch.testing.assert_close(log_likelihood(logits, BAGS), sum(each))
 
 
-def test_the_likelihood_is_the_multinomials_but_for_the_orders_of_words() -> None:
+def test_the_likelihood_is_multinomial_up_to_the_order_of_words() -> None:
     logits = torch.randn(1, WORDS)
     multinomial = torch.distributions.Multinomial(int(DENSE[0].sum()), logits=logits)
     orders = torch.lgamma(DENSE[0].sum() + 1) - torch.lgamma(DENSE[0] + 1).sum()
@@ -171,7 +171,7 @@ def test_the_likelihood_is_the_multinomials_but_for_the_orders_of_words() -> Non
     torch.testing.assert_close(own, multinomial.log_prob(DENSE[0])[0] - orders)
 
 
-def test_the_loss_is_minus_likelihood_and_the_weighed_divergence_of_what_was_drawn() -> None:
+def test_the_loss_is_weighted_divergence_minus_log_likelihood() -> None:
     vae, draw = model(), Draw.by_seed(3, DOCUMENTS, TOPICS, 0.4)
     one = torch.relu(DENSE @ vae.first.weight + vae.first_bias)
     two = torch.relu(vae.second(one))
@@ -200,7 +200,7 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean() -> None:
     assert not torch.equal(draw.noise, Draw.by_seed(1, 400, 50, 0.49).noise)
 
 
-def test_the_background_are_the_logits_where_topics_add_nothing() -> None:
+def test_the_background_is_the_logits_if_topics_add_nothing() -> None:
     vae = model()
     with torch.no_grad():
         vae.decoder.weight.zero_()
@@ -208,8 +208,8 @@ def test_the_background_are_the_logits_where_topics_add_nothing() -> None:
     torch.testing.assert_close(logits, vae.background.expand(4, -1))
 
 
-def test_the_background_is_the_mean_of_the_logits_and_not_taken_away_again() -> None:
-    """Unlike in the published code, where it stands before the normalization, which takes away any constant."""
+def test_the_background_is_the_mean_of_the_logits() -> None:
+    """In the published code it is added before the normalization, which removes any constant."""
     vae = model()
     with torch.no_grad():
         logits = vae.logits(torch.randn(40, TOPICS).softmax(-1))
@@ -218,7 +218,7 @@ def test_the_background_is_the_mean_of_the_logits_and_not_taken_away_again() -> 
 
 
 @pytest.mark.parametrize(("mix", "weight"), [("mixed", 0), ("published", -20)])
-def test_a_documents_vector_is_the_first_layer_and_theta_and_some_of_the_second_layer(mix: str, weight: float) -> None:
+def test_vectors_are_weighted_sums_of_both_layers_and_theta(mix: str, weight: float) -> None:
     vae = model()
     one = torch.relu(DENSE @ vae.first.weight + vae.first_bias)
     two = torch.relu(vae.second(one))
@@ -226,7 +226,7 @@ def test_a_documents_vector_is_the_first_layer_and_theta_and_some_of_the_second_
 
 
 def test_layers_are_mixed_as_by_the_softmax_of_vampires_code() -> None:
-    """By cosine, which knows no scale."""
+    """Compares by cosine, which ignores the scale."""
     shares = torch.tensor([1.0, -20.0, 1.0]).softmax(-1)
     torch.testing.assert_close(2 * shares, torch.tensor([1.0, MIXES["mixed"], 1.0]), atol=1e-8, rtol=0)
 
@@ -246,15 +246,15 @@ def by_hand(topics: np.ndarray, counts: np.ndarray, most: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_is_that_of_all_pairs_counted_by_hand(seed: int) -> None:
+def test_npmi_matches_a_direct_count_of_all_pairs(seed: int) -> None:
     draw = np.random.default_rng(seed)
     counts = draw.poisson(draw.uniform(0.02, 1.5, 12), (40, 12)).astype(np.float32)
-    counts[:, 0] = 1  # in every document
+    counts[:, 0] = 1  # word 0 occurs in every document
     topics = draw.normal(size=(3, 12))
     assert mean_npmi(topics, csr_matrix(counts), 5) == pytest.approx(by_hand(topics, counts, 5), abs=1e-12)
 
 
-def test_words_that_only_come_together_have_one() -> None:
+def test_words_that_always_occur_together_have_npmi_one() -> None:
     counts = csr_matrix(np.array([[1, 2, 0, 0], [3, 1, 0, 0], [0, 0, 1, 1], [0, 0, 5, 1]], np.float32))
     assert mean_npmi(np.array([[2.0, 1.0, 0, 0], [0, 0, 2.0, 1.0]]), counts, 2) == pytest.approx(1)
     assert mean_npmi(np.array([[2.0, 0, 1.0, 0]]), counts, 2) == 0

@@ -1,4 +1,4 @@
-"""The embedder `vampire`: texts of a topic lie together, whatever passes at once."""
+"""The embedder `vampire`: texts of a topic are near each other, for any batch size."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.embed.toys import TOPIC_OPTIONS, loaded, topical, votes
 from tests.samples import write
 
 
-def test_texts_lie_beside_those_of_their_topic_and_topics_are_coherent(tmp_path: Path) -> None:
+def test_texts_are_near_their_topic_and_topics_are_coherent(tmp_path: Path) -> None:
     texts, labels = topical(300)
     vectors = loaded("vampire", tmp_path, texts=texts, **TOPIC_OPTIONS).embed(texts).vectors
     assert votes(vectors, labels) > 0.9
@@ -40,7 +40,7 @@ def test_vectors_do_not_depend_on_the_batch(tmp_path: Path, monkeypatch: pytest.
 
 
 def dying(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
-    """Its first start raises an error of ours after the second epoch, its second is killed there."""
+    """An embedder whose first run fails with our error after the second epoch, and whose second run is killed there."""
     from adapt.embed.learn import learn_in_task
 
     number = len(list(folder.glob("start-*")))
@@ -60,7 +60,7 @@ def dying(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float
 
 
 @pytest.mark.slow
-def test_a_training_that_fails_and_one_that_is_killed_go_on_from_the_last_epoch(
+def test_failed_and_killed_trainings_resume_from_the_last_epoch(
     tmp_path: Path, ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = topical(80)[0]

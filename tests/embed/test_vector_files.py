@@ -1,4 +1,4 @@
-"""Vectors as files: what is written is read, and an index is built of it by ranges."""
+"""Files of vectors: writing, reading, and building an index from ranges of them."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_parts_of_an_index_are_ranges_of_all_vectors(tmp_path: Path, part: int) 
 
 
 def test_a_chunk_that_has_changed_is_not_written_yet(tmp_path: Path) -> None:
-    """A run that goes on where a killed one stopped embeds it again."""
+    """A resumed run embeds the chunk again."""
     file, vectors = tmp_path / chunk_file(0, 0), np.random.default_rng(0).normal(size=(3, 5)).astype(np.float16)
     write_vectors(file, np.arange(3), vectors, COUNTS)
     content = bytearray(file.read_bytes())
@@ -75,10 +75,10 @@ def test_a_chunk_that_has_changed_is_not_written_yet(tmp_path: Path) -> None:
     assert known_counts(file) is None
 
 
-def test_vectors_with_much_in_common_are_told_apart_by_the_rest(tmp_path: Path, ray_cluster: None) -> None:
+def test_vectors_with_a_large_common_part_are_separated_by_the_rest(tmp_path: Path, ray_cluster: None) -> None:
     rng = np.random.default_rng(0)
     vectors = (10 + rng.normal(size=(30, 8))).astype(np.float32)
-    vectors[7] = 0  # a text of which nothing is known
+    vectors[7] = 0  # a text without known words
     for chunk, rows in enumerate((slice(0, 11), slice(11, 30))):
         write_vectors(tmp_path / chunk_file(0, chunk), np.arange(30)[rows], vectors[rows], {})
     index = tmp_path / "index"

@@ -1,4 +1,4 @@
-"""Texts of two topics, and embedders that are ready."""
+"""Texts of two topics, and trained embedders."""
 
 import random
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ COMMON = "people sunshine much place early letter house later number large"
 
 
 TOPIC_OPTIONS = {"topics": 6, "epochs": 8, "learning_rate": 1e-2, "annealing_steps": 20, "batch_size": 32}
-"""Of `vampire`, for texts as few as these."""
+"""Options of `vampire` for few texts."""
 
 
 def topical(count: int, seed: int = 0, length: int = 12) -> tuple[list[str], np.ndarray]:
-    """Texts with words of one topic and common ones, and the number of the topic of each."""
+    """Returns texts that mix words of one topic with common words, and the number of each text's topic."""
     draw = random.Random(seed)
     labels = [draw.randrange(2) for _ in range(count)]
     texts = [
@@ -31,7 +31,7 @@ def topical(count: int, seed: int = 0, length: int = 12) -> tuple[list[str], np.
 
 
 def loaded(kind: str, folder: Path, model: Path | None = None, texts: list[str] | None = None, **options: Any) -> Any:
-    """An embedder that has learnt from texts, where it learns, and is loaded."""
+    """Returns a loaded embedder, trained on the texts if it learns."""
     embedder = embedder_of(kind, options, 0, Pretrained(model, model) if model else None)
     if texts is not None:
         embedder.learn(texts, folder)
@@ -40,7 +40,7 @@ def loaded(kind: str, folder: Path, model: Path | None = None, texts: list[str] 
 
 
 def votes(vectors: np.ndarray, labels: np.ndarray) -> float:
-    """Share of texts whose nearest other text, by cosine, is of their topic."""
+    """Returns the share of texts whose nearest other text, by cosine, has the same topic."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     products = unit @ unit.T
     np.fill_diagonal(products, -np.inf)
@@ -49,11 +49,11 @@ def votes(vectors: np.ndarray, labels: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class NoOptionsAtAll:
-    """Nothing can be set."""
+    """Options of an embedder that has none."""
 
 
 class Lengths(Embedder):
-    """A user's own: a place on a circle for each text; texts with a question mark are unknown."""
+    """A user's embedder that puts each text on a circle; texts with a question mark are unknown."""
 
     Options = NoOptionsAtAll
 

@@ -1,4 +1,4 @@
-"""The command lines that these tests give to `parse`, and how it refuses them."""
+"""Command lines for the tests of `parse`, and the errors they give."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from adapt.config import Config
 from adapt.parse import parse
 from adapt.support.errors import ConfigError
 
-PATHS = "--corpus.paths=a"  # the one field that has to be given
+PATHS = "--corpus.paths=a"  # the only required field
 DOMAINS = "--corpus.sources=[{name: a, paths: a.txt}]"
 
 

@@ -1,4 +1,4 @@
-"""Files of configuration to parse."""
+"""Fixture that writes configuration files."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Values that were left empty, or are variables of the shell, are refused by field and line."""
+"""Empty values and shell variables are refused, with the field and the line."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -21,7 +21,7 @@ from tests.parse.calls import PATHS, parsed, refused
 
 
 def fields_of_all_sections() -> dict[str, bool]:
-    """Every field by its dotted name, with the options of all kinds, and whether its annotation names None."""
+    """Returns every field by its dotted name, with the options of all kinds, and whether it accepts None."""
     sections = {each.name: type(getattr(Config(), each.name)) for each in fields(Config)}
     found = {name: False for name in flat(Config()) if "." not in name}
     for section, kind in {**sections, **option_sections()}.items():
@@ -44,7 +44,7 @@ def refusal(arguments: list[str], job: str = "dapt") -> str:
     return caught.value.what
 
 
-def test_there_are_fields_with_null_and_many_more_without() -> None:
+def test_most_fields_do_not_accept_null() -> None:
     assert len(WITHOUT_NULL) > 140
     assert len(FIELDS) - len(WITHOUT_NULL) > 30
 
@@ -61,7 +61,7 @@ def test_every_field_that_has_no_null_is_refused_by_name_and_line(tmp_path: Path
         assert refusal([f"--config={file}"]) == f"{name} in {file}, line 1, has no value"
 
 
-def test_so_it_is_on_the_command_line() -> None:
+def test_blank_fields_are_refused_on_the_command_line() -> None:
     for name in WITHOUT_NULL:
         section, _, field = name.partition(".")
         forms = [[f"--{name}", "null"], [f"--{name}="], [f"--{name}", ""], [f"--{name}=null", "--seed", "1"]]
@@ -70,7 +70,7 @@ def test_so_it_is_on_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_so_it_is_in_all_jobs(tmp_path: Path, job: str) -> None:
+def test_blank_fields_are_refused_in_all_jobs(tmp_path: Path, job: str) -> None:
     file = tmp_path / "job.yaml"
     for name in WITHOUT_NULL:
         file.write_text(f"{name}:\n")
@@ -78,7 +78,7 @@ def test_so_it_is_in_all_jobs(tmp_path: Path, job: str) -> None:
 
 
 @pytest.mark.parametrize("above", ["common", "stages"])
-def test_so_it_is_in_a_chain_file(tmp_path: Path, above: str) -> None:
+def test_blank_fields_are_refused_in_a_chain_file(tmp_path: Path, above: str) -> None:
     file = tmp_path / "chain.yaml"
     for name in WITHOUT_NULL:
         section, _, field = name.partition(".")
@@ -93,7 +93,7 @@ def test_so_it_is_in_a_chain_file(tmp_path: Path, above: str) -> None:
         assert caught.value.what == f"{name} in {file}, line {line}, has no value"
 
 
-def test_fields_that_have_null_keep_it(tmp_path: Path) -> None:
+def test_fields_that_accept_null_can_be_null(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     for name in (name for name, has_null in FIELDS.items() if has_null):
         section, _, field = name.partition(".")
@@ -107,7 +107,7 @@ def test_fields_that_have_null_keep_it(tmp_path: Path) -> None:
         assert given[name] is None
 
 
-def test_a_file_given_later_is_looked_at_too(write: Callable[..., str]) -> None:
+def test_later_files_are_checked_too(write: Callable[..., str]) -> None:
     first = write("training: {max_steps: 2}\n", "first.yaml")
     second = write("training:\n  learning_rate:\n", "second.yaml")
     assert refused(PATHS, "--config", first, "--config", second).what == (
@@ -124,7 +124,7 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_the_fields_of_entries_in_lists(write: Callable[..., str], name: str) -> None:
+def test_blank_fields_in_list_entries_are_refused(write: Callable[..., str], name: str) -> None:
     kind, given = ENTRIES[name]
     entry: dict[str, Any] = load_yaml(f"{{{given}}}")
     for each in fields(kind):
@@ -157,7 +157,9 @@ def test_options_may_be_null_where_that_is_written_out(write: Callable[..., str]
     assert block.corpus.cleaning == [{"length": {"max_words": None}}, {"letters": None}]
 
 
-def test_a_file_of_a_section(write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_blank_fields_in_a_file_for_one_section(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     write("learning_rate:\n", "training.yaml")
     assert (
@@ -166,7 +168,7 @@ def test_a_file_of_a_section(write: Callable[..., str], monkeypatch: pytest.Monk
     )
 
 
-def test_a_placeholder_that_stands_for_nothing(tmp_path: Path) -> None:
+def test_a_placeholder_without_a_value_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     sets = "sets: {recipe: {a: {rate: null}}}\nlet: {data: }\n"
     file.write_text(f"{sets}stages: {{s: {{job: dapt, for: recipe, training.learning_rate: '{{recipe.rate}}'}}}}\n")
@@ -178,26 +180,26 @@ def test_a_placeholder_that_stands_for_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["name", "baseline"])
-def test_the_keys_of_a_chain_file(tmp_path: Path, key: str) -> None:
+def test_blank_keys_of_a_chain_file_are_refused(tmp_path: Path, key: str) -> None:
     file = tmp_path / "chain.yaml"
     file.write_text(f"{key}:\nstages: {{s: {{job: dapt}}}}\n")
     with pytest.raises(ConfigError, match=rf"^{key} in .* has no value"):
         read_chain(str(file))
 
 
-def test_a_field_of_all_stages_on_the_command_line() -> None:
+def test_blank_fields_for_all_stages_are_refused() -> None:
     for given in (["--training.learning_rate="], ["--training.learning_rate", "null"]):
         with pytest.raises(ConfigError, match=r"training\.learning_rate on the command line has no value"):
             read_command(["plan", "chain.yaml", *given])
 
 
-def test_a_space(write: Callable[..., str]) -> None:
+def test_blank_values_in_a_search_space_are_refused(write: Callable[..., str]) -> None:
     file = write("training.max_steps: [1, 2]\ntraining.learning_rate:\n")
     with pytest.raises(ConfigError, match=rf"training.learning_rate in {file}, line 2, has no value"):
         read_space(file)
 
 
-def test_a_configuration_made_in_python() -> None:
+def test_blank_values_in_python_are_refused() -> None:
     none: Any = None
     with pytest.raises(ConfigError, match=r"training\.learning_rate has no value"):
         check_config(Config(training=TrainingConfig(learning_rate=none)))
@@ -220,7 +222,7 @@ def test_variables_of_the_shell_are_not_expanded(write: Callable[..., str], valu
     assert "is not expanded" in refused(f"--corpus.paths={value}").what
 
 
-def test_a_dollar_that_is_no_variable(tmp_path: Path) -> None:
+def test_a_dollar_sign_without_a_variable_is_allowed(tmp_path: Path) -> None:
     file = tmp_path / "$HOME.jsonl"
     file.write_text("{}")
     assert parsed(f"--corpus.paths={file}").corpus.paths == str(file)

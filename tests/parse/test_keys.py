@@ -1,4 +1,4 @@
-"""Keys that are not known, and files that cannot be read."""
+"""Unknown keys, and files that cannot be read."""
 
 import importlib
 import json
@@ -55,7 +55,7 @@ def test_an_unknown_key_in_a_file_names_file_and_nearest(
         assert (error.what, error.fix) == (f"unknown key {key} in {file}", f"did you mean {nearest}?")
 
 
-def test_a_key_like_no_other_points_to_the_help() -> None:
+def test_a_key_without_a_similar_one_points_to_the_help() -> None:
     error = refused(PATHS, "--xyzzy.plugh=1")
     assert (error.what, error.fix) == ("unknown key --xyzzy.plugh", "see --help for all keys")
 
@@ -114,9 +114,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("content", "place"), BROKEN)
-def test_a_file_that_is_no_yaml_is_named_with_the_line(
-    write: Callable[..., str], content: str | bytes, place: str
-) -> None:
+def test_invalid_yaml_is_named_with_the_line(write: Callable[..., str], content: str | bytes, place: str) -> None:
     file = write(content)
     error = refused(PATHS, "--config", file)
     assert error.what.startswith(f"{file} is not valid YAML: ")
@@ -129,14 +127,14 @@ def test_a_file_without_keys_is_named(write: Callable[..., str], content: str) -
     assert refused(PATHS, "--config", file).what == f"{file} holds no `key: value` lines"
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone.yaml")
     for arguments in (["--config", gone], [f"--config={gone}"]):
         assert refused(PATHS, *arguments).what == f"{gone}: No such file or directory"
     assert refused("--config", str(tmp_path)).what == f"{tmp_path}: Is a directory"
 
 
-def test_the_keys_of_a_source_s_own_evaluation_sets(write: Callable[..., str]) -> None:
+def test_unknown_keys_in_evaluation_sets_of_a_source_are_named(write: Callable[..., str]) -> None:
     source = "corpus:\n  sources: [{name: a, paths: b, decontaminate: [{name: c, pathz: d}]}]\n"
     assert (
         refused("--config", write(source)).what
@@ -149,7 +147,7 @@ def test_config_without_a_file() -> None:
     assert refused(PATHS, "--config").what == "--config names no file"
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_a_repeated_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "twice.yaml"
     file.write_text("corpus:\n  paths: a\ntraining: {max_steps: 1}\nname: x\ncorpus:\n  paths: b\n")
     with pytest.raises(ConfigError, match=r"corpus stands twice in .*, in lines 1 and 5"):
@@ -174,7 +172,9 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         (b"name: \xff\n", "utf-8", "UTF-8"),
     ],
 )
-def test_what_is_no_yaml_is_mended(write: Callable[..., str], content: str | bytes, what: str, fix: str) -> None:
+def test_messages_suggest_a_fix_for_invalid_yaml(
+    write: Callable[..., str], content: str | bytes, what: str, fix: str
+) -> None:
     error = refused(PATHS, "--config", write(content))
     assert what in error.what
     assert fix in error.fix
@@ -207,7 +207,7 @@ def test_a_short_form_names_the_field(name: str, meant: str) -> None:
         ("corpus: data.jsonl\n", "write `corpus: {paths: data.jsonl}`"),
     ],
 )
-def test_a_section_that_is_a_text(write: Callable[..., str], content: str, fix: str) -> None:
+def test_a_section_given_as_a_text_is_refused(write: Callable[..., str], content: str, fix: str) -> None:
     error = refused("--config", write(content))
     assert "and not fields with values" in error.what
     assert fix in error.fix
@@ -227,7 +227,7 @@ def test_an_entry_without_fields_imports_nothing(
     real = importlib.import_module
 
     def only_ours(name: str, package: str | None = None) -> ModuleType:
-        assert name.partition(".")[0] == "adapt", f"imported {name}"  # methods are loaded by their names
+        assert name.partition(".")[0] == "adapt", f"imported {name}"  # methods are only imported when used
         return real(name, package)
 
     monkeypatch.setattr("importlib.import_module", only_ours)

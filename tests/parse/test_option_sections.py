@@ -1,4 +1,4 @@
-"""The options of a kind are the section that is called like it: of methods, selections, embedders and a user's own."""
+"""Options of methods, selections and embedders are in the section with the kind's name."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_selections_and_embedders_have_sections_too(write: Callable[..., str]) -
     assert flat(parsed(PATHS, *SELECTS, "--dsir.ngram=1"))["dsir.ngram"] == 1
 
 
-def test_sections_of_what_does_not_select_are_checked_and_ignored() -> None:
+def test_sections_of_unused_selections_are_checked_and_ignored() -> None:
     assert parsed(PATHS, "--dsir.ngram=1", "--select.kind=dsir").select_options == {}
     assert {*parsed(PATHS, *SELECTS, "--classifier.ngram=1").select_options} == {"dsir", "tfidf"}
     assert "classifier.ngram is 0" in refused(PATHS, "--classifier.ngram=0").what
@@ -74,7 +74,7 @@ def test_sections_of_what_does_not_select_are_checked_and_ignored() -> None:
     assert refused(PATHS, "--select.embedder=statics").fix == "did you mean static?"
 
 
-def test_the_fields_that_they_had_before_are_refused_with_the_section(write: Callable[..., str]) -> None:
+def test_old_option_fields_are_refused_with_a_pointer_to_the_section(write: Callable[..., str]) -> None:
     for given in ("select.options: {ngram: 2}", "select: {options: {ngram: 2}}"):
         error = refused(PATHS, "--config", write(f"{given}\n"))
         assert error.what.startswith("unknown key select.options in")

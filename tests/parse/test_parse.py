@@ -1,4 +1,4 @@
-"""From files and the command line to a configuration."""
+"""Parsing of files and the command line into a configuration."""
 
 from collections.abc import Callable
 
@@ -54,14 +54,14 @@ def test_scientific_notation(write: Callable[..., str], text: str) -> None:
 
 def test_whole_numbers_for_real_fields_are_the_same_as_real_ones(write: Callable[..., str]) -> None:
     config = parsed(PATHS, "--config", write("training:\n  weight_decay: 0\n  epochs: 3\n"))
-    assert (str(config.training.weight_decay), str(config.training.epochs)) == ("0.0", "3.0")  # else the keys differ
+    assert (str(config.training.weight_decay), str(config.training.epochs)) == ("0.0", "3.0")  # keys depend on it
 
 
 def test_values_are_plain_numbers() -> None:
     given = {"training.max_steps": "3", "training.epochs": "2", "training.learning_rate": "1", "training.beta1": "0"}
     config = parsed(PATHS, *(f"--{name}={value}" for name, value in given.items()))
     kinds = {type(value) for value in flat(config).values()}
-    assert kinds <= {int, float, str, bool, type(None), list}  # what a stage's key takes
+    assert kinds <= {int, float, str, bool, type(None), list}  # the types allowed in a stage's key
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_null_is_none(write: Callable[..., str]) -> None:
     assert (config.training.max_steps, config.resources.gpus_per_worker) == (None, None)
 
 
-def test_debug_is_no_field_of_the_job() -> None:
+def test_debug_is_not_a_field() -> None:
     assert parsed(PATHS, "--debug") == parsed(PATHS)
 
 
@@ -139,7 +139,7 @@ def test_an_objective_that_does_not_exist_is_refused(write: Callable[..., str]) 
         (["--training", '{"learning_rat": 1}'], "unknown key training.learning_rat in the command line"),
     ],
 )
-def test_arguments_that_mean_nothing(arguments: list[str], message: str) -> None:
+def test_unreadable_arguments_are_refused(arguments: list[str], message: str) -> None:
     assert message in refused(PATHS, *arguments).what
 
 
@@ -153,7 +153,7 @@ def test_arguments_that_mean_nothing(arguments: list[str], message: str) -> None
         (["--debug", "b"], "unrecognized arguments: b", "--debug takes no value"),
     ],
 )
-def test_what_the_shell_makes_of_a_pattern_without_quotes(arguments: list[str], what: str, fix: str) -> None:
+def test_file_names_from_an_unquoted_pattern_are_refused_with_advice(arguments: list[str], what: str, fix: str) -> None:
     error = refused(*arguments)
     assert error.what == what
     assert fix in error.fix
@@ -213,7 +213,7 @@ def test_a_default_number_of_steps_gives_way_to_another_length(
         ("dsir.weight: Sum", "did you mean sum?"),
     ],
 )
-def test_a_wrong_type_is_mended(write: Callable[..., str], given: str, fix: str) -> None:
+def test_messages_suggest_a_fix_for_a_wrong_type(write: Callable[..., str], given: str, fix: str) -> None:
     error = refused(PATHS, "--config", write(given + "\n"))
     assert " takes " in error.what
     assert error.fix.startswith(fix) or fix in error.fix

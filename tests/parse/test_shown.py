@@ -1,4 +1,4 @@
-"""What --help and --print_config show."""
+"""The output of --help and --print_config."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-# One value a field that is not its default, where a file could mistake some for something else.
+# One value per field that differs from the default and that YAML could misread.
 VALUES: dict[str, Any] = {
     "name": "123",
     "seed": -1,
@@ -50,7 +50,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_what_print_config_prints_can_be_fed_back(
+def test_the_output_of_print_config_can_be_read_again(
     write: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     nested: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.Captu
 
 
 def flat_with_options() -> dict[str, Any]:
-    """Every field by its dotted name, with the options of all kinds."""
+    """Returns every field by its dotted name, with the options of all kinds."""
     found: dict[str, Any] = {}
     for section, options in option_sections().items():
         found |= {f"{section}.{name}": value for name, value in vars(options()).items()}
@@ -87,7 +87,7 @@ def flat_with_options() -> dict[str, Any]:
 
 
 def documentation() -> dict[str, str]:
-    """The docstring below each field, by dotted name, read from the source."""
+    """Reads the docstring below each field from the source, by dotted name."""
 
     def documented(section: type, prefix: str) -> dict[str, str]:
         (read,) = ast.parse(inspect.getsource(section)).body

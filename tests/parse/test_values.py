@@ -1,4 +1,4 @@
-"""Values out of their range, and fields that contradict each other."""
+"""Values out of range, and fields that contradict each other."""
 
 import re
 from collections.abc import Callable
@@ -122,7 +122,7 @@ def test_fields_that_contradict_each_other(arguments: list[str], message: str) -
     assert message in refused(*arguments).what
 
 
-def test_what_does_not_contradict() -> None:
+def test_fields_that_do_not_contradict_each_other() -> None:
     whole = ["--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.1"]
     assert parsed(PATHS, *whole).objective.random_token_fraction == 0.1
     assert parsed("--corpus.source=docstrings").corpus.paths == []
@@ -144,13 +144,13 @@ def test_configurations_made_in_python_are_checked_as_well() -> None:
         (["--training.max_tokens=500", "--mixture.replay_paths=b.jsonl"], "a streamed corpus has one source"),
     ],
 )
-def test_what_streaming_needs(arguments: list[str], message: str) -> None:
+def test_streaming_requires_a_length_and_one_source(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *arguments], "x")
     parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", "--training.max_tokens=500"], "x")
 
 
-def test_a_job_that_streams_nothing_needs_nothing_for_it() -> None:
+def test_jobs_that_do_not_stream_ignore_the_requirements() -> None:
     task = [f"--task.{split}=a.jsonl" for split in ("train", "dev", "test")]
     parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *task], "x", JOBS["tapt"].kind)
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Listed:
-    """Documents of a list, some at a time, in this process; it counts how often they were read."""
+    """A pool from a list, read in small items in this process. It counts how often it was read."""
 
     def __init__(self, documents: Sequence[Document], at_once: int = 10**9) -> None:
         self.documents, self.at_once, self.passes = documents, at_once, 0
@@ -40,7 +40,7 @@ class Listed:
 
 
 def numbered(texts: Iterable[str], first: int = 0, apart: int = 1, at_once: int = 10**9) -> Listed:
-    """Texts with ids."""
+    """Returns documents with ids from texts."""
     return Listed([Document(text, first + apart * n) for n, text in enumerate(texts)], at_once)
 
 
@@ -49,7 +49,7 @@ def given(pool: Any, target: Sequence[str] = (), **more: Any) -> Given:
 
 
 def embedded(folder: Path, pool: np.ndarray, ids: np.ndarray, target: np.ndarray, kind: str = "flat") -> Vectors:
-    """Vectors as stages leave them: an index of the pool's, and those of the target."""
+    """Writes vectors like the stages do: an index of the pool, and the vectors of the target."""
     for name in ("pool", "target"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     indexed(folder / "pool", ids, pool, kind)
@@ -58,13 +58,13 @@ def embedded(folder: Path, pool: np.ndarray, ids: np.ndarray, target: np.ndarray
 
 
 def ranked(selection: Selection, pool: Any, target: Sequence[str], **more: Any) -> list[tuple[int, float]]:
-    """Ids and scores of all documents that may be taken, the best first."""
+    """Returns ids and scores of all permitted documents, the best first."""
     selection.learn(given(pool, target, **more))
     return [(id, score) for id, _, score in highest(selection, pool, target, 10**9)]
 
 
 class Longest(Selection):
-    """A document's score is its number of characters."""
+    """A selection whose score is the number of characters."""
 
     def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
         return (float(len(text)) for text in pool)

@@ -1,4 +1,4 @@
-"""From a pool to the documents that are taken, without near copies."""
+"""Choosing documents from a pool, without near copies."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ def texts_of(choice: Choice) -> list[str]:
     return [str(each.document) for each in choice.taken]
 
 
-def test_so_many_documents_are_taken_the_best_first() -> None:
+def test_the_best_documents_are_taken_up_to_the_budget() -> None:
     choice = chosen(numbered(TEXTS), longest(), documents=7)
     assert texts_of(choice) == sorted(TEXTS, key=len, reverse=True)[:7]
     assert (choice.is_full, choice.near, choice.passed) == (True, 0, ())
@@ -41,13 +41,13 @@ def test_so_many_documents_are_taken_the_best_first() -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 100, 333])
-def test_documents_are_taken_until_they_have_so_many_tokens(tokens: int) -> None:
+def test_documents_are_taken_up_to_the_budget_of_tokens(tokens: int) -> None:
     choice = chosen(numbered(TEXTS), longest(), tokens=tokens)
     assert texts_of(choice) == sorted(TEXTS, key=len, reverse=True)[: len(choice.taken)]
     assert choice.tokens - choice.taken[-1].tokens < tokens <= choice.tokens
 
 
-def test_a_pool_that_does_not_fill_the_budget_is_said_to_be_too_small() -> None:
+def test_a_pool_that_does_not_fill_the_budget_is_reported() -> None:
     for budget in ({"documents": 61}, {"tokens": 10**6}):
         choice = chosen(numbered(TEXTS), longest(), **budget)
         assert len(choice.taken) == 60
@@ -55,19 +55,19 @@ def test_a_pool_that_does_not_fill_the_budget_is_said_to_be_too_small() -> None:
 
 
 @pytest.mark.parametrize("held", [0, HELD])
-def test_near_copies_do_not_count_and_the_best_of_them_stays(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where so many of the best are copies that the pool has to be read again, as less was held."""
+def test_only_the_best_of_several_near_copies_is_taken(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers a pool that must be read again because many of the best documents are copies."""
     monkeypatch.setattr("adapt.select.choose.HELD", held)
     copies = [" ".join([*["word"] * 100, text]) for text in TEXTS[:1] * 40]
     pool = numbered([*TEXTS, *(text + " " * n for n, text in enumerate(copies))])
     choice = chosen(pool, longest(), documents=5)
-    assert choice.taken[0].document.id == 99  # with the most blanks it is the longest
+    assert choice.taken[0].document.id == 99  # it has the most spaces, so it is the longest
     assert texts_of(choice)[1:] == sorted(TEXTS, key=len, reverse=True)[:4]
     assert choice.near == 39
     assert (pool.passes > 1) == (held == 0)
 
 
-def test_ids_above_what_float32_can_tell_apart_survive() -> None:
+def test_ids_beyond_float32_are_exact() -> None:
     first = 2**24
     pool = numbered(TEXTS, first)
     taken = [each.document.id for each in chosen(pool, longest(), longest(), documents=20).taken]
@@ -78,7 +78,7 @@ def test_ids_above_what_float32_can_tell_apart_survive() -> None:
 
 
 class Learning(Selection):
-    """Notes what it could look at, and prefers short texts."""
+    """A selection that records its inputs and prefers short texts."""
 
     seen: list[str]
 
@@ -102,7 +102,7 @@ def test_each_selection_of_a_list_sees_what_the_one_before_passed_on() -> None:
 
 
 class Even(Selection):
-    """Documents with an odd number of letters must not be taken; the others come as they stand."""
+    """A filter that excludes documents with an odd number of letters."""
 
     def is_filter(self) -> bool:
         return True
@@ -111,20 +111,20 @@ class Even(Selection):
         return (NEVER if len(text) % 2 else 0.0 for text in pool)
 
 
-def test_a_filter_passes_on_all_that_may_be_taken() -> None:
+def test_a_filter_passes_on_all_permitted_documents() -> None:
     even = [text for text in TEXTS if len(text) % 2 == 0]
     choice = chosen(numbered(TEXTS, 2**40), Even(NoOptions(), 0), longest(), keep=0.1, documents=4)
     assert choice.passed == (len(even),)
     assert texts_of(choice) == sorted(even, key=len, reverse=True)[:4]
 
 
-def test_a_list_passes_on_about_so_many_times_a_budget_of_tokens() -> None:
+def test_a_list_passes_on_a_multiple_of_a_budget_of_tokens() -> None:
     choice = chosen(numbered(TEXTS), Random(NoOptions(), 1), longest(), keep=4.0, tokens=30)
     assert 5 < choice.passed[0] < 40
     assert choice.is_full
 
 
-def test_the_same_is_taken_of_a_smaller_and_a_larger_budget() -> None:
+def test_a_larger_budget_contains_a_smaller_one() -> None:
     def taken(**budget: Any) -> list[int]:
         return [each.document.id for each in chosen(numbered(TEXTS), Random(NoOptions(), 2), **budget).taken]
 
@@ -140,7 +140,7 @@ def jaccard(one: str, other: str) -> float:
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 
 
-def test_copies_up_to_case_and_spaces_are_passed_over_also_in_one_call() -> None:
+def test_copies_up_to_case_and_spaces_are_skipped_also_in_one_call() -> None:
     distinct = Distinct(ALIKE)
     assert distinct.are_new(["a text", "A  Text", "another"]) == [True, False, True]
     assert distinct.are_new(["another", "a third one"]) == [False, True]
@@ -153,15 +153,15 @@ def test_near_copies_are_those_of_a_comparison_of_all_pairs() -> None:
     texts = []
     for text in base:
         words = text.split()
-        light = [*words[:-1], "changed"]  # of some 70 shingles one is another
-        heavy = [word if n % 6 else "changed" for n, word in enumerate(words)]  # hardly any is left
+        light = [*words[:-1], "changed"]  # one of about 70 shingles differs
+        heavy = [word if n % 6 else "changed" for n, word in enumerate(words)]  # hardly any shingle remains
         texts += [text, " ".join(light), " ".join(heavy)]
     draw.shuffle(texts)
     kept: list[str] = []
     expected = []
     for text in texts:
         similar = [jaccard(text, other) for other in kept]
-        assert not any(0.7 < value < 0.9 for value in similar)  # no case is left to chance
+        assert not any(0.7 < value < 0.9 for value in similar)  # no pair is near the threshold
         expected.append(all(value < 0.8 for value in similar))
         kept += [text] if expected[-1] else []
     distinct = Distinct(ALIKE)

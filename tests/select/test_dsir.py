@@ -1,4 +1,4 @@
-"""DSIR's weights against whole counters of word runs, and its sample against what it says of chances."""
+"""DSIR's weights, compared with exact counts of n-grams, and its sampling, compared with probabilities."""
 
 import math
 from collections import Counter
@@ -26,11 +26,11 @@ def runs(texts: list[str], longest: int) -> Counter[tuple[str, ...]]:
 
 
 BUCKETS = 2**21
-"""So many that no two runs of the texts here share one."""
+"""So many buckets that no two n-grams of the texts here share one."""
 
 
 def shares(texts: list[str], longest: int) -> dict[tuple[str, ...], float]:
-    """The share of each run, every text weighing the same."""
+    """Returns the share of each n-gram, with equal weight for every text."""
     found: dict[tuple[str, ...], float] = {}
     for text in texts:
         own = runs([text], longest)
@@ -40,7 +40,7 @@ def shares(texts: list[str], longest: int) -> dict[tuple[str, ...], float]:
 
 
 def log_weight(text: str, pool: list[str], longest: int, smoothing: float) -> float:
-    """Equation 1 over the runs of a text, each by its name; every run of TARGET occurs in the pool."""
+    """Computes equation 1 over the named n-grams of a text; every n-gram of TARGET occurs in the pool."""
     in_target, in_pool, number = shares(TARGET, longest), shares(pool, longest), runs(TARGET, longest).total()
     added = smoothing * BUCKETS
     weight = 0.0
@@ -61,7 +61,7 @@ def test_weights_are_those_of_whole_counters(longest: int, smoothing: float, at_
 
 
 def test_the_mean_is_the_sum_over_the_number_of_grams() -> None:
-    """Of a text shorter than a window of ten words, over those of a window: 10 words and 9 pairs."""
+    """A text shorter than a window counts as one window of ten words: 10 words and 9 pairs."""
     by = {}
     for weight in ("sum", "mean"):
         options = DsirOptions(noise=0.0, weight=weight)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_noise_is_that_of_the_documents_id() -> None:
     assert dict(ranked(Dsir(DsirOptions(weight="sum"), 3), numbered(POOL, 2**40, at_once=11), TARGET)) == noisy
 
 
-def test_the_order_is_that_of_the_mean_weights_with_the_target_itself_in_front() -> None:
+def test_documents_are_ordered_by_mean_weight_with_target_text_first() -> None:
     texts = [*POOL[:50], *TARGET]
     pool = numbered(texts)
     options = DsirOptions(noise=0.0, weight="mean", buckets=BUCKETS, smoothing=1000 / BUCKETS)
@@ -136,8 +136,8 @@ def test_a_target_that_shares_no_word_with_the_pool_is_refused() -> None:
         Dsir(DsirOptions(), 0).learn(given(numbered(POOL), ["zzz yyy xxx"]))
 
 
-def test_grams_that_never_occur_in_the_pool_take_no_mass() -> None:
-    """Words of markup change nothing, although each of the few buckets has words of the pool."""
+def test_grams_that_never_occur_in_the_pool_are_ignored() -> None:
+    """Words of markup change nothing, although each of the few buckets contains words of the pool."""
     marked = [f"ENTITYSTART {text} ENTITYEND" for text in TARGET]
     pool = numbered([*POOL, *TARGET])
     plain, with_marks = (ranked(Dsir(DsirOptions(buckets=500), 0), pool, target) for target in (TARGET, marked))

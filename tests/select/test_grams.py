@@ -16,14 +16,14 @@ MASK, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 
 
 def mixed(value: int) -> int:
-    """SplitMix64's finalizer in whole numbers."""
+    """Computes SplitMix64's finalizer with integers."""
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
     return value ^ (value >> 31)
 
 
 def hash_of(word: str) -> int:
-    """Of a word of at most eight bytes: see `adapt.corpus.word_hashes`."""
+    """Computes the hash of a word of at most eight bytes; see `adapt.corpus.word_hashes`."""
     return mixed(int.from_bytes(word.encode(), "little"))
 
 
@@ -61,7 +61,7 @@ def test_sums_and_matrix_are_those_of_the_counts() -> None:
     assert gram_rows(found, 50).toarray() == pytest.approx(dense / np.where(norms, norms, 1))
 
 
-def test_texts_without_end_are_counted_as_they_come() -> None:
+def test_a_stream_of_texts_is_counted_in_chunks() -> None:
     texts = [f"text {number % 7} of many" for number in range(2 * MOST_TEXTS + 3)]
     assert [chunk.texts for chunk in gram_chunks(iter(texts), 2, 99)] == [MOST_TEXTS, MOST_TEXTS, 3]
     total: Counter[int] = Counter()
@@ -81,7 +81,7 @@ def test_the_matrix_of_many_texts_is_that_of_all_at_once() -> None:
 @given(
     st.sampled_from([3 * MOST_CHARACTERS, MOST_CHARACTERS // 3]).flatmap(lambda most: st.lists(st.integers(0, most)))
 )
-def test_none_is_lost_and_none_fits_in_the_chunk_before(sizes: list[int]) -> None:
+def test_chunks_contain_all_items_and_are_as_full_as_possible(sizes: list[int]) -> None:
     found = list(chunks(sizes, int))
     assert [size for some in found for size in some] == sizes
     assert all(len(some) == 1 or sum(some) <= MOST_CHARACTERS for some in found)
@@ -92,8 +92,8 @@ def test_short_texts_are_bounded_by_their_number() -> None:
     assert [len(some) for some in chunks(["a"] * (2 * MOST_TEXTS + 1), len)] == [MOST_TEXTS, MOST_TEXTS, 1]
 
 
-def test_what_follows_is_not_drawn_before_it_is_needed() -> None:
-    """But for one text: whether it still fits in."""
+def test_chunks_read_at_most_one_item_ahead() -> None:
+    """One more item is read, to see whether it still fits."""
     texts = iter(["a"] * (10 * MOST_TEXTS))
     next(chunks(texts, len))
     assert len(list(texts)) == 9 * MOST_TEXTS - 1

@@ -1,4 +1,4 @@
-"""What a selection takes of a pool; and the random one, which is uniform."""
+"""Documents that a selection takes from a pool, and uniform random selection."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -19,28 +19,28 @@ def chosen(texts: Iterable[str], count: int, seed: int = 0, kind: type[Selection
     return sorted((id, text) for id, text, _ in highest(kind(NoOptions(), seed), numbered(texts), [], count))
 
 
-def test_so_many_different_texts_are_taken() -> None:
+def test_the_requested_number_of_different_texts_is_taken() -> None:
     texts = [f"text {number}" for number in range(AT_ONCE + 100)]
     found = chosen(texts, 50, 3)
     assert len({place for place, _ in found}) == 50
     assert all(texts[place] == text for place, text in found)
 
 
-def test_the_seed_decides_and_a_larger_sample_holds_a_smaller_one() -> None:
+def test_samples_depend_on_the_seed_and_larger_ones_contain_smaller_ones() -> None:
     texts = [str(number) for number in range(1000)]
     assert chosen(texts, 30, 1) == chosen(iter(texts), 30, 1)
     assert chosen(texts, 30, 1) != chosen(texts, 30, 2)
     assert set(chosen(texts, 10, 1)) < set(chosen(texts, 30, 1))
 
 
-def test_a_random_sample_hangs_on_ids_and_not_on_texts() -> None:
-    """So that cleaning that changes letters alone takes the same documents."""
+def test_a_random_sample_depends_on_ids_and_not_on_texts() -> None:
+    """Cleaning that only changes letters thus leads to the same documents."""
     texts = [str(number) for number in range(100)]
     assert [place for place, _ in chosen(texts, 9)] == [place for place, _ in chosen(["x"] * 100, 9)]
 
 
 @pytest.mark.parametrize("kind", [Random, Longest])
-def test_a_pool_that_is_too_small_is_taken_whole(kind: type[Selection]) -> None:
+def test_a_pool_that_is_too_small_is_taken_completely(kind: type[Selection]) -> None:
     assert chosen(["a", "b"], 5, kind=kind) == [(0, "a"), (1, "b")]
     assert chosen([], 5, kind=kind) == []
 
@@ -76,7 +76,7 @@ def test_room_in_characters_holds_the_best_texts_that_fill_it() -> None:
 
 
 class Told(Selection):
-    """A score is the number that the text says."""
+    """A selection whose score is the number in the text."""
 
     def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
         return map(float, pool)
@@ -93,7 +93,7 @@ def test_a_selection_that_does_not_score_each_text_is_refused(some: list[float],
         highest(Odd(NoOptions(), 0), numbered(["a", "b"]), [], 2)
 
 
-def test_what_must_never_be_taken_is_not_and_no_number_is_refused() -> None:
+def test_excluded_documents_are_not_taken_and_nan_is_refused() -> None:
     assert [text for _, text, _ in highest(Told(NoOptions(), 0), numbered(["1", "-inf", "-5"]), [], 9)] == ["1", "-5"]
     assert float("-inf") == NEVER
     with pytest.raises(DataError, match="gives text 1 of the pool a score that is no number"):
@@ -101,7 +101,7 @@ def test_what_must_never_be_taken_is_not_and_no_number_is_refused() -> None:
 
 
 class Alike(Selection):
-    """A score is the number of words that a text shares with the target; it notes how far the pool was read."""
+    """A selection whose score is the number of words shared with the target. It records how far the pool was read."""
 
     read: list[int]
 
@@ -113,7 +113,7 @@ class Alike(Selection):
             yield float(len(known & set(text.split())))
 
 
-def test_a_selection_sees_the_tasks_texts_and_reads_the_pool_once_as_it_comes() -> None:
+def test_a_selection_sees_the_target_and_reads_the_pool_once_in_order() -> None:
     selection = Alike(NoOptions(), 0)
     drawn: list[tuple[str, int]] = []
 
@@ -129,12 +129,12 @@ def test_a_selection_sees_the_tasks_texts_and_reads_the_pool_once_as_it_comes() 
     texts = ("of genes", "the genes of cells", "stars", "cells")
     pool = Drawn(numbered(texts).documents)
     assert highest(selection, pool, ["genes and cells"], 2) == [(1, "the genes of cells", 2.0), (0, "of genes", 1.0)]
-    assert [read for _, read in drawn] == [0, 1, 2, 3]  # none is drawn before the one ahead of it has its score
+    assert [read for _, read in drawn] == [0, 1, 2, 3]  # no document is read before the previous one has its score
 
 
 @pytest.mark.parametrize("room", [Room(documents=7), Room(characters=60), Room(documents=500)])
 def test_the_best_are_the_same_however_the_pool_is_divided(room: Room) -> None:
-    """With equal scores among them; and with a pool that is told what is held already, or is not."""
+    """Covers equal scores, and pools with and without hints on what is held already."""
     texts = [str(number % 13 / 4) + "x" * (number % 5) for number in range(300)]
 
     class Leading(Told):

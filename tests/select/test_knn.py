@@ -1,4 +1,4 @@
-"""The nearest documents of every text of a target, against brute force over all pairs."""
+"""The nearest documents of each target text, compared with all pairs."""
 
 import pickle
 from dataclasses import replace
@@ -26,22 +26,22 @@ IDS = FIRST + APART * np.arange(len(POOL), dtype=np.int64)
 
 @pytest.fixture
 def situation(tmp_path: Path) -> Given:
-    """A pool whose ids pass what float32 holds."""
+    """Returns inputs with a pool whose ids exceed float32."""
     return given(numbered(["text"] * len(POOL), FIRST, APART), vectors=embedded(tmp_path, POOL, IDS, TARGET))
 
 
 def similarities(target: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Cosines, of all pairs."""
+    """Returns the cosines of all pairs."""
     return unit_rows(target.astype(np.float16)).astype(np.float64) @ unit_rows(pool).astype(np.float64).T
 
 
 def ranks_of(similar: np.ndarray) -> np.ndarray:
-    """The rank of each document for each text, from 0; of equal ones the first is the nearer."""
+    """Returns the rank of each document for each text, from 0; of equal ones the first is nearer."""
     return np.argsort(np.argsort(-similar, axis=1, kind="stable"), axis=1)
 
 
 def scored(situation: Given, documents: int | None = None, per_text: int | None = None, **more: Any) -> Any:
-    """The selection after its search, what it offers, and the score of each document of the pool."""
+    """Returns the selection after its search, its offer, and the score of each document of the pool."""
     selection = selection_of("knn", {}, 0)
     selection.learn(situation)
     room = Room(documents=documents if per_text is None else per_text * len(TARGET), **more)
@@ -49,7 +49,7 @@ def scored(situation: Given, documents: int | None = None, per_text: int | None 
     return selection, offer, np.array(list(selection.scores(situation.pool, situation.target)))
 
 
-def test_it_goes_to_the_processes_that_score_without_its_index(situation: Given) -> None:
+def test_the_index_is_not_sent_to_scoring_processes(situation: Given) -> None:
     selection, _, scores = scored(situation, per_text=3)
     other = pickle.loads(pickle.dumps(selection))
     assert list(other.scores(situation.pool, situation.target)) == scores.tolist()
@@ -57,13 +57,13 @@ def test_it_goes_to_the_processes_that_score_without_its_index(situation: Given)
 
 
 @pytest.mark.parametrize("k", [1, 3, 40, 120])
-def test_so_many_neighbours_of_every_text_are_taken_with_their_highest_similarity(situation: Given, k: int) -> None:
+def test_the_k_nearest_of_every_text_are_taken_with_their_highest_similarity(situation: Given, k: int) -> None:
     selection, offer, scores = scored(situation, per_text=k)
     similar = similarities(TARGET, POOL)
     near = ranks_of(similar) < k
     expected = np.where(near, similar, -np.inf).max(0)
     np.testing.assert_allclose(scores, expected, atol=1e-12)
-    assert offer == "enough"  # neighbours that texts share leave the budget unfilled
+    assert offer == "enough"  # shared neighbours leave the budget unfilled
     assert selection.figures() == {
         "neighbours": k,
         "union": near.any(0).sum(),
@@ -73,9 +73,7 @@ def test_so_many_neighbours_of_every_text_are_taken_with_their_highest_similarit
 
 
 @pytest.mark.parametrize("documents", [1, 6, 7, 50, 119, 120, 500])
-def test_a_budget_takes_the_nearest_of_every_text_first_whatever_was_looked_for(
-    situation: Given, documents: int
-) -> None:
+def test_a_budget_takes_the_nearest_of_every_text_first(situation: Given, documents: int) -> None:
     _, offer, scores = scored(situation, documents)
     similar = similarities(TARGET, POOL)
     best = ranks_of(similar).min(0)
@@ -87,13 +85,13 @@ def test_a_budget_takes_the_nearest_of_every_text_first_whatever_was_looked_for(
     assert offer == ("all" if documents >= 120 else "more") or (scores > NEVER).all()
 
 
-def test_more_room_changes_no_choice_that_was_made_before(situation: Given) -> None:
-    """So it does not matter how many neighbours were looked for at first."""
+def test_more_room_does_not_change_earlier_choices(situation: Given) -> None:
+    """The number of neighbours searched first therefore does not matter."""
     few, many = (np.argsort(-scored(situation, documents)[2], kind="stable")[:9] for documents in (9, 60))
     assert few.tolist() == many.tolist()
 
 
-def test_a_room_in_characters_is_looked_for_with_short_documents(situation: Given) -> None:
+def test_a_budget_in_characters_assumes_short_documents(situation: Given) -> None:
     _, _, scores = scored(situation, characters=200 * 30)
     assert (scores > NEVER).sum() >= 30
 
@@ -113,7 +111,7 @@ def test_a_narrowed_pool_is_searched_as_if_there_were_no_other_documents(
     np.testing.assert_allclose(scores, expected, atol=1e-12)
 
 
-def test_an_index_that_looks_at_some_finds_as_many_as_are_asked_for(tmp_path: Path) -> None:
+def test_an_approximate_index_reaches_the_required_recall(tmp_path: Path) -> None:
     pool, target = clustered(2000, 8), clustered(40, 8, seed=4)
     ids = np.arange(2000, dtype=np.int64)
     config = replace(Config(), select=replace(Config().select, min_recall=0.9))
@@ -125,7 +123,7 @@ def test_an_index_that_looks_at_some_finds_as_many_as_are_asked_for(tmp_path: Pa
     assert (scores[near] > NEVER).mean() > 0.85
 
 
-def test_texts_of_which_nothing_is_known_have_no_neighbours(tmp_path: Path) -> None:
+def test_texts_without_known_words_have_no_neighbours(tmp_path: Path) -> None:
     target = np.concatenate([TARGET, np.zeros((2, 8), np.float32)])
     pool = numbered(["text"] * len(POOL), FIRST, APART)
     known, unknown = (
@@ -138,7 +136,7 @@ def test_texts_of_which_nothing_is_known_have_no_neighbours(tmp_path: Path) -> N
         scored(given(pool, vectors=embedded(tmp_path / "none", POOL, IDS, target[6:])), per_text=2)
 
 
-def test_what_was_found_goes_to_other_processes_and_the_index_does_not(situation: Given) -> None:
+def test_results_are_pickled_without_the_index(situation: Given) -> None:
     selection, _, scores = scored(situation, 20)
     sent = pickle.loads(pickle.dumps(selection))
     np.testing.assert_array_equal(list(sent.scores(situation.pool, [])), scores)
@@ -146,7 +144,7 @@ def test_what_was_found_goes_to_other_processes_and_the_index_does_not(situation
         sent.look_for(Room(documents=20), None)
 
 
-def test_what_cannot_be_searched_is_refused(situation: Given, tmp_path: Path) -> None:
+def test_impossible_searches_are_refused(situation: Given, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="121 neighbours of each text are needed, but the pool has only 120") as caught:
         scored(situation, per_text=121)
     assert "select.per_example" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Signs of a target that a pool lacks are found, markup_warnings, and taken out; what the pool has too stays."""
+"""Markup of a target that the pool lacks is found, reported and removed; signs that the pool has are kept."""
 
 import pytest
 
@@ -11,7 +11,7 @@ PLAIN = [f"the layer {number} inhibits, as known (Smith, 1997), the loss [3] of 
     ("left", "right"),
     [("[[", "]]"), ("<<", ">>"), ("<e1>", "</e1>"), ("[E1]", "[/E1]"), ("@GENE$", "@GENE$"), ("**", "**"), ("|", "|")],
 )
-def test_signs_around_entities_are_taken_out(left: str, right: str) -> None:
+def test_signs_around_entities_are_removed(left: str, right: str) -> None:
     target = [text.replace("layer", f"{left} layer {right}") for text in PLAIN]
     marks = foreign_marks(target, PLAIN)
     assert {mark.text for mark in marks} == {left, right}
@@ -22,7 +22,7 @@ def test_signs_around_entities_are_taken_out(left: str, right: str) -> None:
     assert f"{left} (100% of its texts)" in line
 
 
-def test_tags_go_by_their_names() -> None:
+def test_tags_are_recognised_by_their_names() -> None:
     target = [f'{text} <a href="{number}">here</a>' for number, text in enumerate(PLAIN)]
     marks = [mark for mark in foreign_marks(target, PLAIN) if not mark.is_word]
     assert without_marks(target, marks) == [f"{text} here" for text in PLAIN]
@@ -45,7 +45,7 @@ def test_a_text_of_nothing_but_signs_stays() -> None:
     assert without_marks(target, foreign_marks(target, PLAIN)) == ["a", "b", "[["]
 
 
-def test_words_that_most_texts_have_are_told_and_stay() -> None:
+def test_words_of_most_texts_are_reported_and_kept() -> None:
     target = [f"STARTMARK {text}" for text in PLAIN]
     (mark,) = foreign_marks(target, PLAIN)
     assert (mark.text, mark.is_word) == ("startmark", True)

@@ -1,4 +1,4 @@
-"""The classifier against scikit-learn's own on features that are made here."""
+"""The classifier, compared with scikit-learn on features built here."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ POOL = [*sentences(150, shortest=4, longest=35), *(f"gradient layer {text}" for 
 
 
 def windows(text: str) -> list[str]:
-    """About ten words each."""
+    """Cuts a text into windows of about ten words."""
     words = text.rstrip(".").split()
     count = max(1, round(len(words) / 10))
     return [
@@ -29,7 +29,7 @@ def windows(text: str) -> list[str]:
 
 
 def features(texts: list[str], longest: int, names: list[tuple[str, ...]]) -> np.ndarray:
-    """Counts of runs of words by name, each row of length 1."""
+    """Returns counts of n-grams by name, in rows of length 1."""
     place = {name: number for number, name in enumerate(names)}
     rows = np.zeros((len(texts), len(names)))
     for row, text in zip(rows, texts, strict=True):
@@ -45,20 +45,20 @@ def runs(text: str, longest: int) -> Counter[tuple[str, ...]]:
 
 
 BUCKETS = 2**22 + 1
-"""In so many no two runs of the texts here share one."""
+"""So many buckets that no two n-grams of the texts here share one."""
 
 
 def log_odds(
     positive: list[str], negative: list[str], pool: list[str], longest: int, target: int | None = None
 ) -> np.ndarray:
-    """Of the texts of a pool, by scikit-learn on counts by name in windows; all windows of a text weigh 1.
+    """Computes the log odds of texts with scikit-learn on named n-grams in windows; windows of a text weigh 1 in total.
 
     Args:
         positive: texts, those of the target first.
         negative: texts.
         pool: texts.
-        longest: words of the longest runs.
-        target: how many of the positive texts; None for all.
+        longest: length of the longest n-grams [words].
+        target: number of positive texts that belong to the target; None for all.
     """
     cut = [windows(text) for text in (*positive, *negative)]
     weights = np.concatenate([[1 / len(some)] * len(some) for some in cut])
@@ -82,7 +82,7 @@ def log_odds(
 
 @pytest.fixture
 def to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trains until nothing changes any more; ordinarily it ends when log odds are right to some thousandths."""
+    """Trains to convergence; by default training ends when log odds are accurate to some thousandths."""
     monkeypatch.setattr("adapt.select.gram_regression.TOLERANCE", 1e-8)
     monkeypatch.setattr("adapt.select.gram_regression.MOST_STEPS", 5000)
 
@@ -102,7 +102,7 @@ def test_the_ranking_is_that_of_scikit_learn_on_the_same_features(longest: int, 
     assert [id for id, _ in found] == np.argsort(-expected, kind="stable").tolist()
 
 
-def test_ordinary_training_is_right_to_a_hundredth() -> None:
+def test_default_training_is_accurate_to_a_hundredth() -> None:
     expected = log_odds(TARGET, POOL, POOL, 2)
     found = ranked(ByClassifier(ClassifierOptions(buckets=BUCKETS, sample=1000), 0), numbered(POOL), TARGET)
     np.testing.assert_allclose([score for _, score in sorted(found)], expected, atol=0.01)
@@ -119,8 +119,8 @@ def test_negative_texts_are_a_random_sample_of_the_pool() -> None:
     assert sampled(numbered(texts[:5]), 100, 0, 2) == texts[:5]
 
 
-def test_a_further_round_finds_what_only_shares_words_with_the_best(to_the_end: None) -> None:
-    """Like the target is `gradient`; beside it stands `vector`, which the target lacks."""
+def test_a_further_round_finds_documents_that_share_words_with_the_best(to_the_end: None) -> None:
+    """Documents share `gradient` with the target; next to it is `vector`, which the target lacks."""
     others = [text for text in sentences(300, seed=3) if "vector" not in text and "gradient" not in text]
     both = [f"gradient vector {text}" for text in others[:40]]
     pool = [*others[40:140], *both, *(f"vector {text}" for text in others[140:150])]
@@ -138,7 +138,7 @@ def test_a_further_round_finds_what_only_shares_words_with_the_best(to_the_end: 
         found = sorted(ranked(ByClassifier(options, 0), numbered(pool), target))
         np.testing.assert_allclose([score for _, score in found], expected, atol=1e-4)
     assert all(text.startswith("vector") for text in pool[140:])
-    assert places_of_hidden(first) > 140  # of 149: last but for few
+    assert places_of_hidden(first) > 140  # of 149, so nearly the last
     assert places_of_hidden(second) < 120
 
 
@@ -146,7 +146,7 @@ def test_rounds_read_the_pool_once_each_and_once_for_the_sample() -> None:
     for rounds in (1, 3):
         pool = numbered(POOL)
         ranked(ByClassifier(ClassifierOptions(rounds=rounds, ngram=1), 0), pool, TARGET)
-        assert pool.passes == 1 + rounds  # the last is that of the scores
+        assert pool.passes == 1 + rounds  # the last pass is for the scores
 
 
 @pytest.mark.parametrize(("pool", "target", "which"), [(POOL, ["a"], "target"), (["a"], TARGET, "pool")])
@@ -156,8 +156,8 @@ def test_too_few_texts_are_refused(pool: list[str], target: list[str], which: st
 
 
 def test_grams_that_never_occur_in_the_pool_change_nothing() -> None:
-    """Else a classifier would tell the target by its markup, and learn nothing of its words."""
-    # the signs stand in the middle of no run of the pool, so that no run of the target is cut
+    """Otherwise a classifier would recognise the target by its markup and not use its words."""
+    # the signs split no n-gram of the target that occurs in the pool
     target = [text for text in TARGET if len(text.split()) == 9]
     marked = [f"{text.rstrip('.')} ENTITYEND" for text in target]
     plain, with_marks = (

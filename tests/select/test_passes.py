@@ -1,4 +1,4 @@
-"""Passes over a pool by many processes: what is chosen is what one process chooses, to the last bit."""
+"""Passes over a pool by many processes choose the same documents as one process, bit for bit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +32,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CorpusConfig:
-    """Three files of 8 items together."""
+    """Writes a corpus of three files with 8 items in total."""
     monkeypatch.setattr(sources, "ITEM_BYTES", 7000)
     monkeypatch.setattr(pools, "SMALL_BYTES", 0)
     (tmp_path / "pool").mkdir()
@@ -66,7 +66,7 @@ def test_the_cluster_chooses_what_one_process_chooses(corpus: CorpusConfig, ray_
         assert together.tally.kept == 405
 
 
-def test_an_error_in_another_process_is_told_as_in_this_one(
+def test_an_error_in_another_process_is_reported_as_in_this_one(
     corpus: CorpusConfig, tmp_path: Path, ray_cluster: None
 ) -> None:
     pool = pool_of(corpus, is_spread=True)
@@ -79,7 +79,7 @@ def _count(documents: Iterator[Document]) -> int:
     return sum(1 for _ in documents)
 
 
-def test_each_gives_an_answer_an_item_in_order_and_a_narrowed_pool_reads_no_others(corpus: CorpusConfig) -> None:
+def test_each_yields_results_in_order_and_a_narrowed_pool_skips_items(corpus: CorpusConfig) -> None:
     pool = pool_of(corpus)
     ids = [document.id for document in pool]
     counts = list(pool.each(_count))
@@ -87,7 +87,7 @@ def test_each_gives_an_answer_an_item_in_order_and_a_narrowed_pool_reads_no_othe
     assert len(counts) == len(sources.items_of(pool.manifest, corpus))
     some = pool.narrowed(_array(ids[0], ids[1], ids[-1]))
     assert list(some.each(_count)) == [2, 1]
-    assert some.tally.kept == counts[0] + counts[-1]  # of the items that were read
+    assert some.tally.kept == counts[0] + counts[-1]  # only of the items that were read
 
 
 def _array(*ids: int) -> Any:

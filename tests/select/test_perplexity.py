@@ -1,4 +1,4 @@
-"""Selection by a model's loss, against the loss of each document by itself."""
+"""Selection by a model's loss, compared with the loss of each document on its own."""
 
 import random
 from pathlib import Path
@@ -25,13 +25,13 @@ POOL = sentences(40, shortest=2, longest=45)
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which GPU a Ray task has reserved is not the question."""
+    """Skips the reservation of GPUs, which these tests do not use."""
     monkeypatch.setattr("adapt.evaluate.evaluation_task.hide_unreserved_gpus", lambda: None)
 
 
 @pytest.fixture(scope="module")
 def other_bert(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model with its first word embeddings changed."""
+    """Returns the same model with its first word embeddings changed."""
     folder = tmp_path_factory.mktemp("other")
     model = load_model(tiny_bert)
     with torch.no_grad():
@@ -42,7 +42,7 @@ def other_bert(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def losses(model: Path, texts: list[str], most: int = 512) -> np.ndarray:
-    """The mean loss of each text, one at a time, under its number."""
+    """Returns the mean loss of each text, measured one at a time with the text's mask number."""
     loaded, tokenizer = load_model(model), load_tokenizer(model)
     found = []
     for number, text in enumerate(texts):
@@ -78,7 +78,7 @@ def test_with_a_reference_the_score_is_the_difference_of_the_losses(tiny_bert: P
     expected = (losses(other_bert, POOL, 20) - losses(tiny_bert, POOL, 20)) * number / 16
     assert [found[place] for place in range(40)] == pytest.approx(expected, abs=1e-4)
     assert np.std(expected) > 0.001
-    assert selection.what()["reference"] is True  # known by its content
+    assert selection.what()["reference"] is True  # the content identifies it
 
 
 def test_losses_do_not_depend_on_what_else_is_measured(tiny_bert: Path) -> None:
@@ -86,7 +86,7 @@ def test_losses_do_not_depend_on_what_else_is_measured(tiny_bert: Path) -> None:
     documents = numbered(POOL, 2**45, 2**32).documents
     whole = of(documents)[0]
     assert of(documents[10:20])[0] == pytest.approx(whole[10:20], abs=1e-4)
-    assert np.isnan(of([Document("", 1)])[0][0])  # nothing but special tokens
+    assert np.isnan(of([Document("", 1)])[0][0])  # only special tokens
 
 
 def test_a_document_without_tokens_is_never_taken(tiny_bert: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_sample_of_the_pool_finds_the_ends_of_the_band(tiny_bert: Path) -> Non
     models = {"": Pretrained(tiny_bert, tiny_bert)}
     pool = numbered(random.Random(0).sample(POOL, 30))
     ranked(ByPerplexity(PerplexityOptions(sample=10), 0), pool, [], config=CONFIG, models=models)
-    assert pool.passes == 2  # what was sampled is read again by whoever has the model
+    assert pool.passes == 2  # the sample is read again by the process with the model
 
 
 def test_an_empty_band_and_a_pool_without_tokens_are_refused(tiny_bert: Path) -> None:

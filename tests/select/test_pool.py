@@ -1,4 +1,4 @@
-"""The documents of a pool, and what is removed from it."""
+"""Documents of a pool, and those removed from it."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ TEXTS = [f"document number {number} of the pool" for number in range(12)]
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> CorpusConfig:
-    """Three files; every third document is too short, and a line is no record."""
+    """Writes three files; every third document is too short, and one line is not a record."""
     (tmp_path / "pool").mkdir()
     lines = [{"text": "short" if number % 3 == 2 else text} for number, text in enumerate(TEXTS)]
     for number in range(3):
@@ -48,7 +48,7 @@ def pool_of(corpus: CorpusConfig) -> Pool:
 
 
 def places(pool: Pool) -> list[tuple[str, int, int]]:
-    """Text, file and record of each document."""
+    """Returns text, file and record of each document."""
     found = []
     for text in pool:
         place = pool.place(text)
@@ -70,7 +70,7 @@ def test_a_broken_line_has_a_number_too(corpus: CorpusConfig, tmp_path: Path) ->
     assert places(pool_of(corpus))[:2] == [(TEXTS[0], 0, 2), (TEXTS[1], 0, 3)]
 
 
-def test_every_iteration_reads_the_same_and_counts_it_anew(corpus: CorpusConfig) -> None:
+def test_every_iteration_reads_and_counts_the_same(corpus: CorpusConfig) -> None:
     pool = pool_of(corpus)
     assert places(pool) == places(pool)
     assert (pool.tally.kept, pool.tally.dropped, pool.tally.bad) == (8, {"too short": 4}, {"malformed JSON": 1})
@@ -89,13 +89,13 @@ def test_a_large_file_is_several_items_and_a_document_knows_where_its_own_begins
     for text in found:
         place = pool.place(text)
         content = Path(pool.manifest.parts[place["part"]].path).read_bytes()
-        begin = content.index(b"\n", place["start"] - 1) + 1 if place["start"] else 0  # a line is its first byte's
+        begin = content.index(b"\n", place["start"] - 1) + 1 if place["start"] else 0  # the item of its first byte
         line = content[begin:].split(b"\n")[place["record"] - 1]
         assert json.loads(line)["text"] == text
 
 
 def test_items_and_ids_follow_from_the_manifest_alone(corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many cores and workers there are, and whatever reading leaves out."""
+    """They depend neither on cores and workers nor on which documents are dropped."""
     pool = pool_of(corpus)
     items, ids = numbered_items(pool.manifest, corpus), {str(text): text.id for text in pool}
     monkeypatch.setattr("os.cpu_count", lambda: 99)
@@ -141,7 +141,7 @@ def test_the_vectors_and_the_documents_of_a_pool_have_the_same_ids(
 
 @pytest.mark.parametrize("id", [2**24 + 1, 2**32 - 1, 2**32 + 1, 2**53 + 1, 2**62 + 1])
 def test_ids_survive_files_arrays_and_other_processes(id: int, tmp_path: Path) -> None:
-    """Also those that float32 and float64 cannot tell apart from their neighbours."""
+    """Includes ids that float32 and float64 cannot distinguish from their neighbours."""
     document = pickle.loads(pickle.dumps(Document("a text", id)))
     assert (document, document.id) == ("a text", id)
     assert json.dumps(document) == '"a text"'
@@ -163,7 +163,7 @@ def texts(count: int, seed: int, length: int = 60) -> list[str]:
 
 
 def changed(text: str, number: int, seed: int) -> str:
-    """So many words replaced, anywhere."""
+    """Replaces a number of words at random positions."""
     rng, parts = random.Random(seed), text.split()
     for place in rng.sample(range(len(parts)), number):
         parts[place] = "changed"
@@ -178,7 +178,7 @@ def jaccard(one: str, other: str) -> float:
 
 @pytest.fixture
 def measured(tmp_path: Path) -> MeasuredText:
-    """Eight texts, of which the first five are measured."""
+    """Writes eight texts, of which the first five are held out and measured."""
     file = write(tmp_path / "general.jsonl", [{"text": text} for text in texts(8, 1)])
     shards(tmp_path / "general", texts(8, 1)[5:], texts(8, 1)[:5])
     corpus = replace(PLAIN, paths=file)
@@ -186,8 +186,8 @@ def measured(tmp_path: Path) -> MeasuredText:
 
 
 @pytest.mark.parametrize("length", [14, 20, 30, 60, 200])
-def test_whatever_is_a_near_copy_of_a_test_text_leaves(length: int, tmp_path: Path) -> None:
-    """As `corpus.near_*` has it: .8 of the runs of five words of both."""
+def test_near_copies_of_test_texts_are_removed(length: int, tmp_path: Path) -> None:
+    """Near copies share 0.8 of their 5-grams, as set by `corpus.near_*`."""
     known = texts(20, 2, length)
     file = write(tmp_path / "test.jsonl", [{"text": text} for text in known])
     check = guards(replace(PLAIN, decontaminate=[EvaluationSet("test", file)]), [], []).sieve.contaminated
@@ -202,7 +202,7 @@ def test_whatever_is_a_near_copy_of_a_test_text_leaves(length: int, tmp_path: Pa
     assert not any(check(texts(50, 3, length)))
 
 
-def test_near_copies_and_parts_of_measured_text_leave_and_other_text_stays(measured: MeasuredText) -> None:
+def test_near_copies_and_parts_of_measured_text_are_removed(measured: MeasuredText) -> None:
     found = guards(PLAIN, [measured.folder], [measured])
     assert list(measured.texts()) == texts(8, 1)[:5]
     assert found.sieve.contaminated
@@ -215,7 +215,7 @@ def test_near_copies_and_parts_of_measured_text_leave_and_other_text_stays(measu
     assert [bool(reason) for reason in found.sieve.measured([first.upper(), staying[0]])] == [True, False]
 
 
-def test_nothing_to_guard_lets_all_pass() -> None:
+def test_without_guards_all_documents_pass() -> None:
     found = guards(PLAIN, [], [])
     assert found.sieve.contaminated is found.sieve.measured is None
     assert found.evaluation_texts == {}

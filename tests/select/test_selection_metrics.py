@@ -46,7 +46,7 @@ def test_kl_is_that_of_the_distributions_of_grams() -> None:
     assert 0 <= kl_divergence(TARGET, TARGET * 400) < 0.05
 
 
-def test_texts_like_the_target_cannot_be_told_from_it_and_others_can() -> None:
+def test_the_auc_is_low_for_similar_texts_and_high_for_others() -> None:
     like, other = separability(TARGET, LIKE, 0), separability(TARGET, OTHER, 0)
     assert like is not None
     assert other is not None
@@ -55,8 +55,8 @@ def test_texts_like_the_target_cannot_be_told_from_it_and_others_can() -> None:
     assert separability(TARGET, LIKE[:7], 0) is None  # too few
 
 
-def test_the_classifier_is_tried_on_texts_that_it_was_not_trained_on() -> None:
-    """Random words can be learnt by heart, and not be told."""
+def test_the_classifier_is_tested_on_texts_it_was_not_trained_on() -> None:
+    """A classifier can memorise random words, but not separate new ones."""
     rng = np.random.default_rng(0)
     sides = [[" ".join(f"w{n}" for n in rng.integers(0, 50, 12)) for _ in range(100)] for _ in range(2)]
     found = separability(*sides, 0)
@@ -64,9 +64,9 @@ def test_the_classifier_is_tried_on_texts_that_it_was_not_trained_on() -> None:
     assert abs(found - 0.5) < 0.12
 
 
-def test_distinct_pairs_are_counted_in_as_many_of_each() -> None:
+def test_distinct_pairs_are_counted_in_equal_amounts_of_text() -> None:
     many = ["a b c d e f g h i j"]
-    few = ["x y x y x y"]  # five pairs, two different
+    few = ["x y x y x y"]  # five pairs, two of them distinct
     assert distinct_shares([few, many]) == [pytest.approx(2 / 5), 1.0]
     assert distinct_shares([["x y"] * 10, many]) == [pytest.approx(1 / 9), 1.0]
     assert distinct_shares([["x"], ["y"]]) == [0.0, 0.0]
@@ -95,7 +95,7 @@ def cosine(one: str, other: str) -> float:
     return product / math.prod(math.sqrt(sum(count**2 for count in each.values())) for each in counts)
 
 
-def test_losses_are_measured_on_the_first_texts_of_so_many_tokens(
+def test_losses_are_measured_on_the_first_texts_up_to_a_number_of_tokens(
     tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document_losses, "MEASURED_TOKENS", 100)
@@ -109,7 +109,7 @@ def test_losses_are_measured_on_the_first_texts_of_so_many_tokens(
         assert found[name] == pytest.approx(loss_on(tokens, model, tokenizer, config, torch.device("cpu")))
 
 
-def test_a_random_order_hangs_on_the_seed_and_the_number() -> None:
+def test_a_random_order_depends_on_the_seed_and_the_number() -> None:
     assert in_random_order(TARGET, 1) == in_random_order(TARGET, 1)
     assert sorted(in_random_order(TARGET, 1)) == sorted(TARGET)
     assert in_random_order(TARGET, 1) != in_random_order(TARGET, 2)
@@ -138,7 +138,7 @@ def test_texts_of_several_kinds_lie_farther_apart_than_those_of_one() -> None:
     assert both > 1.05 * max(first, second)
 
 
-def test_vectors_are_of_so_many_texts_have_length_one_and_are_the_same_again() -> None:
+def test_vectors_are_limited_in_number_normalised_and_repeatable() -> None:
     many = {"many": FIRST * (SAMPLE // len(FIRST) + 1), "few": SECOND}
     found, again = word_vectors(many, 3), word_vectors(many, 3)
     assert {name: len(rows) for name, rows in found.items()} == {"many": SAMPLE, "few": len(SECOND)}
@@ -157,7 +157,7 @@ def test_texts_without_a_shared_word_get_no_vector() -> None:
     assert len(word_vectors({"first": [*FIRST, "zyx wvu"], "second": SECOND}, 0)["first"]) == len(FIRST)
 
 
-def test_texts_that_are_alike_lie_together_on_the_map() -> None:
+def test_similar_texts_are_close_on_the_map() -> None:
     vectors = word_vectors(SETS, 0)
     places = map_places(vectors, 0)
     first, second = places["first"], places["second"]

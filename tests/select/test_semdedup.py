@@ -1,4 +1,4 @@
-"""Documents whose vectors nearly agree, against all pairs."""
+"""Removal of documents with nearly equal vectors, compared with all pairs."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ FIRST = 2**24 - 40
 
 
 def with_copies(count: int, seed: int = 0) -> np.ndarray:
-    """Vectors in clusters, each of the last third a little beside one of the first."""
+    """Returns vectors in clusters, in which each of the last third is near one of the first third."""
     draw, vectors = np.random.default_rng(seed), clustered(count, 8, seed=seed)
     third = count // 3
     vectors[-third:] = vectors[:third] * draw.uniform(0.5, 2, (third, 1)) + draw.normal(scale=0.02, size=(third, 8))
@@ -30,7 +30,7 @@ def with_copies(count: int, seed: int = 0) -> np.ndarray:
 
 
 def by_hand(vectors: np.ndarray, most: float, labels: np.ndarray | None = None) -> list[int]:
-    """Places that stay, by all pairs, in the order of the vectors."""
+    """Returns the positions of kept vectors, by all pairs, in order."""
     rows = unit_rows(vectors).astype(np.float64)
     stay: list[int] = []
     for place, row in enumerate(rows):
@@ -47,8 +47,8 @@ def indexed_from_first(folder: Path, vectors: np.ndarray, part: int = 10**6) -> 
 
 @settings(max_examples=25)
 @drawn(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 9), st.sampled_from([0.5, 0.8, 0.99]))
-def test_one_of_several_copies_stays_the_first(seed: int, count: int, block: int, most: float) -> None:
-    """Of small whole numbers, so that many agree; whatever the size of the blocks."""
+def test_the_first_of_several_copies_is_kept(seed: int, count: int, block: int, most: float) -> None:
+    """Vectors of small integers, so that many are equal, for several block sizes."""
     vectors = np.random.default_rng(seed).integers(-1, 2, (count, 3)).astype(float)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(semdedup, "ROWS_AT_ONCE", block)
@@ -57,7 +57,7 @@ def test_one_of_several_copies_stays_the_first(seed: int, count: int, block: int
 
 
 def test_a_chain_of_copies_loses_every_other_link() -> None:
-    """The second is near the first, the third near the second but not near the first."""
+    """Each document is near the previous one but not near the one before that."""
     angles = np.deg2rad([0, 20, 40])
     rows = unit_rows(np.stack([np.cos(angles), np.sin(angles)], 1))
     assert staying(rows, np.cos(np.deg2rad(25))).tolist() == [True, False, True]
@@ -75,7 +75,7 @@ def test_copies_are_those_of_all_pairs_in_the_same_cluster(tmp_path: Path) -> No
     several = copies_in(folder, 12, 0.95) - FIRST
     assert sorted({*range(300)} - {*several.tolist()}) == by_hand(vectors, 0.95, labels)
     assert len(np.unique(labels)) > 6
-    assert len(several) >= 85  # copies lie in one cluster, but for those at its border
+    assert len(several) >= 85  # copies are in one cluster, except at its
 
 
 @pytest.mark.parametrize("part", [300, 77, 13])
@@ -90,7 +90,7 @@ def test_parts_and_workers_change_nothing(tmp_path: Path, part: int, monkeypatch
     assert copies_in(parted, 9, 0.9).tolist() == backwards.tolist() == whole.tolist()
 
 
-def test_what_others_have_dropped_is_no_original(tmp_path: Path) -> None:
+def test_documents_dropped_by_other_selections_are_ignored(tmp_path: Path) -> None:
     vectors = with_copies(120)
     only = FIRST + np.arange(40, 120)
     found = copies_in(indexed_from_first(tmp_path, vectors), 5, 0.95, only)

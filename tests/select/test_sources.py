@@ -1,4 +1,4 @@
-"""No selection prefers a source of the pool for its form."""
+"""No selection prefers a source of the pool for its form, such as its text length."""
 
 from collections.abc import Callable
 
@@ -14,13 +14,13 @@ from tests.select.pools import given, numbered, ranked
 COMMON = [f"common{number}" for number in range(60)]
 TAKEN, EACH = 60, 180
 SUBJECT, STYLE = 0.2, 0.2
-"""Shares of the words."""
+"""Shares of common, source and shared words in a text."""
 LENGTHS = {"systems": (60, 140), "cells": (8, 14), "films": (120, 260)}
-"""Words of the documents of each source: only `cells` has texts as short as sentences."""
+"""Number of words per document of each source: only `cells` has texts as short as sentences."""
 
 
 def text_of(source: str, words: int, rng: np.random.Generator) -> str:
-    """Some words are of the source alone; the two sources of science share some, which films do not have."""
+    """Returns a text with words of its source; the two science sources share some words that films lack."""
     subject = [f"{source}{number}" for number in range(40)]
     style = [f"{'fun' if source == 'films' else 'science'}{number}" for number in range(40)]
     kinds = np.digitize(rng.random(words), [SUBJECT, SUBJECT + STYLE])
@@ -44,7 +44,7 @@ def bracketed(text: str) -> str:
 @pytest.mark.parametrize("source", list(LENGTHS))
 @pytest.mark.parametrize("lengths", [(6, 9), (20, 30), (150, 250)], ids=["short", "sentences", "long"])
 @pytest.mark.parametrize("marked", [str, bracketed], ids=["plain", "marked"])
-def test_what_is_selected_is_of_the_targets_source(
+def test_selected_documents_are_of_the_targets_source(
     kind: str, source: str, lengths: tuple[int, int], marked: Callable[[str], str]
 ) -> None:
     pool = [(name, text) for name in LENGTHS for text in texts_of(name, EACH, 1, LENGTHS[name])]
@@ -55,11 +55,11 @@ def test_what_is_selected_is_of_the_targets_source(
 
 VECTORS_EACH, VECTORS_TAKEN, DIMENSION = 120, 40, 96
 WORDS = {0: 140, 1: 25, 2: 210}
-"""Words of the documents of each source: the fewer, the more a mean over them is chance."""
+"""Number of words per document of each source: with fewer words, a mean over them is noisier."""
 
 
 def vectors_of(source: int, count: int, words: int, rng: np.random.Generator) -> np.ndarray:
-    """What all texts have in common, what the source has, and the chance of a mean over few words."""
+    """Returns vectors with a common part, a part of the source, and noise that falls with the number of words."""
     found = np.zeros((count, DIMENSION))
     found[:, 0] = 10.0
     found[:, 1 + source] = 1.0
@@ -70,7 +70,7 @@ def vectors_of(source: int, count: int, words: int, rng: np.random.Generator) ->
 def chosen_from(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
 ) -> tuple[int, Given]:
-    """The source of the target, whose texts are sentences, and what selections are given."""
+    """Returns the target's source, whose texts are sentences, and the inputs of selections."""
     folder, rng = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
     pool = np.concatenate([vectors_of(source, VECTORS_EACH, words, rng) for source, words in WORDS.items()])
     target = vectors_of(request.param, 60, 25, rng)
@@ -84,7 +84,7 @@ def chosen_from(
 
 
 @pytest.mark.parametrize("kind", ["knn", "tsds"])
-def test_what_is_selected_by_vectors_is_of_the_targets_source(kind: str, chosen_from: tuple[int, Given]) -> None:
+def test_documents_selected_by_vectors_are_of_the_targets_source(kind: str, chosen_from: tuple[int, Given]) -> None:
     source, what = chosen_from
     selection = selection_of(kind, {}, 0)
     selection.learn(what)

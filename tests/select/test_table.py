@@ -1,4 +1,4 @@
-"""Selections by name, and a user's own."""
+"""Selections by name, and a user's own selection."""
 
 import sys
 from pathlib import Path
@@ -121,9 +121,7 @@ def test_a_users_own_is_taken_with_its_options() -> None:
         ("my_selectons:Holds", {}, "my_selectons cannot be imported", "PYTHONPATH"),
     ],
 )
-def test_what_is_no_selection_or_no_option_is_refused(
-    kind: str, options: dict[str, object], what: str, fix: str
-) -> None:
+def test_unknown_selections_and_options_are_refused(kind: str, options: dict[str, object], what: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
         selection_of(kind, options, 0)
     assert what in caught.value.what

@@ -1,4 +1,4 @@
-"""TSDS and its transport plan."""
+"""TSDS and its transport plan, compared with a linear programme."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def situation(tmp_path: Path) -> Given:
 def scored(
     situation: Given, documents: int = 1, seed: int = 0, **options: float
 ) -> tuple[Offer, np.ndarray, dict[str, float]]:
-    """What is offered, the score of each document, and figures."""
+    """Returns the offer, the score of each document, and the figures."""
     selection = selection_of("tsds", options, seed)
     selection.learn(situation)
     offer = selection.look_for(Room(documents=documents), None)
@@ -36,7 +36,7 @@ def scored(
 
 
 def by_hand(alpha: float, sigma: float, wanted: int, pool: np.ndarray = POOL) -> np.ndarray:
-    """The mass of each document, from all pairs."""
+    """Computes the mass of each document from all pairs."""
     rows, target = (unit_rows(each.astype(np.float16)).astype(np.float64) for each in (pool, TARGET))
     rows = unit_rows(pool).astype(np.float64)
     apart = np.maximum(1 - rows @ rows.T, 0) * 2
@@ -59,14 +59,14 @@ def test_scores_are_log_masses_with_noise_however_many_neighbours_are_looked_at_
     noise = -np.log(-np.log(draws_at(IDS, 0, tsds.NOISE)))
     with np.errstate(divide="ignore"):
         expected = np.where(masses > 1e-12, np.log(masses) + noise, NEVER)
-    there = masses > 1e-9  # what is left of the rest may be nothing but rounding
+    there = masses > 1e-9  # smaller masses may be rounding errors
     np.testing.assert_allclose(scores[there], expected[there], rtol=1e-6)
     assert (scores[masses == 0] == NEVER).all()
     assert figures["documents_with_mass"] == (scores > NEVER).sum() >= wanted
 
 
-def test_copies_have_the_mass_of_one_together(situation: Given) -> None:
-    """Where nothing but copies is nearer than sigma."""
+def test_copies_share_the_mass_of_one_document(situation: Given) -> None:
+    """Only copies are nearer than sigma here."""
     masses = by_hand(0.9, 0.1, 1)
     alone = by_hand(0.9, 0.1, 1, np.delete(POOL, np.s_[100:130], axis=0))
     known = np.flatnonzero(alone[:30] > 0.005)
@@ -84,14 +84,14 @@ def test_a_smaller_alpha_gives_mass_to_more_documents_and_another_seed_draws_oth
     assert one == same != other
 
 
-def test_a_budget_beyond_the_pool_is_said_to_be_all_there_is(situation: Given) -> None:
+def test_a_budget_beyond_the_pool_offers_all_documents(situation: Given) -> None:
     offer, scores, _ = scored(situation, documents=500)
     assert offer == "all"
     assert (scores > NEVER).all()
     assert scored(situation, documents=10)[0] == "more"
 
 
-def test_of_a_narrowed_pool_the_rest_counts_neither_as_near_nor_as_dense(situation: Given, tmp_path: Path) -> None:
+def test_documents_outside_a_narrowed_pool_are_ignored(situation: Given, tmp_path: Path) -> None:
     left = np.arange(0, 100)
     small = given(numbered(["text"] * 150, FIRST).narrowed(IDS[left]), vectors=situation.vectors, permitted=IDS[left])
     alone = given(numbered(["text"] * 100, FIRST), vectors=embedded(tmp_path / "alone", POOL[left], IDS[left], TARGET))
@@ -102,7 +102,7 @@ TEXTS, DOCUMENTS = 4, 18
 
 
 def world(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distances [texts, documents] and a density a document."""
+    """Returns random distances [texts, documents] and a density per document."""
     draw = np.random.default_rng(seed)
     return draw.uniform(0.3, 1.4, (TEXTS, DOCUMENTS)), draw.uniform(1, 4, DOCUMENTS)
 
@@ -119,7 +119,7 @@ def objective(plan: np.ndarray, distances: np.ndarray, densities: np.ndarray, al
 
 
 def solved(distances: np.ndarray, densities: np.ndarray, alpha: float, scale: float) -> float:
-    """The least value of the objective. The unknowns are the plan, row by row, and the largest deviation."""
+    """Returns the minimum of the objective. The unknowns are the plan, row by row, and the largest deviation."""
     count = TEXTS * DOCUMENTS
     uniform = np.tile((1 / densities) / (TEXTS * (1 / densities).sum()), TEXTS)
     weight = TEXTS * np.tile(densities, TEXTS)
@@ -143,7 +143,7 @@ def test_the_plan_is_the_solution_of_the_linear_programme(seed: int, alpha: floa
     distances, densities = world(seed)
     around, ids = sorted_world(distances, densities)
     level = best_level(around, alpha, scale)
-    assert level <= (1 / densities).sum() / 2  # beyond this the second term says nothing
+    assert level <= (1 / densities).sum() / 2  # beyond this, the second term is constant
     plan = np.zeros_like(distances)
     np.put_along_axis(plan, ids, around.masses(level), 1)
     np.testing.assert_allclose(plan.sum(1), 1 / TEXTS)
@@ -151,7 +151,7 @@ def test_the_plan_is_the_solution_of_the_linear_programme(seed: int, alpha: floa
     assert objective(plan, distances, densities, alpha, scale) == pytest.approx(best, rel=1e-9)
 
 
-def test_documents_that_were_not_looked_at_change_nothing_unless_all_are_used_up() -> None:
+def test_farther_documents_matter_only_if_all_nearer_ones_are_full() -> None:
     distances, densities = world(0)
     around, _ = sorted_world(distances, densities)
     level = best_level(around, 0.6, 0.3)
@@ -171,7 +171,7 @@ def test_a_smaller_alpha_spreads_the_mass_further_and_the_largest_takes_the_near
 
 
 def test_near_copies_share_what_one_of_them_would_get() -> None:
-    """Three documents; of the nearest there are four copies, whose density is four."""
+    """Three documents; the nearest has four copies, with density four."""
     once = Surroundings(np.array([[0.1, 0.5, 0.9]]), np.ones((1, 3)))
     copied = Surroundings(np.array([[0.1] * 4 + [0.5, 0.9]]), np.array([[0.25] * 4 + [1, 1]]))
     for alpha in (0.3, 0.6, 0.9):
@@ -181,7 +181,7 @@ def test_near_copies_share_what_one_of_them_would_get() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 9, 18, 30])
-def test_a_level_gives_mass_to_as_many_documents_as_are_wanted(count: int) -> None:
+def test_the_level_gives_mass_to_the_requested_number_of_documents(count: int) -> None:
     around, ids = sorted_world(*world(2))
 
     def with_mass(level: float) -> int:
@@ -193,8 +193,8 @@ def test_a_level_gives_mass_to_as_many_documents_as_are_wanted(count: int) -> No
     assert not len(lower) or with_mass(lower[-1]) < count
 
 
-def test_places_without_a_document_have_no_mass() -> None:
-    """An index of some candidates finds fewer for some texts."""
+def test_missing_neighbours_get_no_mass() -> None:
+    """An approximate index finds fewer neighbours for some texts."""
     distances = np.array([[0.1, 0.2, 0.3, 0.4], [0.1, 0.3, np.inf, np.inf]])
     shares = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
     around = Surroundings(distances, shares)

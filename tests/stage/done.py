@@ -1,4 +1,4 @@
-"""Records of stages that have not run."""
+"""Records of stages without running them."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,12 @@ from tests.runner.made import made_up
 
 
 def record_of(stage: Stage[Any], cost: dict[str, Any] | None = None, **figures: Any) -> Record:
-    """What it would have left.
+    """Returns the record that a stage would have written.
 
     Args:
         stage: a stage.
-        cost: of it.
-        figures: of its result; the others are made up.
+        cost: cost of the stage.
+        figures: figures of its result; the others are invented.
     """
     none: dict[str, Any] = {}
     result = plain_values(made_up(stage.result_type(), **figures))

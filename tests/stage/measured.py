@@ -1,4 +1,4 @@
-"""A sequence of two domains, `cs` and `bio`, of which everything has been measured."""
+"""A sequence of two domains, `cs` and `bio`, with all measurements finished."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ def losses(overlap: int | None = 0, **values: float | None) -> dict[str, TextLos
 
 
 def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
-    """Those of all that a sequence reads, by key."""
+    """Returns the records of all stages that a sequence reads, by key."""
     cost = {"device_seconds": 10.0, "device_hours": 10 / 3600, "cost": price}
     found = {each.key: record_of(each, cost) for each in stage.inputs.values()}
 
@@ -57,7 +57,7 @@ def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
 
 
 def done(stage: Sequence, *others: Record, price: float | None = None) -> Done:
-    """What a sequence reads, and nothing else; some records stand in place of the usual ones."""
+    """Returns only the records that a sequence reads; `others` replace the usual ones."""
     found = records(stage, price)
     assert all(record.key in found for record in others)
     return done_of(*(found | {record.key: record for record in others}).values())

@@ -1,4 +1,4 @@
-"""What follows an extension: rows that learn, and adaptation under ZeRO 3."""
+"""Stages after an extension of the vocabulary: training of rows, and adaptation under ZeRO 3."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ from adapt.stage.extend_vocabulary import Taught, TeachRows, teach
 from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
 
 
-def test_new_rows_are_distilled_and_warmed_up_and_all_else_stays(
+def test_only_new_rows_are_changed_by_distilling_and_warming_up(
     config: Config,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Dimensions of models that are still to be extended, against those of the extended ones; lengths by compute."""
+"""Dimensions of models before their extension, compared with the extended ones, and lengths by compute."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
 
 
 def training_after(config: Config, **asked: Any) -> tuple[Train, Any]:
-    """A training that starts from an extended model, and the stage that extends it."""
+    """Returns a training that starts from an extended model, and the stage that extends it."""
     context = Context.of(replace(config, vocabulary=replace(config.vocabulary, **asked)))
     extended = change_vocabulary(context)
     start = context.start.after(extended, own_tokenizer=True)
@@ -44,7 +44,7 @@ def training_after(config: Config, **asked: Any) -> tuple[Train, Any]:
 
 
 @pytest.mark.parametrize("asked", [{}, {"module": "exbert"}, {"module": "exbert", "module_share": 0.5}])
-def test_they_are_known_before_the_model_is_made(config: Config, asked: dict[str, Any]) -> None:
+def test_dimensions_are_known_before_the_model_is_made(config: Config, asked: dict[str, Any]) -> None:
     training, extended = training_after(config, **asked)
     ahead = first_size(training.start, Done({}))
     done = ensure(extended, Context.of(config).store)
@@ -54,17 +54,17 @@ def test_they_are_known_before_the_model_is_made(config: Config, asked: dict[str
     assert made
     for name in ("vocabulary", "heads", "inner", "attention", "layer_parameters", "beside", "embedding_parameters"):
         assert getattr(ahead, name) == getattr(made, name), name
-    assert ahead.parameters == pytest.approx(made.parameters, rel=0.02)  # biases and norms of the module are left out
+    assert ahead.parameters == pytest.approx(made.parameters, rel=0.02)  # without biases and norms
     assert made.beside == (2 if asked else 1)
 
 
-def test_of_an_elbow_nobody_knows_before(config: Config, tiny_bert: Path) -> None:
+def test_an_elbow_counts_no_new_tokens_in_advance(config: Config, tiny_bert: Path) -> None:
     training, _ = training_after(config, size="elbow")
     assert first_size(training.start, Done({})) == model_size(tiny_bert)
 
 
 def test_a_training_is_as_long_as_its_compute(config: Config) -> None:
-    """By the model that it trains: with a module beside each layer, fewer steps."""
+    """The length depends on the trained model: with a module, the same compute allows fewer steps."""
     plain, (module, _) = dapt_stages(Context.of(config)).training, training_after(config, module="exbert")
     steps = []
     for training in (plain, module):
@@ -78,7 +78,7 @@ def test_a_training_is_as_long_as_its_compute(config: Config) -> None:
     assert steps[1] < steps[0]
 
 
-def test_keys_without_such_a_limit_are_those_of_before(config: Config) -> None:
+def test_keys_without_a_limit_of_flops_are_unchanged(config: Config) -> None:
     limited, free = (
         dapt_stages(Context.of(replace(config, training=replace(config.training, max_flops=flops)))).training
         for flops in (1e11, None)

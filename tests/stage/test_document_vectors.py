@@ -41,7 +41,7 @@ class Wrote:
 
 @dataclass(frozen=True, eq=False)
 class SomeTexts(Stage[Wrote]):
-    """Texts of a task, with ids that float32 cannot hold."""
+    """A stage that writes texts with ids beyond float32."""
 
     kind = "texts"
     name: str
@@ -98,7 +98,7 @@ def test_learning_embedding_and_indexing_find_texts_of_the_topic(
     assert (TOPICS[items + 3 * places] == topical(20, seed=5)[1][:, None]).mean() > 0.9
 
 
-def test_a_run_that_died_goes_on_and_ends_as_one_that_did_not(tmp_path: Path, ray_cluster: None) -> None:
+def test_an_interrupted_run_resumes_with_the_same_result(tmp_path: Path, ray_cluster: None) -> None:
     for name in ("texts", "one", "two"):
         (tmp_path / name).mkdir()
     lines = [{"id": number, "text": f"{number} " + "x" * 300_000} for number in range(9)]
@@ -109,7 +109,7 @@ def test_a_run_that_died_goes_on_and_ends_as_one_that_did_not(tmp_path: Path, ra
     assert (first.documents, first.dimension, len(files)) == (9, 2, 3)
     ids, vectors = read_vectors(files[1])
     counts = {"documents": len(ids), "dimension": 2, "seen": len(ids), "unknown": 0}
-    write_vectors(tmp_path / "two" / files[1].name, ids, -vectors, counts)  # of the run that died
+    write_vectors(tmp_path / "two" / files[1].name, ids, -vectors, counts)  # of the interrupted run
     (tmp_path / "two" / f".{files[0].name}.aside").write_text("half")
     assert embed_texts(source, embedder, None, tmp_path / "two", RESOURCES, "float32") == first
     np.testing.assert_array_equal(read_vectors(tmp_path / "two" / files[1].name)[1], -vectors)
@@ -158,7 +158,7 @@ def test_a_pool_that_cannot_be_read_is_refused_with_its_counts(
         ensure(Embed("pool", transformer, None, texts, RESOURCES), made.store)
 
 
-def test_a_large_source_is_looked_at_before_it_is_embedded(
+def test_a_large_source_is_sampled_before_it_is_embedded(
     tmp_path: Path, ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_embedding, "LARGE_BYTES", 1)
@@ -174,7 +174,7 @@ def test_a_large_source_is_looked_at_before_it_is_embedded(
         assert not list((tmp_path / "out").iterdir())
 
 
-def test_keys_and_spaces_follow_what_decides_the_vectors(tmp_path: Path, tiny_bert: Path) -> None:
+def test_keys_and_spaces_depend_on_what_determines_the_vectors(tmp_path: Path, tiny_bert: Path) -> None:
     made = context(tmp_path, tiny_bert)
     texts = StageTexts(SomeTexts("task", ("a", "b")))
 
@@ -203,7 +203,7 @@ UNREADABLE = r"3 of 4 records of the pool are unreadable: 3 malformed JSON \(fir
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Ten neighbours of each text."""
+    """Returns a configuration with ten neighbours per text."""
     select = SelectConfig(kind="knn", pool_paths="data/pool.jsonl", per_example=10, embedder="transformer")
     return replace(task_world(tmp_path, monkeypatch), select=select)
 
@@ -247,7 +247,7 @@ def test_a_pool_with_too_few_documents_is_refused_before_it_is_embedded(
     assert kinds.isdisjoint({"embedder", "embed", "index", "select"})
 
 
-def test_no_more_is_read_than_tells(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_stops_at_the_required_number(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screening, "BATCH_RECORDS", 5)
     vectors = chosen(config, *documents(*SENTENCES[:12]), *["broken"] * 100).vectors
     assert vectors
@@ -255,7 +255,7 @@ def test_no_more_is_read_than_tells(config: Config, monkeypatch: pytest.MonkeyPa
     assert ensure(vectors.enough, Context.of(config).store).result.documents == 10
 
 
-def test_other_budgets_and_selections_say_nothing_of_neighbours(config: Config) -> None:
+def test_other_budgets_and_selections_skip_the_check(config: Config) -> None:
     by_size = chosen(
         replace(config, select=replace(config.select, per_example=None, documents=5)), *documents(*SENTENCES)
     )

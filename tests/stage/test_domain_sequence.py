@@ -1,4 +1,4 @@
-"""The record of a sequence: figures, notes of the method, warnings, overlap, cost, and how it is shown."""
+"""The record of a sequence: figures, reports of the method, warnings, overlap, cost, and display."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_figures_are_those_of_the_matrices(config: Config) -> None:
     assert (found.order, found.mode, found.method, found.seed) == (["cs", "bio"], "continual", "das", 0)
 
 
-def test_models_are_named_by_what_they_learnt_last(config: Config) -> None:
+def test_models_are_named_by_the_domain_learned_last(config: Config) -> None:
     stage = built(config)
     cs, bio = (str(Path("export") / step.export.name) for step in stage.steps)
     found = result(stage)
@@ -57,7 +57,7 @@ def test_models_are_named_by_what_they_learnt_last(config: Config) -> None:
     assert list(result(joint).models) == ["cs, bio"]
 
 
-def test_a_mean_over_domains_learnt_at_once(config: Config) -> None:
+def test_a_mean_over_domains_learned_at_once(config: Config) -> None:
     stage = built(replace(config, method=MethodConfig("plain")), mode="joint")
     assert stage.steps[0].others
     measured = record_of(stage.steps[0].others, texts=losses(cs=3.1, bio=3.2))
@@ -65,22 +65,22 @@ def test_a_mean_over_domains_learnt_at_once(config: Config) -> None:
 
 
 def little(stage: Sequence) -> Record:
-    """The first domain has no held-out text to speak of."""
+    """Returns results in which the first domain has too little held-out text."""
     return record_of(stage.steps[0].export, losses={"general": EXPORTED[0]["general"]})
 
 
-def test_a_domain_with_too_little_held_out_text_is_left_out_with_a_word(config: Config) -> None:
+def test_a_domain_with_too_little_held_out_text_is_omitted_with_a_warning(config: Config) -> None:
     stage = built(config)
     found = result(stage, little(stage))
     assert found.loss_learning == 3.5
     assert found.warnings == ["cs has fewer than two held-out documents, so its loss is left out"]
 
 
-# --- what the method notes
+# --- reports of the method
 
 
 def importance(stage: Sequence, after: int, head: float = 0.05, share: float | None = None) -> Record:
-    """What was measured after so many domains."""
+    """Returns the importance measured after a number of domains."""
     past = [*(step.past for step in stage.steps), stage.past]
     left = {"head": [head], "inner": [0.5], "output": [0.5]}
     return record_of(past[after]["importance"], plasticity=left, embeddings_share=share)
@@ -90,7 +90,7 @@ def all_of(stage: Sequence, head: float = 0.05, share: float | None = None) -> l
     return [importance(stage, 0, 0.5, share), importance(stage, 1, head), importance(stage, 2, 0.5)]
 
 
-def test_what_the_method_notes_is_numbered_by_the_domains_before_it(config: Config) -> None:
+def test_reports_of_the_method_are_numbered_by_earlier_domains(config: Config) -> None:
     stage = built(config)
     found = result(stage, *all_of(stage))
     (table,) = found.tables
@@ -104,11 +104,11 @@ def test_what_the_method_notes_is_numbered_by_the_domains_before_it(config: Conf
     ("options", "head", "warnings"),
     [
         ({"plasticity_floor": 0.2}, "0.20\n0.20 to 0.20", 0),
-        ({"soft_mask": "gradient"}, "0.05\n0.05 to 0.05", 0),  # Adam undoes it
+        ({"soft_mask": "gradient"}, "0.05\n0.05 to 0.05", 0),  # Adam cancels the scaling
         ({"soft_mask": "none"}, None, 0),
     ],
 )
-def test_what_is_noted_is_as_the_method_has_it(
+def test_reports_of_the_method_are_shown_unchanged(
     config: Config, options: dict[str, Any], head: str | None, warnings: int
 ) -> None:
     stage = built(with_das(config, **options))
@@ -135,13 +135,13 @@ def test_a_model_that_is_mostly_embeddings_is_warned_of(
     assert [each.split(",")[0] for each in found.warnings] == ["88% of the parameters are embeddings"] * warns
 
 
-def test_domains_are_warned_of_before_what_the_method_notes(config: Config) -> None:
+def test_warnings_of_domains_precede_those_of_the_method(config: Config) -> None:
     stage = built(config)
     found = result(stage, little(stage), *all_of(stage))
     assert [warning.split()[0] for warning in found.warnings] == ["cs", "after"]
 
 
-def test_a_method_without_stages_notes_nothing(config: Config) -> None:
+def test_a_method_without_stages_has_no_reports(config: Config) -> None:
     found = result(built(replace(config, method=MethodConfig("plain"))))
     assert (found.tables, found.warnings) == ([], [])
 
@@ -150,11 +150,11 @@ def test_a_method_without_stages_notes_nothing(config: Config) -> None:
 
 
 def overlapping(**documents: int | None) -> dict[str, LossChange]:
-    """The losses of the first export, with numbers of documents that were trained on."""
+    """Returns the losses of the first export, with numbers of documents that were trained on."""
     return {text: replace(change, overlap=documents[text]) for text, change in EXPORTED[0].items()}
 
 
-def test_overlap_is_summed_over_all_that_was_measured_and_unknown_where_one_is(config: Config) -> None:
+def test_overlap_is_summed_and_unknown_if_one_part_is(config: Config) -> None:
     stage = built(config)
     assert result(stage).overlap == 0
     export, others = stage.steps[0].export, stage.steps[1].others
@@ -172,14 +172,14 @@ def test_without_general_text_overlap_is_that_of_domains(config: Config) -> None
 
 
 @pytest.mark.parametrize(("price", "expected"), [(None, None), (2.0, 4.0)])
-def test_what_it_cost(config: Config, price: float | None, expected: float | None) -> None:
+def test_the_cost_is_the_sum_of_all_stages(config: Config, price: float | None, expected: float | None) -> None:
     stage = built(replace(config, method=MethodConfig("plain")))
     cost = stage.run(Path(), done(stage, price=price)).cost
     assert (cost["device_seconds"], cost["cost"]) == (20.0, expected)
 
 
-def test_cost_is_of_every_export_importance_and_fine_tuning_once(config: Config) -> None:
-    """The importance after a domain is that before the next."""
+def test_every_stage_is_counted_once_in_the_cost(config: Config) -> None:
+    """The importance after one domain is the one before the next."""
     stage = built(replace(config, tasks=[TaskConfig(name="bio", **splits())]))
     cost = stage.run(Path(), done(stage, price=1.0)).cost
     assert cost["device_seconds"] == 10.0 * (2 + 3 + 2)
@@ -214,7 +214,7 @@ def test_every_model_has_a_row_of_scores_and_of_losses(capsys, tmp_path):
     assert "Model: /runs/export/model\n" in text
 
 
-def test_figures_are_said_with_what_their_sign_means(capsys, tmp_path):
+def test_figures_are_shown_with_the_meaning_of_their_sign(capsys, tmp_path):
     text = shown(capsys, tmp_path, average=0.712, forgetting=-0.012, loss_forgetting=0.0314, general_change=None)
     assert row(text, "score at the end", "71.2 points", "mean test score of all tasks; higher is better")
     assert row(text, "forgetting", "-1.2 points", "mean fall of scores after the domain was learnt")
@@ -224,7 +224,7 @@ def test_figures_are_said_with_what_their_sign_means(capsys, tmp_path):
     assert "general text" not in text
 
 
-def test_what_the_method_noted_is_shown_and_warnings_in_short(capsys, tmp_path):
+def test_reports_of_the_method_and_the_first_warnings_are_shown(capsys, tmp_path):
     noted = {
         "title": "plasticity left",
         "columns": ["heads", "inner"],
@@ -238,7 +238,7 @@ def test_what_the_method_noted_is_shown_and_warnings_in_short(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "rows"), [("separate", ["cs only", "reviews only"]), ("joint", ["all at once"])])
-def test_models_that_learn_nothing_after_another_are_named_so(capsys, tmp_path, mode, rows):
+def test_separate_and_joint_models_are_named_as_such(capsys, tmp_path, mode, rows):
     text = shown(capsys, tmp_path, mode=mode, method="plain")
     assert all(name in text for name in rows)
     assert "after cs" not in text

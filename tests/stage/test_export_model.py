@@ -1,4 +1,4 @@
-"""The stage that hands a model over: what it takes from the training and from the evaluations for its record."""
+"""The stage that exports a model: figures of its training and evaluations in its record."""
 
 import json
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ class ToyEvaluation(Stage[Evaluated]):
 
 
 def exported(root: Path, **documents: int) -> tuple[Export, Finished[Adapted]]:
-    """An export of a model, with so many documents of each text measured."""
+    """Returns an export of a model, with a given number of measured documents per text."""
     domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
     before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, 1.6, 0)
     toys: Any = (domain, general, None, ToyTraining("training"), before, after)

@@ -1,4 +1,4 @@
-"""The stage from a job and in a chain: model and tokenizer, keys, what follows it, and what is refused."""
+"""Extension in a job and in a chain: model and tokenizer, keys, later stages, and errors."""
 
 import json
 from dataclasses import replace
@@ -95,7 +95,7 @@ def test_a_model_and_a_tokenizer_with_the_words(
     assert "hepatitis" in err
 
 
-def test_the_key_is_that_of_what_decides(config: Config, tmp_path: Path) -> None:
+def test_the_key_depends_on_what_determines_the_result(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_text("hepatitis\n")
     listed = asking(config, candidates=str(file))
@@ -114,7 +114,7 @@ def test_the_key_is_that_of_what_decides(config: Config, tmp_path: Path) -> None
     assert len({*keys}) == len(keys)
 
 
-def test_what_cannot_be_done_is_refused(config: Config, tmp_path: Path) -> None:
+def test_impossible_settings_are_refused(config: Config, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="savd is neither saved, divergence, trained nor a file") as caught:
         key(asking(config, candidates="savd"))
     assert caught.value.fix == "did you mean saved?"
@@ -125,8 +125,8 @@ def test_what_cannot_be_done_is_refused(config: Config, tmp_path: Path) -> None:
         ensure(change_vocabulary(context), context.store)
 
 
-def test_what_follows_in_a_chain_has_its_tokens(config: Config, tmp_path: Path, tiny_bert: Path) -> None:
-    """A task is prepared with them, and a training that begins with a training has them still."""
+def test_later_stages_of_a_chain_use_the_new_tokens(config: Config, tmp_path: Path, tiny_bert: Path) -> None:
+    """They are used to prepare a task, and by a training that follows another training."""
     splits = {split: write(tmp_path / f"{split}.jsonl", labelled(8, len(split))) for split in ("train", "dev", "test")}
     rows = [{"text": f"{row['text']} nephritis", "label": row["label"]} for row in labelled(8, 1)]
     write(tmp_path / "train.jsonl", rows)
@@ -169,8 +169,10 @@ def test_what_follows_in_a_chain_has_its_tokens(config: Config, tmp_path: Path, 
     assert all(new in tokens for tokens in Split.load(prepared.path, "train").tokens)
 
 
-def test_a_module_beside_the_layers(config: Config, tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It comes with the rows, is drawn by the seed, and stands in the config, the card, the summary and the report."""
+def test_a_module_next_to_the_layers_is_added_and_shown(
+    config: Config, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The module is drawn from the seed, and shown in config, card, summary and report."""
     finished, plain = (extended_by(asking(config, module=module)) for module in ("exbert", None))
     size = len(load_tokenizer(tiny_bert))
     settings = json.loads((finished.path / "config.json").read_text())
@@ -198,7 +200,7 @@ def extended_by(config: Config) -> Finished[Extended]:
     return ensure(stage, context.store)
 
 
-def test_a_module_that_cannot_be_is_refused(config: Config, tmp_path: Path) -> None:
+def test_an_impossible_module_is_refused(config: Config, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="distill compares the model's states with those before"):
         key(asking(config, module="exbert", init="distill"))
     causal = replace(config, objective=replace(config.objective, kind="causal"))

@@ -1,4 +1,4 @@
-"""What jobs/select.py hands over: the texts, and what they are beside random ones. Needs no Ray."""
+"""Results of jobs/select.py: the selected texts, compared with random ones. Needs no Ray."""
 
 import json
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_the_folder_holds_what_was_selected(judged: Finished[SelectionJudged], c
     assert judged.result.pool == 180
 
 
-def test_a_random_selection_of_as_many_tokens_stands_beside_it(judged: Finished[SelectionJudged]) -> None:
+def test_a_random_selection_of_equal_size_is_compared(judged: Finished[SelectionJudged]) -> None:
     found = judged.result
     assert found.random
     assert found.tokens == found.selection.tokens
@@ -81,12 +81,12 @@ def test_its_figures_are_those_of_the_texts(judged: Finished[SelectionJudged], c
     assert found.target.documents == 30
     start = Context.of(config).start.pretrained
     (loss,) = sample_losses(config, start, {"target": TARGET}).values()
-    assert found.target.loss == pytest.approx(loss, rel=0.05)  # in another order, so with other masks
+    assert found.target.loss == pytest.approx(loss, rel=0.05)  # other order, so other masks
     assert found.selection.loss
     assert found.random.loss
 
 
-def test_twenty_documents_are_there_to_be_read(judged: Finished[SelectionJudged]) -> None:
+def test_twenty_examples_are_written(judged: Finished[SelectionJudged]) -> None:
     found = json.loads((judged.path / "examples.json").read_text())
     lines = {line["id"]: line for line in lines_of(judged.path)}
     assert len(found) == 20
@@ -103,7 +103,7 @@ def test_diversity_is_the_mean_distance_and_every_set_is_on_the_map(judged: Fini
     assert found.selection.distance
     assert found.target.distance
     assert found.random.distance
-    assert found.selection.distance < found.random.distance  # of one kind
+    assert found.selection.distance < found.random.distance  # all of one kind
     places = json.loads((judged.path / "map.json").read_text())
     assert list(places) == ["pool", "selection", "target", "random"]
     counts = {name: len(points) for name, points in places.items()}
@@ -111,7 +111,7 @@ def test_diversity_is_the_mean_distance_and_every_set_is_on_the_map(judged: Fini
     assert all(len(point) == 2 for points in places.values() for point in points)
 
 
-def test_a_random_selection_has_none_beside_it_and_the_loss_can_be_left_out(config: Config) -> None:
+def test_a_random_selection_is_not_compared_and_the_loss_is_optional(config: Config) -> None:
     given = SelectConfig(pool_paths=config.select.pool_paths, tokens=300, measure_loss=False)
     context = Context.of(replace(config, select=given))
     done = ensure(select_stages(context), context.store)
@@ -136,7 +136,7 @@ def test_terminal_and_report_show_it(judged: Finished[SelectionJudged], capsys: 
     other = Finished(_without_random(judged.record), SelectionJudged)
     named = {"chosen": judged, "chosen again": judged, "other": other}
     entries = [Entry(name, "select", {}, finished) for name, finished in named.items()]
-    table, drawn, folded = selection_blocks(entries)  # one that comes again is shown once
+    table, drawn, folded = selection_blocks(entries)  # repeated entries are shown once
     assert isinstance(table, Table)
     assert isinstance(drawn, Figures)
     assert [name for name, _ in drawn.legend] == ["pool", "target", "selection", "random"]
@@ -162,7 +162,7 @@ def _without_random(record: Record) -> Record:
 def test_markup_that_the_pool_lacks_is_in_record_terminal_and_report(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the target is compared without it."""
+    """The target is compared without this markup."""
     marked = [text.replace("layer", "<< layer >>") for text in TARGET]
     task = replace(config.task, train=write(tmp_path / "train.jsonl", with_labels(marked)))
     context = Context.of(replace(config, task=task))

@@ -1,4 +1,4 @@
-"""What is looked at before anything is started."""
+"""Checks before anything is started."""
 
 import json
 import shutil
@@ -26,12 +26,12 @@ from adapt.support.errors import ConfigError, ModelError, StorageError
 
 @pytest.fixture
 def model(tmp_path: Path, tiny_bert: Path) -> Path:
-    """A copy of the model, to be damaged."""
+    """Returns a copy of the model for a test to damage."""
     return Path(shutil.copytree(tiny_bert, tmp_path / "model"))
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 200, -100, -1])
-def test_weights_that_are_cut_short(model: Path, keep: int) -> None:
+def test_truncated_weights_are_refused(model: Path, keep: int) -> None:
     check_weights(model)
     file = model / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
@@ -42,13 +42,13 @@ def test_weights_that_are_cut_short(model: Path, keep: int) -> None:
 @pytest.mark.parametrize(
     "content", [b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", b"\2" + b"\0" * 7 + b"[]", b"\0" * 99]
 )
-def test_weights_that_are_something_else(model: Path, content: bytes) -> None:
+def test_weights_in_another_format_are_refused(model: Path, content: bytes) -> None:
     (model / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match="no safetensors file"):
         check_weights(model)
 
 
-def test_a_shard_that_is_cut_short(model: Path) -> None:
+def test_a_truncated_shard_is_refused(model: Path) -> None:
     whole = (model / "model.safetensors").read_bytes()
     (model / "model.safetensors").unlink()
     names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -73,8 +73,10 @@ def test_two_jobs_may_start_at_once(tmp_path: Path) -> None:
             list(pool.map(check_writable, [tmp_path] * 100))
 
 
-def test_room_for_the_model_and_its_checkpoints(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two checkpoints and a third on its way, of three times the weights; the model, and its file aside."""
+def test_the_disk_must_have_room_for_the_model_and_its_checkpoints(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two checkpoints and a third being written, each three times the weights, the model, and a copy of it."""
     weights = 4 * sum(tensor.numel() for tensor in load_file(model / "model.safetensors").values())
     folder = tmp_path / "train"
     folder.mkdir()
@@ -86,13 +88,13 @@ def test_room_for_the_model_and_its_checkpoints(tmp_path: Path, model: Path, mon
         check_space(folder, model, 2)
     assert str(folder) in caught.value.what
     check_space(folder, model, 1)
-    (folder / "checkpoint").write_bytes(b"1")  # what an earlier start has left need not be free again
+    (folder / "checkpoint").write_bytes(b"1")  # files of an earlier start count as available space
     check_space(folder, model, 2)
 
 
 @pytest.mark.parametrize(("offload", "stages"), [("none", {0, 1, 2, 3}), ("optimizer", {2, 3}), ("all", {3})])
 @pytest.mark.parametrize("zero_stage", range(4))
-def test_offloading_needs_what_zero_shards(offload: str, stages: set[int], zero_stage: int) -> None:
+def test_offloading_requires_a_matching_zero_stage(offload: str, stages: set[int], zero_stage: int) -> None:
     config = Config(resources=ResourcesConfig(offload=offload, zero_stage=zero_stage))
     if zero_stage in stages:
         check_training(config)
@@ -108,8 +110,8 @@ def test_offloading_needs_what_zero_shards(offload: str, stages: set[int], zero_
     ("limits", "longest"),
     [({"max_steps": 100}, 100), ({"max_tokens": 100 * 2048 * 512}, 100), ({}, 12_500), ({"epochs": 1.0}, 10**9)],
 )
-def test_a_warm_up_longer_than_any_run(limits: dict[str, float], longest: int) -> None:
-    """With epochs alone, the length is known when the corpus is prepared, and looked at then."""
+def test_a_warm_up_longer_than_the_run_is_refused(limits: dict[str, float], longest: int) -> None:
+    """If only epochs are set, the length is known and checked once the corpus is prepared."""
     check_training(Config(training=TrainingConfig(warmup_steps=longest, **limits)))
     if "epochs" in limits:
         return
@@ -117,7 +119,7 @@ def test_a_warm_up_longer_than_any_run(limits: dict[str, float], longest: int) -
         check_training(Config(training=TrainingConfig(warmup_steps=longest + 1, **limits)))
 
 
-def test_a_training_that_does_not_fit(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_that_does_not_fit_in_memory_is_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def job(**resources: float) -> Config:
         return Config(training=TrainingConfig(sequence_length=128), resources=ResourcesConfig(**resources))
 
@@ -132,7 +134,7 @@ def test_a_training_that_does_not_fit(model: Path, capsys: pytest.CaptureFixture
     assert "memory is not checked" in capsys.readouterr().err
 
 
-def test_compiling_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_requires_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(training=TrainingConfig(compile=True))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -140,7 +142,7 @@ def test_compiling_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="looked for no-such-compiler"):
         check_compile(config)
     check_compile(Config())
-    check_compile(replace(config, resources=ResourcesConfig(address="10.0.0.1:6379")))  # its workers look
+    check_compile(replace(config, resources=ResourcesConfig(address="10.0.0.1:6379")))  # the workers check it
 
 
 def test_a_decay_without_a_cooldown_is_refused() -> None:

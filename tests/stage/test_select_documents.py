@@ -1,4 +1,4 @@
-"""The stage that takes a part of a pool: how much of it, what never, and by which scores. Needs no Ray."""
+"""Selection from a pool: amount, excluded texts, and scores. Needs no Ray."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ POOL = [f"document number {number} of the pool" + " which is longer" * (number %
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_bert: Path) -> Config:
-    """A pool of which one document quotes the test split."""
+    """Returns a configuration with a pool in which one document quotes the test split."""
     splits: dict[str, Any] = {
         split: write(tmp_path / f"{split}.jsonl", with_labels(texts))
         for split, texts in (("train", TRAIN), ("dev", DEV), ("test", TEST))
@@ -54,7 +54,7 @@ def built(config: Config, *measured: Stage[Prepared], transductive: bool = False
 def select(
     config: Config, *measured: Stage[Prepared], transductive: bool = False
 ) -> tuple[list[str], Finished[Selected]]:
-    """What the stage takes, and its record."""
+    """Runs the stage and returns the selected texts and its result."""
     done = ensure(built(config, *measured, transductive=transductive), Context.of(config).store)
     lines = lines_of(done.path)
     assert [set(line) for line in lines] == [{"id", "part", "start", "record", "score", "text"}] * len(lines)
@@ -70,7 +70,7 @@ def documents(config: Config, number: int) -> Config:
     return choosing(config, per_example=None, documents=number)
 
 
-def test_so_many_of_the_pool_are_taken_for_each_train_example(config: Config) -> None:
+def test_the_budget_can_be_set_per_train_example(config: Config) -> None:
     texts, done = select(config)
     assert len(texts) == len(set(texts)) == 3 * len(TRAIN)
     assert set(texts) < set(POOL)
@@ -78,14 +78,14 @@ def test_so_many_of_the_pool_are_taken_for_each_train_example(config: Config) ->
     assert select(replace(config, seed=1))[0] != texts
 
 
-def test_so_many_are_taken_for_the_texts_of_every_task(config: Config, tmp_path: Path) -> None:
-    """A text that is dev or test text of one of them is no target."""
+def test_the_budget_per_example_counts_the_texts_of_all_tasks(config: Config, tmp_path: Path) -> None:
+    """Texts in the dev or test split of a task are not in the target."""
     more = ["one text more", "two texts more", DEV[0]]
     other = replace(config.task, name="other", train=write(tmp_path / "other.jsonl", with_labels(more)))
     assert select(replace(config, tasks=[other]))[1].result.documents == 3 * (len(TRAIN) + 2)
 
 
-def test_so_many_tokens_are_taken_and_random_documents_of_as_many(config: Config) -> None:
+def test_random_documents_have_as_many_tokens_as_the_selection(config: Config) -> None:
     longest = choosing(config, kind="tests.select.pools:Longest", per_example=None, tokens=150)
     texts, done = select(longest)
     tokenizer = load_tokenizer(Path(config.model.path))
@@ -101,8 +101,8 @@ def test_so_many_tokens_are_taken_and_random_documents_of_as_many(config: Config
     assert done.result.tokens <= beside.result.tokens < done.result.tokens + max(counts)
 
 
-def test_each_kind_takes_what_is_like_the_target(config: Config, tmp_path: Path) -> None:
-    """Words of the train texts stand in some documents of the pool only."""
+def test_each_kind_takes_documents_similar_to_the_target(config: Config, tmp_path: Path) -> None:
+    """Only some documents of the pool contain words of the train texts."""
     train = write(
         tmp_path / "train.jsonl", with_labels([f"gradient of layer {text}" for text in sentences(30, 1, longest=9)])
     )
@@ -127,7 +127,7 @@ def test_a_model_scores_on_a_device_of_the_cluster(config: Config, ray_cluster: 
     assert all(0 < line["score"] < 1 for line in lines_of(done.path))
     assert done.result.pool == 40
     with pytest.raises(DataError, match=r"of the 40 documents of the pool 3\d can be taken"):
-        select(documents(band, 39))  # those outside of the band are never taken
+        select(documents(band, 39))  # documents outside the band are never taken
 
 
 def test_other_text_may_be_the_target(config: Config, tmp_path: Path) -> None:
@@ -153,19 +153,19 @@ def test_another_selection_takes_others_by_its_scores(config: Config) -> None:
 @pytest.mark.parametrize("budget", [{"per_example": 9}, {"documents": 41}, {"tokens": 10_000}])
 def test_a_budget_that_is_larger_than_the_pool_is_refused(config: Config, budget: dict[str, int]) -> None:
     none: dict[str, Any] = {"per_example": None, "documents": None, "tokens": None}
-    with pytest.raises(DataError, match="of the 40 documents of the pool 40 can be taken") as caught:
+    with pytest.raises(DataError, match="only 40 of the pool's 40 documents can be taken") as caught:
         select(choosing(config, **{**none, **budget}))
     assert "lower the budget" in caught.value.fix
 
 
-def test_test_text_is_never_taken_unless_that_is_asked_for(config: Config) -> None:
+def test_test_text_is_only_taken_if_transductive(config: Config) -> None:
     texts, done = select(documents(config, 40))
     assert texts == POOL  # in the pool's order
     assert done.result.dropped == {"in evaluation set dev-and-test": 1}
     assert len(select(documents(config, 41), transductive=True)[0]) == 41
 
 
-def test_copies_of_dev_text_in_other_letters_and_in_part_are_never_taken(config: Config, tmp_path: Path) -> None:
+def test_modified_and_partial_copies_of_dev_text_are_never_taken(config: Config, tmp_path: Path) -> None:
     long = TEST[1].upper().replace(" ", "  ")
     part = " ".join(TEST[1].split()[:-2])
     write(tmp_path / "pool.jsonl", [{"text": text} for text in (*POOL, long, DEV[0].title(), part)])
@@ -182,7 +182,7 @@ def test_evaluation_sets_of_the_corpus_are_left_out_too(config: Config, tmp_path
 
 
 def test_evaluation_sets_are_no_target_either(config: Config, tmp_path: Path) -> None:
-    """Selections and embedders learn from the target."""
+    """Selections and embedders learn from the target, so it must not contain them."""
     wanted = sentences(6, seed=77, shortest=20)
     questions = write(tmp_path / "questions.jsonl", [{"text": wanted[2]}])
     corpus = replace(config.corpus, decontaminate=[EvaluationSet("questions", questions)])
@@ -196,18 +196,18 @@ def test_evaluation_sets_are_no_target_either(config: Config, tmp_path: Path) ->
         ensure(built(config).target, store)
 
 
-def test_a_text_that_comes_twice_is_taken_once(config: Config, tmp_path: Path) -> None:
+def test_a_repeated_text_is_taken_once(config: Config, tmp_path: Path) -> None:
     write(tmp_path / "pool.jsonl", [{"text": text} for text in (*POOL, *POOL, POOL[0].upper())])
     texts, done = select(documents(config, 40))
     assert len({text.lower() for text in texts}) == 40
     assert done.result.pool == 81
     assert done.result.near_copies > 0
-    with pytest.raises(DataError, match=r"40 can be taken .* 41 are near copies"):
+    with pytest.raises(DataError, match=r"only 40 of the .* 41 are near copies"):
         select(documents(config, 41))
 
 
-def test_the_same_is_taken_of_one_file_and_of_several(config: Config, tmp_path: Path) -> None:
-    config = choosing(config, kind="tests.select.pools:Longest")  # random draws go by the ids, which name the item
+def test_the_division_into_files_does_not_change_the_selection(config: Config, tmp_path: Path) -> None:
+    config = choosing(config, kind="tests.select.pools:Longest")  # random draws depend on ids, and ids on items
     whole, done = select(documents(config, 12))
     (tmp_path / "parts").mkdir()
     lines = (tmp_path / "pool.jsonl").read_text().splitlines(keepends=True)
@@ -222,7 +222,7 @@ def test_the_same_is_taken_of_one_file_and_of_several(config: Config, tmp_path: 
 
 
 class Alike(Selection):
-    """A score is the number of words that a text shares with the tasks' texts."""
+    """A selection whose score is the number of words shared with the target."""
 
     def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
         known = {word for text in target for word in text.split()}
@@ -230,7 +230,7 @@ class Alike(Selection):
 
 
 def test_a_selection_sees_the_train_texts_as_they_were_listed(config: Config, tmp_path: Path) -> None:
-    """Also where the task was prepared before, and so is not read again."""
+    """Also checks tasks that were prepared before and are not read again."""
     alike = choosing(config, kind=f"{__name__}:Alike")
     assert len(select(alike)[0]) == 15
     stage, store = built(replace(alike, seed=1, corpus=replace(config.corpus, near_ngram=4))), Context.of(config).store
@@ -265,7 +265,7 @@ def test_an_empty_pool_is_refused(config: Config, tmp_path: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Copied(Stage[Prepared]):
-    """Text that was prepared elsewhere."""
+    """A stage with prepared text from elsewhere."""
 
     kind = "prepare"
 
@@ -280,7 +280,7 @@ class Copied(Stage[Prepared]):
         return Outcome(Prepared(0, 0))
 
 
-def test_what_is_measured_is_never_taken(config: Config, tmp_path: Path) -> None:
+def test_measured_text_is_never_taken(config: Config, tmp_path: Path) -> None:
     shards(tmp_path / "general", [], [text.upper() for text in POOL[:7]])
     texts, done = select(documents(config, 33), Copied("general", tmp_path / "general"))
     assert texts == POOL[7:]
@@ -289,7 +289,7 @@ def test_what_is_measured_is_never_taken(config: Config, tmp_path: Path) -> None
 
 @dataclass(frozen=True, eq=False)
 class CopiedFiles(Prepare):
-    """The same of files that can be read."""
+    """Like Copied, with readable files."""
 
     source: Path = Path()
 
@@ -298,7 +298,7 @@ class CopiedFiles(Prepare):
         return Outcome(Prepared(0, 0))
 
 
-def test_near_copies_of_general_text_leave_the_pool_first(config: Config, tmp_path: Path) -> None:
+def test_near_copies_of_general_text_are_removed_from_the_pool(config: Config, tmp_path: Path) -> None:
     general = [" ".join(f"word{(number * place) % 97}" for place in range(1, 41)) for number in (2, 3)]
     write(tmp_path / "general.jsonl", [{"text": text} for text in general])
     shards(tmp_path / "general", [], general)

@@ -24,7 +24,7 @@ def losses_of(stage: Sequence, *others: object) -> LossMatrix:
     return loss_matrix(stage.order, stage.before, stage.steps, done(stage, *others))  # type: ignore[arg-type]
 
 
-def test_losses_stand_where_they_were_measured(config: Config) -> None:
+def test_losses_are_in_the_rows_and_columns_of_their_measurements(config: Config) -> None:
     assert losses_of(built(config)) == LossMatrix(
         {"cs": 0, "bio": 1, "general": None},
         [
@@ -35,15 +35,15 @@ def test_losses_stand_where_they_were_measured(config: Config) -> None:
     )
 
 
-def test_general_text_that_is_not_there_has_no_column(config: Config) -> None:
+def test_missing_general_text_has_no_column(config: Config) -> None:
     stage = built(replace(config, evaluation=replace(config.evaluation, general_paths=[])))
     exports = [(step.export, EXPORTED[step.learnt - 1]) for step in stage.steps if step.export]
     nothing = [record_of(export, losses={"domain": changes["domain"]}) for export, changes in exports]
     assert losses_of(stage, *nothing).columns == {"cs": 0, "bio": 1}
 
 
-def test_general_text_that_is_too_little_has_no_column(config: Config) -> None:
-    """Exports leave out what has a single document."""
+def test_too_little_general_text_has_no_column(config: Config) -> None:
+    """Exports omit texts with a single document."""
     stage = built(config)
     little = [record_of(each, texts=losses(domain=5.0, general=None)) for each in stage.before.values()]
     assert losses_of(stage, *little).columns == {"cs": 0, "bio": 1}
@@ -59,19 +59,19 @@ def test_a_domain_with_too_little_held_out_text_has_no_column(config: Config) ->
     assert [set(row) for row in found.rows] == [{"bio", "general"}] * 3
 
 
-def test_of_domains_learnt_apart_each_model_has_its_own(config: Config) -> None:
+def test_separate_models_have_a_row_for_their_own_domain(config: Config) -> None:
     stage = built(replace(config, method=MethodConfig("plain")), mode="separate")
     assert losses_of(stage).rows[1:] == [{"cs": 3.0, "general": 4.1}, {"bio": 3.5, "general": 4.4}]
 
 
-def test_all_at_once_is_one_model_whose_losses_are_of_each_domain(config: Config) -> None:
+def test_a_joint_model_has_losses_on_each_domain(config: Config) -> None:
     stage = built(replace(config, method=MethodConfig("plain")), mode="joint")
     assert stage.steps[0].others
     measured = record_of(stage.steps[0].others, texts=losses(cs=3.1, bio=3.2))
     assert losses_of(stage, measured).rows[1:] == [{}, {"cs": 3.1, "bio": 3.2, "general": 4.4}]
 
 
-def test_domains_learnt_apart_and_merged_have_the_losses_of_the_merges(config: Config) -> None:
+def test_separate_and_merged_domains_have_the_losses_of_the_merges(config: Config) -> None:
     stage = built(replace(config, method=MethodConfig("merge"), merge=MergeConfig("ties")))
     first, second = (step.others for step in stage.steps)
     assert first
@@ -90,7 +90,7 @@ def test_domains_learnt_apart_and_merged_have_the_losses_of_the_merges(config: C
     )
 
 
-def test_scores_stand_where_they_were_measured_by_seed(config: Config) -> None:
+def test_scores_are_in_the_rows_of_their_models_by_seed(config: Config) -> None:
     tasks = [TaskConfig(name="topics", domain="cs", metric="accuracy", **splits()), TaskConfig(name="bio", **splits())]
     stage = built(replace(config, tasks=tasks), forward_transfer=True)
 
@@ -111,7 +111,7 @@ def test_scores_stand_where_they_were_measured_by_seed(config: Config) -> None:
     )
 
 
-def test_what_was_not_tested_has_no_score(config: Config) -> None:
+def test_untested_tasks_have_no_score(config: Config) -> None:
     stage = built(replace(config, tasks=[TaskConfig(name="bio", **splits())]))
     matrix = score_matrix(stage.order, stage.owners, stage.untaught, stage.steps, done(stage))
     assert [set(row) for row in matrix.rows] == [set(), set(), {"bio"}]
@@ -141,7 +141,7 @@ def test_a_row_for_each_model_and_domain_that_it_has_parts_for(config: Config) -
     }
 
 
-def test_experts_have_a_loss_of_their_mixture(config: Config) -> None:
+def test_models_with_experts_have_a_loss_of_their_mixture(config: Config) -> None:
     stage = built(replace(config, method=MethodConfig("demix")))
     first, second = stage.steps
     assert first.own
@@ -155,6 +155,6 @@ def test_experts_have_a_loss_of_their_mixture(config: Config) -> None:
     assert table.rows["after 2: cs"] == ["3.000", "3.250", "50.0%", "2.875"]
 
 
-def test_other_methods_have_none(config: Config) -> None:
+def test_methods_without_parts_have_no_table_of_routes(config: Config) -> None:
     stage = built(config)
     assert route_table(stage.steps, done(stage)) is None

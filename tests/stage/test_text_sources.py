@@ -1,4 +1,4 @@
-"""The text of tasks without its labels, as TAPT trains on it and keeps it out. Needs no Ray."""
+"""The text of tasks without labels, for TAPT and for exclusion. Needs no Ray."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def task(tmp_path: Path) -> TaskConfig:
 
 
 def texts_of(task: TaskConfig, splits: Sequence[str], unseen: Sequence[TaskConfig] = ()) -> TaskTexts:
-    """Without those of dev and test of some tasks."""
+    """Returns texts without those in the dev and test splits of tasks."""
     hidden = tuple(TaskSplit.of(each, split, Digests()) for each in unseen for split in ("dev", "test"))
     return TaskTexts("texts", tuple(TaskSplit.of(task, split, Digests()) for split in splits), hidden)
 
@@ -42,23 +42,23 @@ def run(stage: Stage[TextsWritten], root: Path) -> tuple[list[str], Finished[Tex
     return [json.loads(line)["text"] for line in lines], done
 
 
-def test_texts_that_stand_in_dev_or_test_are_left_out(task: TaskConfig, tmp_path: Path) -> None:
+def test_texts_that_occur_in_dev_or_test_are_excluded(task: TaskConfig, tmp_path: Path) -> None:
     texts, done = run(texts_of(task, ["train"], [task]), tmp_path)
     assert texts == ["the first text", "the second text"]  # each once
     assert done.result == TextsWritten(documents=2, in_other_splits=2)
 
 
-def test_texts_that_another_task_is_tested_on_are_left_out_too(task: TaskConfig, tmp_path: Path) -> None:
+def test_texts_in_the_test_split_of_another_task_are_excluded(task: TaskConfig, tmp_path: Path) -> None:
     other = replace(task, name="other", test=write(tmp_path / "other.jsonl", [{"text": "The first  text"}]))
     assert run(texts_of(task, ["train"], [task, other]), tmp_path)[0] == ["the second text"]
 
 
-def test_texts_without_labels_are_kept_away_too(task: TaskConfig, tmp_path: Path) -> None:
+def test_unlabelled_texts_are_excluded_too(task: TaskConfig, tmp_path: Path) -> None:
     write(tmp_path / "test.jsonl", [{"text": text} for text in TEST])
     assert run(texts_of(task, ["train"], [task]), tmp_path)[0] == ["the first text", "the second text"]
 
 
-def test_a_task_of_which_nothing_is_left_is_refused(task: TaskConfig, tmp_path: Path) -> None:
+def test_a_task_without_remaining_texts_is_refused(task: TaskConfig, tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", [{"text": "the DEV text", "label": "a"}])
     with pytest.raises(DataError, match="all texts of task occur in dev or test too"):
         run(texts_of(task, ["train"], [task]), tmp_path)
@@ -71,20 +71,20 @@ def test_too_many_broken_records_are_refused(task: TaskConfig, tmp_path: Path) -
 
 
 def test_a_split_that_changes_after_it_was_listed_is_refused(task: TaskConfig, tmp_path: Path) -> None:
-    """The key says what stood in it then."""
+    """The stage's key identifies the old content."""
     stage = texts_of(task, ["train"], [task])
     write(tmp_path / "dev.jsonl", with_labels(["quite another text"] * 3))
     with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job looked at it first"):
         run(stage, tmp_path)
 
 
-def test_all_splits_where_that_is_asked_for(task: TaskConfig, tmp_path: Path) -> None:
+def test_transductive_text_includes_all_splits(task: TaskConfig, tmp_path: Path) -> None:
     texts, _ = run(texts_of(task, ["train", "dev", "test"]), tmp_path)
     assert {*DEV, *TEST} < set(texts)
 
 
 @pytest.mark.parametrize(("aspect", "expected"), [("first", 1), ("something else", 2)])
-def test_a_second_text_is_one_of_its_own_unless_the_first_holds_it(
+def test_a_second_text_is_separate_unless_the_first_contains_it(
     task: TaskConfig, tmp_path: Path, aspect: str, expected: int
 ) -> None:
     write(tmp_path / "train.jsonl", [{"text": "the first text", "aspect": aspect, "label": "a"}])

@@ -1,4 +1,4 @@
-"""What is known before a training: length, mixture, held-out text."""
+"""Plans of trainings: length, mixture, held-out text."""
 
 import re
 from dataclasses import replace
@@ -51,41 +51,41 @@ def mixture(config: Config, a: int, b: int, replay: int | None = None) -> Mixtur
     return found
 
 
-def test_a_mixture_is_of_the_sources_rows() -> None:
+def test_a_mixture_is_made_from_the_rows_of_sources() -> None:
     found = mixture(weighted(1, 3), 1000, 129, 1)
     assert found.rows == (8, 2, 1)
     assert found.slots == (225, 675, 100)
     assert [sum(group.rows) for group in found.groups] == [8, 2, 1]
 
 
-def test_a_share_for_text_without_a_row_is_refused_by_name() -> None:
-    """No sample of it could ever be found, and looking for one would never end."""
+def test_a_share_for_text_without_rows_is_refused_by_name() -> None:
+    """Sampling such text would never end."""
     with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3, but no text to train on"):
         mixture(weighted(1, 3), 1000, 0)
     with pytest.raises(DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths have"):
         mixture(weighted(1, 3), 1000, 129, 0)
     with pytest.raises(ConfigError, match=r"corpus\.sources: the weights of a, b are all 0"):
-        mixture(weighted(0, 0), 1000, 129)  # of a part of the sources, as a joint training may have
+        mixture(weighted(0, 0), 1000, 129)  # possible if only some sources are trained on
 
 
 @pytest.mark.parametrize(
     "config",
     [weighted(1, 0), weighted(None, None), replace(weighted(None, None), mixture=MixtureConfig(temperature=2.0))],
 )
-def test_text_without_a_row_that_gets_no_share_is_left_out(config: Config) -> None:
+def test_text_without_rows_and_share_is_omitted(config: Config) -> None:
     found = mixture(replace(config, mixture=replace(config.mixture, replay_fraction=0.0)), 1000, 0, 0)
     assert found.drawn(100) == [100, 0, 0]
     assert found.locate(np.arange(100)).sources.max() == 0
 
 
-def test_a_streamed_corpus_is_no_mixture_and_as_long_as_it_is_configured() -> None:
+def test_a_streamed_corpus_has_no_mixture_and_the_configured_length() -> None:
     streamed = replace(CONFIG, corpus=CorpusConfig(paths="a", streaming=True))
     limited = replace(streamed, training=replace(streamed.training, max_steps=7))
     assert mixed(limited, {"domain": Prepared(0, 0)}, None, {}) is None
     assert length_over(limited, None).steps == 7
 
 
-def test_a_share_that_changes_does_so_over_the_whole_run_and_leaves_its_length() -> None:
+def test_a_changing_share_spans_the_run_and_keeps_its_length() -> None:
     config = replace(CONFIG, mixture=MixtureConfig(replay_fraction=0.0, replay_last=0.5))
     whole = mixed(config, {"domain": text(640_000)}, text(64_000), {})
     assert whole
@@ -102,8 +102,8 @@ def test_sources_without_weights_have_none() -> None:
 
 
 @pytest.mark.parametrize(("examples", "workers", "rows"), [(256, 1, 128), (6, 3, 3), (256, (2, 8), 128)])
-def test_a_batch_is_what_so_many_examples_fill(examples: int, workers: Workers, rows: int) -> None:
-    """In eights, where it is that large. Replayed text has no examples, and is not among what is counted."""
+def test_the_batch_size_follows_from_the_number_of_examples(examples: int, workers: Workers, rows: int) -> None:
+    """Batches of at least 8 rows are multiples of 8. Replayed text does not count as examples."""
     assert size_of_batch(examples, workers) == rows
 
 
@@ -115,7 +115,7 @@ def test_a_batch_that_workers_cannot_share_is_refused(examples: int, workers: Wo
 
 
 def size_of_batch(examples: int | None, workers: Workers = 1) -> int:
-    """Of texts of 32 tokens a document, 64 a sequence."""
+    """Returns the batch size for documents of 32 tokens and sequences of 64."""
     training = TrainingConfig(global_batch_size=48, sequence_length=64)
     config = replace(CONFIG, training=training, resources=replace(CONFIG.resources, workers=workers))
     return sized(config, examples, [text(3200, documents=100)]).training.global_batch_size
@@ -141,7 +141,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
 
 
 def said(training: Train, texts: list[str], share: float, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said of a training on these texts, of which a share is held out."""
+    """Returns the warning for a training on these texts, of which a share is held out."""
     kept = {kind: [text for text in texts if is_heldout(text, share) == (kind == "heldout")] for kind in KINDS}
     folder.mkdir(exist_ok=True)
     for kind, some in kept.items():
@@ -163,7 +163,7 @@ def trained(config: Config, share: float) -> Train:
     return dapt_stages(Context.of(replace(config, corpus=replace(config.corpus, heldout_fraction=share)))).training
 
 
-def test_that_nothing_is_held_out_is_said_with_a_share_that_works(
+def test_missing_held_out_text_is_reported_with_a_share_that_works(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = [text for text in TEXTS if not is_heldout(text, 0.01)]
@@ -177,7 +177,7 @@ def test_that_nothing_is_held_out_is_said_with_a_share_that_works(
     assert again == ""
 
 
-def test_that_too_little_is_held_out_is_said(
+def test_too_little_held_out_text_is_reported(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ordered = sorted(TEXTS, key=key_of)
@@ -186,7 +186,7 @@ def test_that_too_little_is_held_out_is_said(
         assert words in said(trained(config, share), TEXTS, share, tmp_path / str(held_out), capsys)
 
 
-def test_nothing_is_said_where_nothing_was_wanted_or_other_text_is_measured(
+def test_no_warning_if_nothing_is_held_out_or_other_text_is_measured(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(trained(config, 0.0), TEXTS, 0.0, tmp_path / "none", capsys) == ""
@@ -198,7 +198,7 @@ def test_nothing_is_said_where_nothing_was_wanted_or_other_text_is_measured(
 SPLITS = ("train", "dev", "test")
 
 
-def test_texts_that_are_too_few_for_any_share(
+def test_too_few_texts_for_any_share_are_reported(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = said(trained(config, 1e-9), TEXTS[:2], 1e-9, tmp_path / "two", capsys)
@@ -215,7 +215,7 @@ def test_streamed_text_of_unknown_size(config: Config, tmp_path: Path, capsys: p
     assert "set corpus.heldout_fraction to 0.01 or more" in shown
 
 
-def test_a_text_that_is_measured_whole_may_be_too_little(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_completely_measured_text_may_be_too_small(capsys: pytest.CaptureFixture[str]) -> None:
     warn_of_little(2, "general", "evaluation.general_paths")
     assert capsys.readouterr().err == ""
     warn_of_little(1, "general", "evaluation.general_paths")

@@ -1,4 +1,4 @@
-"""Models with a smaller or a new vocabulary, which training can begin with."""
+"""Models with a smaller or a new vocabulary, as the start of trainings."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a f
 TEXT = "the model and the data, hepatitis"
 
 
-def test_a_smaller_model_that_says_the_same(
+def test_a_trimmed_model_predicts_the_same(
     config: Config,  # noqa: F811
     tiny_bert: Path,
     tmp_path: Path,
@@ -46,12 +46,12 @@ def test_a_smaller_model_that_says_the_same(
     assert "parameters fewer" in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there_is_refused(config: Config) -> None:  # noqa: F811
+def test_a_missing_file_is_refused(config: Config) -> None:  # noqa: F811
     with pytest.raises(ConfigError, match=r"vocabulary\.keep: there is no file none\.txt"):
         change_vocabulary(Context.of(asking(config, action="trim", keep="none.txt")))
 
 
-def test_a_beginning(config: Config, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_a_model_from_scratch_can_be_trained(config: Config, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     context = Context.of(asking(config, action="scratch", size=120))
     stage = change_vocabulary(context)
     finished = ensure(stage, context.store)
@@ -63,6 +63,6 @@ def test_a_beginning(config: Config, capsys: pytest.CaptureFixture[str]) -> None
     assert "random parameters" in capsys.readouterr().err
 
 
-def test_there_is_no_elbow(config: Config) -> None:  # noqa: F811
+def test_scratch_refuses_an_elbow(config: Config) -> None:  # noqa: F811
     with pytest.raises(ConfigError, match="there are none"):
         change_vocabulary(Context.of(asking(config, action="scratch", size="elbow")))

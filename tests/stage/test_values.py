@@ -1,4 +1,4 @@
-"""Kinds of stages are values: frozen, each by itself, in a file of its own, with a result that is a value too."""
+"""Kinds of stages are frozen dataclasses, each in its own file, and so are their results."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ from adapt.runner import Stage
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXED = {"inputs", "key", "result_type", "__eq__", "__hash__"}
-"""What no kind says for itself."""
+"""Names that kinds do not define themselves."""
 
 
 def modules(folder: str) -> list[str]:
@@ -37,8 +37,8 @@ def names(kinds: list[type[Stage[Any]]]) -> list[str]:
     return [kind.__name__ for kind in kinds]
 
 
-def test_all_kinds_are_looked_at() -> None:
-    """Those of other folders would be missed."""
+def test_all_kinds_of_stages_are_checked() -> None:
+    """Kinds in other folders would be missed."""
     found = [
         node.name
         for file in sorted((ROOT / "adapt").rglob("*.py"))
@@ -62,15 +62,15 @@ def test_a_kind_is_a_frozen_dataclass_that_inherits_from_stage_alone(kind: type[
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=names(KINDS))
-def test_a_kind_says_its_name_and_its_version(kind: type[Stage[Any]]) -> None:
+def test_a_kind_declares_its_name_and_its_version(kind: type[Stage[Any]]) -> None:
     assert isinstance(vars(kind)["kind"], str)
     assert type(kind.version) is int
     assert kind.version >= 1
     assert not {"kind", "version"} & {each.name for each in fields(kind)}  # type: ignore[arg-type]
 
 
-def test_kinds_whose_results_lie_side_by_side_have_one_version_and_one_result() -> None:
-    """Three make prepared text; raising the version of one alone would leave results of the others that are old."""
+def test_kinds_of_the_same_folder_share_version_and_result() -> None:
+    """Three kinds make prepared text; raising one version would leave old results of the others in use."""
     alike: dict[str, set[tuple[int, type]]] = {}
     for kind in KINDS:
         alike.setdefault(kind.kind, set()).add((kind.version, kind.result_type()))
@@ -102,7 +102,7 @@ SETTING = {"setattr", "delattr", "copy", "copy.copy"}
 
 
 def assignments(source: str) -> list[str]:
-    """What sets an attribute of something that is there already, by whatever way."""
+    """Returns all places that set an attribute of an existing object."""
     found = []
     for node in ast.walk(ast.parse(source)):
         targets = getattr(node, "targets", [getattr(node, "target", None)])
@@ -126,7 +126,7 @@ def assignments(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("module", [*modules("adapt/stage"), *modules("adapt/job"), "adapt.model.start"])
-def test_nothing_that_stages_are_made_of_is_set_after_it_is_made(module: str) -> None:
+def test_objects_in_stages_are_not_changed_after_they_are_made(module: str) -> None:
     file = ROOT / module.replace(".", "/")
     assert assignments(file.with_suffix(".py").read_text(encoding="utf-8")) == []
 
@@ -148,11 +148,11 @@ def test_nothing_that_stages_are_made_of_is_set_after_it_is_made(module: str) ->
         "other = copy(self)",
     ],
 )
-def test_every_way_to_set_an_attribute_is_seen(source: str) -> None:
+def test_every_way_to_set_an_attribute_is_detected(source: str) -> None:
     assert assignments(source) != []
 
 
-def test_what_sets_no_attribute_is_let_pass() -> None:
+def test_code_that_sets_no_attribute_passes() -> None:
     assert (
         assignments("a = self.b\nc[self.d] = self.e\nf: int = self.g\nfor h in self.i: ...\nreplace(self, a=1)") == []
     )

@@ -1,4 +1,4 @@
-"""Selections by vectors as stages: texts are embedded and indexed once, and ids lead back to the right documents."""
+"""Selections by vectors as stages: texts are embedded and indexed once, and ids lead to the right documents."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ TEST = [text for text, topic in zip(*topical(20, seed=6, length=14), strict=True
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_bert: Path) -> Config:
-    """Texts of two topics in three files, with test text, empty texts and bad records among them; a task of one."""
+    """Writes texts of two topics in three files, among them test text, empty texts and bad records, and a task."""
     for number in range(3):
         records: list[Any] = [{"text": text} for text in POOL[number::3]]
         records[1:1] = [{"text": ""}, {"text": TEST[number]}, {"other": "field"}]
@@ -60,7 +60,7 @@ def test_neighbours_are_the_documents_whose_vectors_are_near(config: Config, ray
     done = ensure(built(config), Context.of(config).store)
     lines = lines_of(done.path)
     assert len(lines) == 20
-    topics = [TOPICS[POOL.index(line["text"])] for line in lines]  # test text would not be there
+    topics = [TOPICS[POOL.index(line["text"])] for line in lines]  # fails for test text
     assert sum(topics) >= 19
     assert done.result.figures[0]["recall"] == 1
     assert done.result.dropped["in evaluation set dev-and-test"] == 3
@@ -72,7 +72,7 @@ def test_neighbours_are_the_documents_whose_vectors_are_near(config: Config, ray
 
 
 def test_selections_by_vectors_follow_each_other(config: Config, tmp_path: Path, ray_cluster: None) -> None:
-    """Copies with another word leave first; the neighbours that stay are passed on; of these some are drawn."""
+    """Near copies are removed first, then neighbours are passed on, and some of these are drawn."""
     copies = [{"text": f"{text} {text} people"} for text in POOL[::3]]
     write(tmp_path / "pool-3.jsonl", copies)
     kind = [{"semdedup": {"eps": 0.03, "clusters": 1}}, "knn", {"tsds": {"alpha": 0.9}}]
@@ -87,7 +87,7 @@ def test_selections_by_vectors_follow_each_other(config: Config, tmp_path: Path,
     assert sum(topics[line["text"]] for line in lines) >= 7
 
 
-def test_what_decides_the_vectors_is_shared_and_what_does_not_is_not(config: Config) -> None:
+def test_vectors_are_shared_if_what_determines_them_is_equal(config: Config) -> None:
     one, more, other = (built(choosing(config, **each)) for each in ({}, {"documents": 7}, {"embedder": "static"}))
     assert one.key != more.key
     assert one.vectors

@@ -1,4 +1,4 @@
-"""The stage from a job: record, picture, tables, report; and an empty corpus."""
+"""Analysis in a job: record, picture, tables and report, and an empty corpus."""
 
 import json
 from pathlib import Path

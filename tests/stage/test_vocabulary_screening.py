@@ -1,4 +1,4 @@
-"""No stage that changes a vocabulary reads what a training leaves out: evaluation texts, general text, copies."""
+"""Stages that change a vocabulary exclude what a training excludes: evaluation texts, general text, copies."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ GENERAL = "the lighthouse of the northern island was a lighthouse when the light
 
 @pytest.fixture
 def apart(config: Config, tmp_path: Path) -> Config:  # noqa: F811
-    """A corpus that holds a text of an evaluation set and one that is measured as general text, ten times each."""
+    """Returns a corpus that contains an evaluation text and a text measured as general text, ten times each."""
     copies = [f"{text}{mark}" for text in (TESTED, GENERAL) for mark in ".!?,;:…-)("]
     paths = write(tmp_path / "domain.jsonl", [{"text": text} for text in [*texts(), *copies, TESTED, GENERAL]])
     tested = write(tmp_path / "test.jsonl", [{"text": TESTED}])
@@ -43,14 +43,14 @@ def words_of(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("candidates", ["saved", "trained", "divergence"])
-def test_no_new_token_comes_from_them(apart: Config, candidates: str) -> None:
+def test_no_new_token_comes_from_excluded_text(apart: Config, candidates: str) -> None:
     context = Context.of(asking(apart, size=50, min_count=2, candidates=candidates))
     found = words_of(ensure(change_vocabulary(context), context.store).path)
     assert "hepatitis" in found
     assert found.isdisjoint({"glimmerwort", "lighthouse"})
 
 
-def test_no_tokenizer_is_trained_on_them(apart: Config) -> None:
+def test_no_tokenizer_is_trained_on_excluded_text(apart: Config) -> None:
     context = Context.of(asking(apart, action="scratch", size=250))
     tokenizer = load_tokenizer(ensure(change_vocabulary(context), context.store).path)
     assert tokenizer.tokenize("hepatitis") == ["hepatitis"]
@@ -58,7 +58,7 @@ def test_no_tokenizer_is_trained_on_them(apart: Config) -> None:
     assert len(tokenizer.tokenize("lighthouse")) > 1
 
 
-def test_words_of_domains_are_not_counted_in_them(apart: Config) -> None:
+def test_words_are_not_counted_in_excluded_text(apart: Config) -> None:
     context = Context.of(asking(apart, action="analyze", min_count=2))
     domains = ensure(change_vocabulary(context), context.store).result.domains
     worst = {name: {word.word for word in found.worst} for name, found in domains.items()}
@@ -67,7 +67,7 @@ def test_words_of_domains_are_not_counted_in_them(apart: Config) -> None:
     assert "lighthouse" in worst["(general)"]
 
 
-def test_no_row_is_taught_on_them(apart: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_is_trained_on_excluded_text(apart: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context.of(asking(apart, init="distill", warmup_steps=2))
     stage = change_vocabulary(context)
     assert isinstance(stage, TeachRows)
@@ -93,7 +93,7 @@ def test_no_row_is_taught_on_them(apart: Config, monkeypatch: pytest.MonkeyPatch
     assert sorted(read) == sorted(texts())
 
 
-def test_keys_differ_where_something_is_screened_and_only_there(apart: Config) -> None:
+def test_keys_differ_only_if_documents_are_excluded(apart: Config) -> None:
     def what(config: Config) -> Mapping[str, Any]:  # noqa: F811
         return change_vocabulary(Context.of(config)).what()
 
@@ -106,7 +106,7 @@ def test_keys_differ_where_something_is_screened_and_only_there(apart: Config) -
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_copies_count_once(apart: Config) -> None:
-    """Of a text that comes ten times, near copies included, one is read."""
+    """A text that occurs ten times, including near copies, is read once."""
     seeded = [*texts(), *[f"{sentences(1, 9, 40, 40)[0]} splenitis{mark}" for mark in ".!?,;:…-)("]]
     paths = write(Path(str(apart.corpus.paths)), [{"text": text} for text in seeded])
     near = replace(apart, corpus=replace(apart.corpus, paths=paths, deduplicate="near"))
