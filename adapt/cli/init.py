@@ -63,23 +63,23 @@ def main(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & {*arguments}:
         print(HELP)
         return
-    asked = _read(arguments)
-    out = Path(asked.out)
-    _check_free(out, asked.force)
-    model = ModelSeen.of(asked.model)
-    task = _task(asked.task, out, asked.force) if asked.task else None
-    text = look_at_text(asked.text) if asked.text else None
+    options = _read(arguments)
+    out = Path(options.out)
+    _check_free(out, options.force)
+    model = ModelSeen.of(options.model)
+    task = _task(options.task, out, options.force) if options.task else None
+    text = look_at_text(options.text) if options.text else None
     content = Draft(model, text, task).yaml()
     with storage_errors(out):
         write_atomically(out, content)
     for line in [*_found(text, task), *_next(out, text, task)]:
         log(line)
-    told: dict[str, Any] = {"model": model.name}
+    figures: dict[str, Any] = {"model": model.name}
     if text:
-        told |= {"files": len(text.files), "documents": text.documents, "text_field": text.text_field}
+        figures |= {"files": len(text.files), "documents": text.documents, "text_field": text.text_field}
     if task:
-        told |= {"examples": task.examples, "classes": len(task.classes), "label_field": task.config.label_field}
-    finish("init", out, told)
+        figures |= {"examples": task.examples, "classes": len(task.classes), "label_field": task.config.label_field}
+    finish("init", out, figures)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,15 +95,15 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", default="my.yaml")
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--debug", action="store_true")
-    asked = parser.parse_intermixed_args([*arguments])
-    if not asked.text and not asked.task:
+    options = parser.parse_intermixed_args([*arguments])
+    if not options.text and not options.task:
         raise ConfigError("dontstop init: no file is named", "name files of text, or --task TRAIN DEV TEST")
-    if len(asked.task) > 3:
+    if len(options.task) > 3:
         raise ConfigError(
-            f"--task takes at most three paths, for train, dev and test, and {len(asked.task)} were given",
+            f"--task takes at most three paths, for train, dev and test, and {len(options.task)} were given",
             "put the files of text before --task, and quote globs: --task 'train-*.jsonl' dev.jsonl test.jsonl",
         )
-    return asked
+    return options
 
 
 def _check_free(file: Path, force: bool) -> None:

@@ -71,9 +71,9 @@ def _run(search: Search, store: Store) -> None:
     show_blocks(run.blocks())
     searched = run.searched.result
     counts = {"trials": len(searched.trials), "failed": sum(not row.figures for row in searched.trials)}
-    told = {**counts, "best": searched.best, "device_hours": searched.device_hours}
+    figures = {**counts, "best": searched.best, "device_hours": searched.device_hours}
     if run.confirmed:
         confirmed = run.confirmed.result
-        told |= {name: figure.best.value for name, figure in confirmed.fresh.items()}
-        told |= {name: getattr(confirmed, name) for name in ("apparent", "gained", "selection")}
-    finish("tune", run.searched.path, told)
+        figures |= {name: figure.best.value for name, figure in confirmed.fresh.items()}
+        figures |= {name: getattr(confirmed, name) for name in ("apparent", "gained", "selection")}
+    finish("tune", run.searched.path, figures)

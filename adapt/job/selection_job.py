@@ -54,8 +54,8 @@ def vector_stages(
         ConfigError: there is no embedder of this name, or an option is wrong.
         ModelError: its model cannot be found.
     """
-    asked = {whose for step in steps for whose in step.selection.vectors()}
-    if not asked:
+    needed = {whose for step in steps for whose in step.selection.vectors()}
+    if not needed:
         return None
     config = context.config
     name, select, resources = (
@@ -65,12 +65,12 @@ def vector_stages(
     )
     embedding = Embedding.of(context, select.embedder, config.select_options.get(section_of(select.embedder), {}))
     documents = PoolTexts(held_out(pool, 0.0), unseen, measured)
-    wanted = StageTexts(target)
-    learnt = LearnEmbedder(name, embedding, (documents, wanted), resources) if embedding.learns else None
+    target_texts = StageTexts(target)
+    learnt = LearnEmbedder(name, embedding, (documents, target_texts), resources) if embedding.learns else None
     index = BuildIndex(
         name=f"{name}-pool",
         vectors=Embed(f"{name}-pool", embedding, learnt, documents, resources),
-        index=select.index if "target" in asked else "flat",  # without target vectors, no search needs an index
+        index=select.index if "target" in needed else "flat",  # without target vectors, nobody searches it
         memory_gib=INDEX_GIB,
         queries=0,
         resources=resources,
@@ -78,7 +78,7 @@ def vector_stages(
     return VectorStages(
         enough=CountEnough(f"{config.name}-pool", documents, select.per_example) if select.per_example else None,
         pool=index,
-        target=Embed(f"{name}-target", embedding, learnt, wanted, resources) if "target" in asked else None,
+        target=Embed(f"{name}-target", embedding, learnt, target_texts, resources) if "target" in needed else None,
     )
 
 

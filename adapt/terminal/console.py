@@ -71,12 +71,12 @@ def telling(copy: Path | None = None, **about: Any) -> Iterator[None]:
         copy: a file to which these lines are also written, as JSON.
         about: the values, such as `stage` and `rank`.
     """
-    told = _about.set({**_about.get(), **about})
+    bound = _about.set({**_about.get(), **about})
     copied = _copies.set(copy or _copies.get())
     try:
         yield
     finally:
-        _about.reset(told)
+        _about.reset(bound)
         _copies.reset(copied)
 
 

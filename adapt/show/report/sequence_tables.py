@@ -80,8 +80,8 @@ def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[st
         "Paired: each seed against the baseline's, both as means over the orders they share. p is the larger of "
         "Student's t and the exact sign-flip test over the seeds, which is never below 2^(1 - seeds): five seeds or "
         "fewer cannot be significant. Their interval is Student's t, which assumes normal differences; from six seeds "
-        "on it agrees with p. Holm corrects for the number of methods, not of figures. The chance in pre-training is "
-        "in these figures; that of the choice of tasks and orders is not."
+        "on it agrees with p. Holm corrects for the number of methods, not of figures. Variation between trainings is "
+        "included; variation from the choice of tasks and orders is not."
     )
     header = ["method", "difference", "95% interval", "p", "p (Holm)", "seeds"]
     return Table(header, rows, f"Differences from {sequences.baseline}", note) if rows else None
