@@ -137,7 +137,7 @@ class VocabularyConfig:
     module: Literal["exbert"] | None = None
     """`extend`: a module to add to the model, in addition to the new rows. `exbert` adds a smaller layer next to each
     layer of an encoder, and a gate that weighs the two for each token (2020.findings-emnlp.129); the method freeze
-    trains it alone with freeze.all_but_module. null adds none."""
+    trains only this module with freeze.all_but_module. null adds none."""
     module_share: OpenFraction = 1 / 3
     """`exbert`: number of heads and inner neurons of the smaller layers, as a share of those of the model's layers; at
     least one head."""

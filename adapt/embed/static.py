@@ -102,7 +102,7 @@ class StaticMean(Embedder):
 
 
 class Common(NamedTuple):
-    """What texts have in common, which is removed before they are compared."""
+    """Common part of all texts, which is removed before they are compared."""
 
     weights: np.ndarray
     """Weight of each token, float32 [tokens]."""

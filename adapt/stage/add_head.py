@@ -18,20 +18,21 @@ from adapt.support.errors import ConfigError
 
 @dataclass(frozen=True)
 class Headed(OneModel):
-    """The model with its new head, in the stage's folder."""
+    """Size of a new head. The model with its head is in the stage's folder."""
 
     new_parameters: int
-    """Parameters of the new head. Its last layer shares the table of token embeddings and is not among them."""
+    """Number of parameters of the new head. Its last layer shares the table of token embeddings, which is not
+    counted."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Says what is new, and where the model is."""
+        """Shows the size of the new head, and the model's folder."""
         said = f"Gave the model a new head for masked tokens, with {self.new_parameters:,} random parameters."
         return [*summary(said), TextBlock(f"Model: {record.path}")]
 
 
 @dataclass(frozen=True, eq=False)
 class AddHead(Stage[Headed]):
-    """An encoder without a language-model head, with a new one."""
+    """Adds a new language-model head to an encoder that has none."""
 
     kind = "head"
     takes = ONE_CPU
@@ -48,11 +49,11 @@ class AddHead(Stage[Headed]):
         return cls(start.pretrained.model.name, config.objective.kind == "causal", start)
 
     def what(self) -> Mapping[str, Any]:
-        """The key depends on the model alone."""
+        """Returns the model, on which alone the result depends."""
         return {"model": self.start.digest}
 
     def refuse_early(self) -> None:
-        """Refuses decoders, and models that have a head.
+        """Checks that the model is an encoder without a head.
 
         Raises:
             ConfigError: the objective predicts next tokens.
@@ -77,7 +78,7 @@ class AddHead(Stage[Headed]):
             raise has_head(folder)
 
     def run(self, folder: Path, done: Done) -> Outcome[Headed]:
-        """Draws the head and writes the model, in this process."""
+        """Draws random weights for the head and writes the model, in this process."""
         from adapt.model.new_head import write_with_head
 
         return Outcome(Headed(write_with_head(self.start.made(done), folder)))

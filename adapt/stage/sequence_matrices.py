@@ -28,7 +28,7 @@ class Step:
     learnt: int
     """Number of domains learned so far."""
     domain: str
-    """Name of the domain that was learnt last; empty if all are learnt at once."""
+    """Name of the domain that was learned last; empty if all are learned at once."""
     training: Train
     """Training on the domain learned last."""
     export: Export | None

@@ -27,7 +27,7 @@ def test_texts_are_nearest_to_texts_of_their_topic(tmp_path: Path) -> None:
     assert votes(loaded("tfidf", tmp_path, texts=texts, dimension=4).embed(texts).vectors, labels) > 0.95
 
 
-def test_a_text_without_a_known_word_is_unknown_and_has_no_direction(tmp_path: Path) -> None:
+def test_a_text_without_a_known_word_is_unknown_and_has_the_vector_zero(tmp_path: Path) -> None:
     found = loaded("tfidf", tmp_path, texts=topical(50)[0]).embed(["xylophone zebra", "court of the sea"])
     assert (found.vectors[0] == 0).all()
     assert (found.vectors[1] != 0).any()

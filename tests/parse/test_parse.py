@@ -52,7 +52,7 @@ def test_scientific_notation(write: Callable[..., str], text: str) -> None:
         assert type(config.training.learning_rate) is float
 
 
-def test_whole_numbers_for_real_fields_are_the_same_as_real_ones(write: Callable[..., str]) -> None:
+def test_integers_in_float_fields_equal_floats(write: Callable[..., str]) -> None:
     config = parsed(PATHS, "--config", write("training:\n  weight_decay: 0\n  epochs: 3\n"))
     assert (str(config.training.weight_decay), str(config.training.epochs)) == ("0.0", "3.0")  # keys depend on it
 
@@ -233,6 +233,8 @@ def test_messages_suggest_a_fix_for_a_wrong_type(write: Callable[..., str], give
         ("hat: {on: model}\nmethod: {kind: hat}", "hat.on", "model"),
     ],
 )
-def test_values_are_what_people_mean(write: Callable[..., str], given: str, name: str, value: object) -> None:
+def test_unusual_spellings_of_values_are_read_as_meant(
+    write: Callable[..., str], given: str, name: str, value: object
+) -> None:
     found = flat(parsed(PATHS, "--config", write(given + "\n")))[name]
     assert (found, type(found)) == (value, type(value))

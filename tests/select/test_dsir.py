@@ -92,7 +92,7 @@ def test_noise_makes_a_sample_in_proportion_to_the_weights() -> None:
     assert chisquare([*seen, 3000 - sum(seen)], [*wanted, 3000 - sum(wanted)]).pvalue > 0.001
 
 
-def test_noise_is_that_of_the_documents_id() -> None:
+def test_noise_depends_on_the_documents_id() -> None:
     quiet, noisy = (
         dict(ranked(Dsir(DsirOptions(weight="sum", noise=n), 3), numbered(POOL, 2**40), TARGET)) for n in (0.0, 1.0)
     )

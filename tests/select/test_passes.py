@@ -53,7 +53,7 @@ def chosen(pool: Pool, kind: Any) -> Choice:
     return choose(selections, given, Budget(tokens=700), 3.0, Alike(near=True), lambda texts: [len(t) for t in texts])
 
 
-def test_the_cluster_chooses_what_one_process_chooses(corpus: CorpusConfig, ray_cluster: None) -> None:
+def test_the_cluster_chooses_the_same_documents_as_one_process(corpus: CorpusConfig, ray_cluster: None) -> None:
     items = sources.items_of(pool_of(corpus).manifest, corpus)
     assert len(items) >= 8
     for name, kind in KINDS.items():

@@ -36,7 +36,7 @@ def with_das(config: Config, **options: Any) -> Config:
     return replace(config, method_options=DasOptions(**options))
 
 
-def test_figures_are_those_of_the_matrices(config: Config) -> None:
+def test_figures_are_computed_from_the_matrices(config: Config) -> None:
     found = result(built(config))
     assert found.losses.rows[2] == {"cs": 3.6, "bio": 3.5, "general": 4.4}
     assert found.loss_forgetting == pytest.approx(0.6)

@@ -121,7 +121,7 @@ def text(loss: float, routed: float, right: float | None) -> TextLoss:
     return TextLoss(loss, 9, 99, 0, routed, right)
 
 
-def test_a_row_for_each_model_and_domain_that_it_has_parts_for(config: Config) -> None:
+def test_routes_have_a_row_per_model_and_domain_with_parts(config: Config) -> None:
     stage = built(replace(config, method=MethodConfig("adapters")))
     first, second = stage.steps
     assert first.own
