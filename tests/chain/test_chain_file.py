@@ -47,7 +47,7 @@ def nodes(tmp_path: Path, only: dict[str, list[str]] | None = None, **changes: A
     return {node.label: node for node in expand_chain(read_chain(written(tmp_path, **changes)), only)}
 
 
-def test_an_entry_stands_for_every_combination(tmp_path: Path) -> None:
+def test_an_entry_becomes_a_node_per_combination(tmp_path: Path) -> None:
     found = nodes(tmp_path)
     assert [label for label in found if label.startswith("finetune")] == [
         f"finetune[{recipe}, {task}]" for recipe in ("base", "DAPT", "TAPT") for task in ("arc", "chem")

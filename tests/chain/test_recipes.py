@@ -47,7 +47,7 @@ def test_neighbours_are_those_of_tables_8_and_9() -> None:
     }
 
 
-def test_all_kinds_of_selection_take_as_many_tokens() -> None:
+def test_all_kinds_of_selection_take_the_same_number_of_tokens() -> None:
     nodes = [node for node in nodes_of("selection_kinds.yaml").values() if node.job.name == "select"]
     assert {node.config.select.tokens for node in nodes} == {5_000_000}
     kinds = [node.config.select.kind for node in nodes if node.values["task"] == "scierc"]
@@ -67,7 +67,7 @@ def test_all_methods_are_tuned_equally_and_compared_with_fresh_seeds() -> None:
     assert not seen & {seed for node in fresh if node.name == "finetune" for seed in node.config.finetune.seeds}
 
 
-def test_searches_have_as_many_trials_as_the_study_says() -> None:
+def test_searches_have_the_number_of_trials_that_the_study_states() -> None:
     searches = {label: node.config.tune for label, node in nodes_of("searches.yaml").items() if node.is_search}
     assert {label: tune.samples for label, tune in searches.items()} == {
         **{f"search_tapt[{task}]": 24 for task in ("acl_arc", "scierc")},

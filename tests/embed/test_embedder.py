@@ -25,7 +25,7 @@ def test_a_users_own_is_found() -> None:
     assert EMBEDDERS.load("tests.embed.toys:Lengths") is Lengths
 
 
-def test_what_is_not_known_is_refused_with_the_nearest() -> None:
+def test_unknown_names_are_refused_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"select\.embedder: there is no 'vampir'") as caught:
         embedder_of("vampir", {}, 0)
     assert "vampire" in caught.value.fix

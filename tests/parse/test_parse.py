@@ -78,7 +78,7 @@ def test_paths_can_be_added_one_by_one() -> None:
     assert parsed("--corpus.paths+=a", "--corpus.paths+=b").corpus.paths == ["a", "b"]
 
 
-def test_what_is_added_comes_after_the_default() -> None:
+def test_added_values_follow_the_default() -> None:
     assert parsed(PATHS, "--finetune.seeds+=7", "--finetune.seeds+=9").finetune.seeds == [0, 1, 2, 3, 4, 7, 9]
 
 

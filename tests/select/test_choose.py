@@ -90,7 +90,7 @@ class Learning(Selection):
         return (-float(len(text)) for text in pool)
 
 
-def test_each_selection_of_a_list_sees_what_the_one_before_passed_on() -> None:
+def test_each_selection_of_a_list_sees_the_documents_passed_on_to_it() -> None:
     last = Learning(NoOptions(), 0)
     choice = chosen(numbered(TEXTS), Random(NoOptions(), 1), longest(), last, keep=3.0, documents=4, target=["target"])
     drawn = chosen(numbered(TEXTS), Random(NoOptions(), 1), documents=12)

@@ -59,7 +59,7 @@ def test_the_longest_texts_come_first_of_equal_ones_the_first_of_the_pool() -> N
     assert found == [(4, "eeee", 4.0), (0, "ccc", 3.0), (2, "bb", 2.0), (3, "dd", 2.0)]
 
 
-def test_ties_go_to_the_same_texts_however_many_are_held() -> None:
+def test_ties_go_to_the_same_texts_for_any_number_held() -> None:
     texts = ["aa", "bb", "c", "dd", "ee"] * 20
     whole = highest(Longest(NoOptions(), 0), numbered(texts), [], 100)
     for count in range(1, 100):
@@ -133,7 +133,7 @@ def test_a_selection_sees_the_target_and_reads_the_pool_once_in_order() -> None:
 
 
 @pytest.mark.parametrize("room", [Room(documents=7), Room(characters=60), Room(documents=500)])
-def test_the_best_are_the_same_however_the_pool_is_divided(room: Room) -> None:
+def test_the_division_of_the_pool_does_not_change_the_best(room: Room) -> None:
     """Covers equal scores, and pools with and without hints on what is held already."""
     texts = [str(number % 13 / 4) + "x" * (number % 5) for number in range(300)]
 

@@ -40,7 +40,7 @@ def test_rare_signs_stay() -> None:
     assert foreign_marks(target, PLAIN) == []
 
 
-def test_a_text_of_nothing_but_signs_stays() -> None:
+def test_a_text_of_only_signs_is_unchanged() -> None:
     target = ["[[ a ]]", "[[ b ]]", "[["]
     assert without_marks(target, foreign_marks(target, PLAIN)) == ["a", "b", "[["]
 

@@ -81,7 +81,7 @@ def test_with_a_reference_the_score_is_the_difference_of_the_losses(tiny_bert: P
     assert selection.what()["reference"] is True  # the content identifies it
 
 
-def test_losses_do_not_depend_on_what_else_is_measured(tiny_bert: Path) -> None:
+def test_losses_do_not_depend_on_other_measured_documents(tiny_bert: Path) -> None:
     of = DocumentLosses(Pretrained(tiny_bert, tiny_bert), CONFIG, 512)
     documents = numbered(POOL, 2**45, 2**32).documents
     whole = of(documents)[0]

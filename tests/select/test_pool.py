@@ -57,7 +57,7 @@ def places(pool: Pool) -> list[tuple[str, int, int]]:
     return found
 
 
-def test_a_document_knows_its_record_whatever_is_dropped(corpus: CorpusConfig) -> None:
+def test_ids_of_documents_do_not_depend_on_dropped_records(corpus: CorpusConfig) -> None:
     kept = [number for number in range(12) if number % 3 != 2]
     assert places(pool_of(corpus)) == [(TEXTS[number], number // 4, number % 4 + 1) for number in kept]
     assert [document.id for document in pool_of(corpus)] == [number // 4 * ITEM_IDS + number % 4 for number in kept]

@@ -129,7 +129,7 @@ def test_the_mean_distance_is_that_of_all_pairs() -> None:
     assert mean_distance(vectors[:1]) is None
 
 
-def test_texts_of_several_kinds_lie_farther_apart_than_those_of_one() -> None:
+def test_texts_of_several_kinds_have_larger_distances_than_those_of_one() -> None:
     found = word_vectors({**SETS, "both": [*FIRST[:20], *SECOND[:20]]}, 0)
     first, second, both = (mean_distance(rows) for rows in found.values())
     assert first

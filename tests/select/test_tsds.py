@@ -50,7 +50,7 @@ def by_hand(alpha: float, sigma: float, wanted: int, pool: np.ndarray = POOL) ->
 
 @pytest.mark.parametrize(("alpha", "sigma", "wanted"), [(0.6, 0.75, 1), (0.9, 0.75, 1), (0.9, 0.0, 1), (0.95, 0.5, 60)])
 @pytest.mark.parametrize("first", [4, 64])
-def test_scores_are_log_masses_with_noise_however_many_neighbours_are_looked_at_first(
+def test_scores_are_log_masses_with_noise_for_any_number_of_first_neighbours(
     situation: Given, alpha: float, sigma: float, wanted: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tsds, "FIRST_NEIGHBOURS", first)
@@ -170,7 +170,7 @@ def test_a_smaller_alpha_spreads_the_mass_further_and_the_largest_takes_the_near
     assert levels[-1] == around.reach[:, -1].max()
 
 
-def test_near_copies_share_what_one_of_them_would_get() -> None:
+def test_near_copies_share_the_mass_of_one_document() -> None:
     """Three documents; the nearest has four copies, with density four."""
     once = Surroundings(np.array([[0.1, 0.5, 0.9]]), np.ones((1, 3)))
     copied = Surroundings(np.array([[0.1] * 4 + [0.5, 0.9]]), np.array([[0.25] * 4 + [1, 1]]))

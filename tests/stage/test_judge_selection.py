@@ -49,7 +49,7 @@ def judged(config: Config) -> Finished[SelectionJudged]:
     return ensure(select_stages(context), context.store)
 
 
-def test_the_folder_holds_what_was_selected(judged: Finished[SelectionJudged], config: Config) -> None:
+def test_the_folder_contains_the_selected_documents(judged: Finished[SelectionJudged], config: Config) -> None:
     lines = lines_of(judged.path)
     assert len(lines) == judged.result.documents == judged.result.selection.documents == 25
     assert sum(line["text"] in LIKE for line in lines) >= 15  # of 30 among 180

@@ -181,7 +181,7 @@ def test_evaluation_sets_of_the_corpus_are_left_out_too(config: Config, tmp_path
     assert texts == [*POOL[:3], *POOL[4:]]
 
 
-def test_evaluation_sets_are_no_target_either(config: Config, tmp_path: Path) -> None:
+def test_evaluation_sets_are_excluded_from_the_target_too(config: Config, tmp_path: Path) -> None:
     """Selections and embedders learn from the target, so it must not contain them."""
     wanted = sentences(6, seed=77, shortest=20)
     questions = write(tmp_path / "questions.jsonl", [{"text": wanted[2]}])
