@@ -1,7 +1,7 @@
-"""A GPU that is not there: what would be on it is known by its storage, and what would wait for it is counted.
+"""Imitates a GPU: tracks the tensors that would be on it by their storage, and counts waits of the host for it.
 
-All tensors stay on the CPU. What the code sends to the device, or makes there by name (`device=`), is there, and so is
-whatever is computed from it. Dropout is torch's, as it is on GPUs; ours for CPUs draws on the host.
+All tensors stay on the CPU. Tensors that the code sends to the device or creates there (`device=`) count as being on
+it, and so do all results computed from them. Dropout is torch's, as it is on GPUs; ours for CPUs draws on the host.
 
 A wait has an owner: whoever of us and DeepSpeed stands innermost on the stack. What models, torch's optimizers and its
 backward pass do for either is ours.
@@ -26,17 +26,17 @@ import adapt
 from adapt.model.packing import attention, dropout, packed
 
 COUNTING = "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"
-"""The size of what comes out is known on the device alone."""
+"""Functions whose output size is only known on the device, so that the host waits for it."""
 READING = {Tensor.tolist, Tensor.cpu, Tensor.numpy}
-"""What torch does not dispatch on a CPU."""
+"""Functions that torch does not dispatch on a CPU."""
 MAKING = {torch.tensor, torch.as_tensor}
-"""They copy what the host has, and wait for it."""
+"""Functions that copy data of the host, and wait for the copy."""
 OURS = str(Path(adapt.__file__).parent), "/transformers/", "/torch/optim/", "/torch/autograd/graph.py"
-"""Parts of the paths of files whose waits are ours."""
+"""Parts of the paths of files whose waits are attributed to our code."""
 
 
 class Told(NamedTuple):
-    """What happened in a while; as in `Pretended`."""
+    """Events of a period; see `Pretended`."""
 
     waits: list[str]
     met: list[str]
@@ -44,21 +44,21 @@ class Told(NamedTuple):
 
 
 class Pretended:
-    """What happened to the device that is not there."""
+    """Records the events on the imitated device."""
 
     def __init__(self, there: Iterable[Tensor]) -> None:
         self.waits: list[str] = []
-        """What of ours made the host wait for the device."""
+        """Waits of the host for the device in our code."""
         self.met: list[str] = []
-        """What of ours got tensors of both, which a real device would refuse, or copy and wait."""
+        """Calls in our code with tensors of both devices, which a real device would refuse, or copy and wait."""
         self.others: list[str] = []
-        """Either, of DeepSpeed's."""
+        """Both kinds of events in DeepSpeed's code."""
         self._storages: dict[int, Any] = {}
         for tensor in there:
             self.put(tensor)
 
     def put(self, tensor: Tensor) -> None:
-        """From now on a tensor, and whatever shares its memory, is there."""
+        """Marks a tensor, and all tensors that share its memory, as being on the device."""
         storage = tensor.untyped_storage()
         self._storages[storage._cdata] = storage  # held, so that no other gets its number
 
@@ -88,7 +88,7 @@ class Pretended:
         (ours if _is_ours() else self.others).append(name)
 
     def told(self) -> "Told":
-        """All three as they are now."""
+        """Returns all three lists."""
         return Told(list(self.waits), list(self.met), list(self.others))
 
     def forget(self) -> None:
@@ -159,7 +159,7 @@ class _Called(TorchFunctionMode):
 
 @contextmanager
 def pretended(there: Iterable[Tensor]) -> Iterator[Pretended]:
-    """Inside the block there is such a device, with some tensors on it."""
+    """Imitates the device inside the block, with some tensors on it."""
     device, sent = Pretended(there), packed.sent
     patches = [
         patch.object(dropout, "dropout", functional.dropout),

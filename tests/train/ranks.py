@@ -29,7 +29,7 @@ class Ranks:
         self.world = world
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")  # goes with this object
         self.temporary = Path(self._folder.name)
-        """What `tempfile` of the ranks makes lies here, apart from that of other tests."""
+        """Folder of the ranks' temporary files, separate from those of other tests."""
         self._processes: list[multiprocessing.process.BaseProcess] = []
         self._pipes: list[Connection] = []
 
@@ -87,7 +87,10 @@ class Ranks:
 
 
 def _serve(rank: int, world: int, meeting: Path, pipe: Connection, temporary: Path) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # DeepSpeed asks for them, and uses the group
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }  # DeepSpeed requires them, but uses the existing group
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0"}
     tempfile.tempdir = str(temporary)

@@ -1,4 +1,4 @@
-"""A name that another version of DeepSpeed lacks ends the run before its first step, and is never just assigned."""
+"""Tests that a name missing in another version of DeepSpeed ends the run before its first step."""
 
 import runpy
 import sys
@@ -39,7 +39,7 @@ LOST = [  # the run, who lacks a name, which, and how it is called
 
 
 def refusals() -> list[str]:
-    """What runs say with a DeepSpeed in which one name each is gone."""
+    """Returns the errors of runs with a DeepSpeed in which one name each is missing."""
     return [refusal(case, holder, name) for case, holder, name, _ in LOST]
 
 
@@ -70,14 +70,14 @@ def refusal(case: Case, holder: str, name: str) -> str:
     return ""
 
 
-def test_a_name_that_is_gone_is_told_before_the_first_step(ranks) -> None:
+def test_a_missing_name_is_reported_before_the_first_step(ranks) -> None:
     (said,) = ranks(1).run(refusals)
     for message, (*_, named) in zip(said, LOST, strict=True):
         assert f"DeepSpeed {VERSION} has no {named}, which dontstop needs (tried: DeepSpeed " in message
         assert "fix: pip install deepspeed==" in message
 
 
-def test_nothing_is_assigned_to_a_name_that_is_gone() -> None:
+def test_a_missing_name_is_never_assigned() -> None:
     engine = SimpleNamespace(loss_scale=1.0)
     deepspeed_parts.assign(engine, "loss_scale", 2.0)
     assert engine.loss_scale == 2.0
@@ -86,13 +86,13 @@ def test_nothing_is_assigned_to_a_name_that_is_gone() -> None:
     assert vars(engine) == {"loss_scale": 2.0}
 
 
-def test_a_switch_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_switch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepspeed.ops, "__compatible_ops__", {"cpu_adam": True})
     with pytest.raises(TrainingError, match="deepspeed_shm_comm"):
         deepspeed_parts.compile_no_collective()
 
 
-def test_a_module_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed.utils.tensor_fragment", None)
     with pytest.raises(TrainingError, match=f"DeepSpeed {VERSION} has no .*tensor_fragment"):
         runpy.run_path(deepspeed_parts.__file__)

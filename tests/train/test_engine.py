@@ -138,7 +138,7 @@ def poisoned(case: Case) -> tuple[int, str, bool]:
 
 
 @pytest.mark.parametrize("zero_stage", STAGES)
-def test_a_loss_that_is_no_number_ends_all_ranks_before_the_step(ranks, zero_stage):
+def test_a_nan_loss_ends_all_ranks_before_the_step(ranks, zero_stage):
     for step, message, untouched in ranks(2).run(poisoned, Case(zero_stage)):
         assert step == 2
         assert message.startswith("step 3: loss nan, the gradient norm is ")
@@ -155,7 +155,7 @@ def test_dropout_is_drawn_from_seed_step_and_rank(ranks):
 
 
 def load_nothing(case, written):
-    """What is told a rank for which DeepSpeed loads nothing of a checkpoint, and whether its weights are as before."""
+    """Returns the error if DeepSpeed loads no part of a checkpoint, and whether the weights are unchanged."""
     train(replace(written, steps=1, save=case.load))
     engine = build(case).engine
     before = engine.full_state()

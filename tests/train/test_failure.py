@@ -1,4 +1,4 @@
-"""An error on one rank alone, at any point, ends the training in time and arrives as its message."""
+"""Tests that an error on a single rank ends the training soon, and reaches the user as its message."""
 
 import errno
 import json
@@ -173,7 +173,7 @@ def _toy(config: dict[str, Any]) -> None:
     (folder / PROGRESS_FILE).write_text(json.dumps({"step": 4}))
 
 
-def test_ours_ends_the_training_and_others_are_tried_again(
+def test_our_errors_end_the_training_and_others_are_retried(
     ray_cluster: None,
     tmp_path: Path,
     tiny_bert: Path,
@@ -229,7 +229,7 @@ def test_a_full_disk_ends_the_training(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [GLOO, KeyError("x"), SystemExit(3), OSError("[Errno 111] Connection refused")])
-def test_anything_else_is_left_to_ray_train_and_told(tmp_path: Path, error: Exception) -> None:
+def test_other_errors_are_retried_by_ray_train_and_reported(tmp_path: Path, error: Exception) -> None:
     verdict(error, folder=tmp_path)
     (line,) = (tmp_path / NOTICE_FILE).read_text().splitlines()
     assert json.loads(line)["said"].startswith(f"rank 0: {type(error).__name__}: {error}; all ranks begin again")
@@ -256,7 +256,7 @@ def test_the_rank_that_failed_is_named() -> None:
     assert (type(found), found.what) == (TrainingError, "the workers failed: rank 1: KeyError: 'no such thing'")
 
 
-def test_a_rank_that_died_goes_before_those_that_lost_their_connection_to_it() -> None:
+def test_a_dead_rank_is_named_before_ranks_that_lost_their_connection_to_it() -> None:
     found = as_ours(group_error(r0=GLOO, r1=DeadError()), Path("x"))
     assert found.what.endswith("rank 1: RuntimeError: The actor died. ... Killed for using too much memory")
 
@@ -266,7 +266,7 @@ def test_an_error_without_text_has_a_message() -> None:
 
 
 class WantsMoreError(Exception):
-    """Cannot be made from what it keeps."""
+    """An error that cannot be unpickled, because its class needs more arguments."""
 
     def __init__(self, what: str, where: str) -> None:
         super().__init__(f"{what} at {where}")
@@ -289,7 +289,7 @@ def leaves(error: Exception) -> Exception:
     raise AssertionError("nothing came out")
 
 
-def test_errors_survive_the_way_to_the_driver() -> None:
+def test_errors_are_passed_to_the_driver_unchanged() -> None:
     assert repr(leaves(KeyError("x"))) == "KeyError('x')"
     assert repr(leaves(WantsMoreError("odd", "noon"))) == "RuntimeError('WantsMoreError: odd at noon')"
     ours = leaves(DataError("broken", "mend it"))

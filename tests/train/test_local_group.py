@@ -1,4 +1,4 @@
-"""Ranks on a Ray of our own: what they reserved is free again after their end, however it came."""
+"""Tests that resources of ranks on our own Ray are freed, however the ranks ended."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from adapt.train.local_group import LocalTorchConfig, free_reserved
 
 
 class Die(UserCallback):
-    """In the controller: ends it."""
+    """A callback that kills the controller."""
 
     def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -25,7 +25,7 @@ def a_rank() -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_what_a_killed_controller_had_reserved_is_free_again(tmp_path: Path) -> None:
+def test_resources_of_a_killed_controller_are_freed(tmp_path: Path) -> None:
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
 

@@ -1,4 +1,4 @@
-"""Work over rows on a cluster: who dies while it works is begun again, and a lack of memory says what takes less."""
+"""Tests work on rows on a cluster: killed tasks are repeated, and a lack of memory is reported with a fix."""
 
 import os
 import signal
@@ -29,14 +29,14 @@ def dying_once(folder: Path, device: Any, precision: str, share: Share) -> list[
     return numbers
 
 
-def test_who_is_killed_begins_again(ray_cluster: None, tmp_path: Path) -> None:
+def test_a_killed_task_is_repeated(ray_cluster: None, tmp_path: Path) -> None:
     parts, seconds = over_rows(partial(dying_once, tmp_path), BATCHES, CONFIG)
     assert (tmp_path / "died").exists()
     assert parts == [[0, 2], [1, 3]]
     assert seconds > 0
 
 
-def test_whom_the_memory_monitor_kills_ran_out_of_memory_with_so_many_sequences(
+def test_a_task_killed_by_the_memory_monitor_is_reported_with_its_sequences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def killed(_: Any) -> Any:

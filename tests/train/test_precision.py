@@ -1,4 +1,4 @@
-"""Which precision a device can do, and all ranks together; and the loss scale of fp16.
+"""Tests the precision of a device and of all ranks together, and the loss scale of fp16.
 
 That a CPU may not run a precision is for `resolve` alone.
 """
@@ -174,7 +174,7 @@ def poisoned(case):
 
 
 @pytest.mark.parametrize("zero_stage", STAGES)
-def test_a_loss_that_stays_no_number_ends_the_run(ranks, zero_stage):
+def test_a_loss_that_stays_nan_ends_the_run(ranks, zero_stage):
     """At step 2 the scale falls to 1, at step 3 it cannot fall further."""
     for step, message, untouched in ranks(2).run(poisoned, Case(zero_stage, precision="fp16")):
         assert step == 2
@@ -229,7 +229,7 @@ def test_auto_is_bf16_where_all_machines_have_it(
     assert ranks(2).run(chosen, "fp32", has_bf16) == ["fp32", "fp32"]
 
 
-def test_a_machine_that_cannot_do_what_is_asked_says_so(ranks: Callable[[int], Ranks]) -> None:
+def test_a_machine_without_the_configured_precision_is_refused(ranks: Callable[[int], Ranks]) -> None:
     can, cannot = ranks(2).run(chosen, "bf16", [True, False])
     assert can == "bf16"
     assert "no bf16 arithmetic" in cannot
@@ -239,5 +239,5 @@ def least(numbers: list[int]) -> int:
     return least_of_ranks(numbers[dist.get_rank()], CPU)
 
 
-def test_the_least_of_all_ranks(ranks: Callable[[int], Ranks]) -> None:
+def test_the_smallest_number_of_all_ranks(ranks: Callable[[int], Ranks]) -> None:
     assert ranks(2).run(least, [7, 3]) == [3, 3]

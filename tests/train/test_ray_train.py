@@ -1,4 +1,4 @@
-"""A run whose newest checkpoint was damaged starts again from the one before, in the same job."""
+"""Tests that a run with a damaged newest checkpoint restarts from the one before, in the same job."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -47,7 +47,7 @@ def fits(monkeypatch: pytest.MonkeyPatch, *errors: Callable[[], Exception | None
     return called
 
 
-def test_it_starts_again_without_the_damaged_one(
+def test_a_run_restarts_without_the_damaged_checkpoint(
     run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def damaged() -> CheckpointError:  # as rank 0 does
@@ -65,14 +65,16 @@ def test_it_starts_again_without_the_damaged_one(
     assert f"{folder_name(10)} is not as this job wrote it; training goes on from step 5" in said
 
 
-def test_other_errors_end_it(run: RankedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_end_the_run(run: RankedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     called = fits(monkeypatch, lambda: TrainingError("loss nan"))
     with pytest.raises(TrainingError):
         on_all_ranks(run)
     assert len(called) == 1
 
 
-def test_checkpoints_of_another_key_stop_it_before_it_starts(run: RankedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_of_another_key_are_refused_before_the_start(
+    run: RankedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called = fits(monkeypatch)
     monkeypatch.setenv("DONTSTOP_KEY", "another key than before")
     with pytest.raises(StorageError, match="is not one that this job wrote") as caught:
@@ -83,6 +85,6 @@ def test_checkpoints_of_another_key_stop_it_before_it_starts(run: RankedRun, mon
 
 
 def test_the_key_is_not_shown(run: RankedRun) -> None:
-    """Ray keeps what a training was told in a form for people."""
+    """Ray stores a readable copy of a training's arguments."""
     sealing = run.sealing()
     assert sealing.secret.key.decode() not in str({"sealing": sealing})

@@ -112,7 +112,7 @@ def _watched(run: Run) -> list[Told]:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Importance of what was learnt before, for DAS and for EWC."""
+    """Returns the importance of units and parameters for earlier text, for DAS and EWC."""
     fisher = tmp_path_factory.mktemp("fisher")
     save_file({name: each.detach().clone() for name, each in toy.model().named_parameters()}, fisher / FISHER_FILE)
     return {**saved(tmp_path_factory.mktemp("importance") / "past", 1.0), "fisher": fisher}
@@ -128,7 +128,7 @@ def assert_waits_once(ranks: Any, runs: list[Run]) -> None:
 
 
 @pytest.mark.parametrize("stage", range(4))
-def test_a_step_waits_for_its_gradient_norm_alone(ranks: Any, stage: int, past: dict[str, Path]) -> None:
+def test_a_step_waits_only_for_its_gradient_norm(ranks: Any, stage: int, past: dict[str, Path]) -> None:
     """Whatever the method and the number of passes."""
     sizes = (4,) if stage else (8, 4)
     assert_waits_once(ranks, [Run(stage, size, method, past=past) for method in METHODS for size in sizes])
@@ -153,7 +153,7 @@ def test_importance_is_read_once_all_batches_are_through(about: str, granularity
     assert device.waits == ["cpu"] * len(UNITS)
 
 
-def test_what_would_wait_is_seen() -> None:
+def test_waits_are_detected() -> None:
     there, here = torch.arange(3.0), torch.arange(3.0)
     with pretended([there]) as device:
         assert (there > 0).sum().item() == 2
@@ -178,7 +178,7 @@ def test_what_would_wait_is_seen() -> None:
     assert device.met == []
 
 
-def test_what_does_not_belong_together_is_seen() -> None:
+def test_mixed_devices_are_detected() -> None:
     there, here = torch.arange(3.0), torch.arange(3.0)
     with pretended([there]) as device:
         there + here
@@ -188,8 +188,8 @@ def test_what_does_not_belong_together_is_seen() -> None:
     assert device.met == ["aten.add.Tensor"]
 
 
-def test_a_wait_of_deepspeed_is_told_from_ours() -> None:
-    """By the innermost of the files on the stack."""
+def test_waits_of_deepspeed_are_distinguished_from_ours() -> None:
+    """The innermost file on the stack decides."""
     there = torch.arange(3.0)
     names = {"there": there}
     inner = compile("def read(): return there.sum().item()", "/site-packages/deepspeed/zero.py", "exec")

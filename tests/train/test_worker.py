@@ -1,4 +1,4 @@
-"""What a rank tells the method of its training."""
+"""Tests the setting that a rank passes to its method."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from adapt.train.worker import _cut_short, _setting
         (None, None),
     ],
 )
-def test_a_method_is_told_where_general_text_begins(
+def test_a_method_gets_the_first_row_of_general_text(
     tmp_path: Path, mixture: Mixture | None, expected: int | None
 ) -> None:
     """A streamed corpus has no mixture."""
@@ -31,7 +31,7 @@ def test_a_method_is_told_where_general_text_begins(
     assert _setting(job, Method(), torch.device("cpu"), 1, "fp32").first_general == expected
 
 
-def test_only_a_method_that_depends_on_the_length_is_told_it_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_only_a_method_that_depends_on_the_length_gets_it_and_reports_a_short_run(tmp_path: Path) -> None:
     job = TrainingRun(Config(), "ab" * 32, str(tmp_path), (), None, Pretrained(tmp_path, tmp_path, False), 8)
     average = WindowAverage(AverageOptions(window=0.5, points=5))
     told = [_setting(job, method, torch.device("cpu"), 1, "fp32") for method in (Method(), average)]

@@ -1,4 +1,4 @@
-"""Threads of a process on a CPU."""
+"""Tests the threads of worker processes, their waits for cores, and waiting for an earlier run."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_a_thread_that_ended_is_left_out(counts, tmp_path: Path) -> None:
     assert wait.share() == 0.25
 
 
-def test_nothing_is_said_where_linux_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_share_if_linux_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "_THREADS", Path("/nowhere"))
     assert CoreWait().share() is None
 
@@ -117,7 +117,7 @@ def told(folder: Path) -> list[str]:
     return [json.loads(line)["said"] for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def test_the_user_is_told_once_at_the_second_report_in_a_row(tmp_path: Path) -> None:
+def test_the_user_is_warned_once_at_the_second_consecutive_report(tmp_path: Path) -> None:
     notice = StarvationNotice(tmp_path)
     for share in (0.9, 0.1, 0.9):
         notice.look({CORE_WAIT: share})
@@ -147,7 +147,9 @@ def live(folder: Path, rank: int, begun: threading.Event) -> threading.Thread:
     return thread
 
 
-def test_the_user_sees_that_rank_0_waits_and_for_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_user_sees_that_rank_0_waits_and_for_which_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     began = threading.Event()
     with following(tmp_path / METRICS_FILE, tmp_path / NOTICE_FILE):
         with locked(tmp_path / "training"):
@@ -160,7 +162,7 @@ def test_the_user_sees_that_rank_0_waits_and_for_whom(tmp_path: Path, capsys: py
     assert f"process {os.getpid()} on " in said
 
 
-def test_nothing_is_said_where_nobody_waits(tmp_path: Path) -> None:
+def test_there_is_no_notice_if_no_rank_waits(tmp_path: Path) -> None:
     with locked(tmp_path / "training"):
         began = threading.Event()
         live(tmp_path, 1, began).join(10)  # other ranks do not look

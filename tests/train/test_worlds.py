@@ -1,4 +1,4 @@
-"""A training whose number of ranks changes on its way: the losses, and the model, of the one that nothing disturbs."""
+"""Tests that a changing number of ranks does not change the losses and the model."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def undisturbed(ranks) -> Outcome:
 def test_losses_are_those_of_one_rank_whatever_ranks_come_and_go(
     ranks, undisturbed: Outcome, tmp_path: Path, stage: int, worlds: tuple[int, ...]
 ) -> None:
-    """Dropout too."""
+    """This includes dropout."""
     losses: list[float] = []
     for number, world in enumerate(worlds):
         load, save = (tmp_path / str(number) if number else None), tmp_path / str(number + 1)
@@ -32,6 +32,6 @@ def test_losses_are_those_of_one_rank_whatever_ranks_come_and_go(
 
 
 def test_dropout_is_another_in_each_pass(ranks, undisturbed: Outcome) -> None:
-    """Else the test above would say nothing: other passes, other losses."""
+    """Otherwise the test above would prove nothing: different passes must have different losses."""
     (others,) = ranks(1).run(train, Case(0, steps=1, **{**SIZES, "micro_batch": 4}))
     assert others.losses != pytest.approx(undisturbed.losses[:1], rel=1e-3)

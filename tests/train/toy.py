@@ -44,7 +44,7 @@ class Case:
     """Steps after which it is saved, and goes on; by default the last one."""
 
     def is_saved(self, done: int) -> bool:
-        """Whether a checkpoint is written when so many steps are done."""
+        """Whether a checkpoint is written after this number of steps."""
         return self.save is not None and done == (self.save_after or self.steps)
 
 
@@ -91,7 +91,7 @@ def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
 
 
 def with_room(toy: Any, tokens: int) -> Any:
-    """The model with positions for so many tokens more."""
+    """Returns the model with this many additional positions."""
     embeddings = toy.bert.embeddings
     old = embeddings.position_embeddings.weight.data
     more = torch.nn.Embedding(len(old) + tokens, old.shape[1])
@@ -123,14 +123,14 @@ def feed(first: int, last: int, size: int = GLOBAL_BATCH) -> Iterator[dict[str, 
 
 
 class Objective(MaskedLanguageModelling):
-    """The real one, for a vocabulary without words."""
+    """The real objective, for a vocabulary without words."""
 
     def __init__(self) -> None:
         super().__init__(ObjectiveConfig(mask_fraction=0.4), Tokenizer(), seed=1)
 
 
 class Tokenizer:
-    """What the objective asks of one."""
+    """The attributes of a tokenizer that the objective needs."""
 
     mask_token_id = 4
     all_special_ids = (0, 1, 2, 3, 4)

@@ -1,4 +1,4 @@
-"""What an engine holds in memory, counted on a rank."""
+"""Counts the memory that an engine holds on a rank."""
 
 import gc
 from typing import Any
@@ -28,7 +28,7 @@ def model() -> BertForMaskedLM:
 
 
 def most_held(zero_stage: int) -> tuple[int, int]:
-    """Bytes of all tensors but DeepSpeed's bucket, when gradients and optimizer are there; and of the bucket."""
+    """Returns the bytes of all tensors without DeepSpeed's bucket at their peak, and the bytes of the bucket."""
     gc.collect()
     gc.freeze()  # what there was before is not looked at: on a rank that has compiled, it takes seconds each time
     engine = Engine(model().train(), TrainingConfig(), zero_stage, "fp32", 2, 2)

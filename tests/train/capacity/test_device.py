@@ -1,4 +1,4 @@
-"""What is found out about devices."""
+"""Tests the description and measurement of devices."""
 
 import json
 import os
@@ -35,14 +35,14 @@ def on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "has_gpu", lambda: False)
 
 
-def test_this_machine_is_what_torch_sees() -> None:
+def test_this_machine_is_described_as_torch_sees_it() -> None:
     assert this_machine().has_bf16 == (resolve("auto", torch.device("cpu")) == "bf16")
     if not torch.cuda.is_available():
         assert found(2) == this_machine(2)
         assert this_machine(2).memory_per_worker == this_machine().memory // 2
 
 
-def test_a_container_has_what_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_has_the_memory_of_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "memory.max"
     monkeypatch.setattr(device, "CGROUP_LIMITS", (str(file), str(tmp_path / "missing")))
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -51,7 +51,7 @@ def test_a_container_has_what_it_is_allowed(tmp_path: Path, monkeypatch: pytest.
         assert machine_memory() == expected
 
 
-def test_what_the_configuration_gives() -> None:
+def test_configured_memory_and_gpu_shares_limit_the_device() -> None:
     assert limited(GPU, None) == GPU
     assert limited(GPU, 24.0).memory_per_worker == 24 * GIB
     assert limited(GPU, None, 0.25).memory_per_worker == 20 * GIB
@@ -59,14 +59,14 @@ def test_what_the_configuration_gives() -> None:
     assert limited(Device("cpu", 64 * GIB, shared_by=4), 8.0).memory_per_worker == 8 * GIB
 
 
-def test_auto_precision_is_the_device_s() -> None:
+def test_auto_precision_depends_on_the_device() -> None:
     assert GPU.precision("auto") == "bf16"
     assert Device("cpu", 1).precision("auto") == "fp32"
     assert GPU.precision("fp16") == "fp16"
 
 
-def test_the_rate_is_that_of_a_product() -> None:
-    """Against one product of the same size, timed here: within a factor of five on a busy machine."""
+def test_the_rate_is_that_of_a_matrix_product() -> None:
+    """It is within a factor of five of one product timed here, to allow for a busy machine."""
     import time
 
     left = torch.randn(1024, 1024)
@@ -87,20 +87,20 @@ def test_the_rate_is_that_of_a_product() -> None:
         (ResourcesConfig(device_memory_gib=24.0, address="10.0.0.1:6379"), "cuda"),
     ],
 )
-def test_a_configured_memory_is_believed(resources: ResourcesConfig, kind: str) -> None:
+def test_a_configured_memory_needs_no_measurement(resources: ResourcesConfig, kind: str) -> None:
     known = device.known_device(resources)
     assert known
     assert (known.kind, known.memory_per_worker) == (kind, 24 * GIB)
 
 
-def test_without_ray_a_cluster_s_device_is_not_known() -> None:
+def test_a_clusters_device_is_not_known_without_ray() -> None:
     assert device.known_device(ResourcesConfig(address="10.0.0.1:6379")) is None
     assert device.known_device(ResourcesConfig(workers=2)) == this_machine(2)
     assert device.known_device(ResourcesConfig(workers=2, trainings_per_machine=3)) == this_machine(6)
 
 
 @pytest.mark.heavy
-def test_the_probe_answers_from_a_process_of_its_own() -> None:
+def test_the_device_is_measured_in_a_separate_process() -> None:
     command = [sys.executable, "-m", "adapt.train.capacity.device", "fp32", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     answer = json.loads(done.stdout.splitlines()[-1])
@@ -109,7 +109,7 @@ def test_the_probe_answers_from_a_process_of_its_own() -> None:
 
 
 def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test's cluster has 2 CPUs, so two workers of one CPU share its memory, and there is no place for 3."""
+    """The test's cluster has 2 CPUs, so two workers with one CPU share its memory, and there is no room for 3."""
     monkeypatch.setattr(device, "known_device", lambda _: None)  # as for a cluster that was joined
     of = device.device_of_workers
     alone, two, many = (of(ResourcesConfig(workers=workers, gpus_per_worker=0.0)) for workers in (1, 2, 8))
@@ -122,7 +122,7 @@ def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pyte
     assert of(ResourcesConfig(cpus_per_worker=3.0, gpus_per_worker=0.0)) is None
 
 
-def test_a_node_that_comes_while_its_device_is_looked_at_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_joins_during_the_measurement_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     first, second = ({"NodeID": name, "Alive": True, "Resources": {"CPU": 4.0}} for name in ("first", "second"))
@@ -149,7 +149,7 @@ def test_a_node_that_comes_while_its_device_is_looked_at_counts(monkeypatch: pyt
         ({"gpus_per_worker": 0.0}, True, {"CPU": 8}, {"CPU": 8}),
     ],
 )
-def test_gpus_or_the_cores_that_it_computes_on(
+def test_stages_reserve_gpus_or_cores(
     resources: dict[str, Any],
     has_gpu: bool,
     training: dict[str, float],

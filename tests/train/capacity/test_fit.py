@@ -1,4 +1,4 @@
-"""The automatic micro-batch, and the refusal of what cannot fit."""
+"""Tests the automatic micro-batch, and the refusal of trainings that cannot fit."""
 
 import re
 from dataclasses import replace
@@ -60,7 +60,7 @@ def test_the_largest_that_fits_divides_and_is_fast(
     assert found.memory.total == total(found.micro_batch)
 
 
-def test_a_configured_micro_batch_is_kept() -> None:
+def test_a_configured_micro_batch_is_not_changed() -> None:
     found = fit(config(micro_batch=48), ROBERTA, gpu(1))
     assert (found.micro_batch, found.accumulation) == (32, 8)  # the largest divisor
     assert not found.fits
@@ -74,7 +74,7 @@ def test_sizes_go_down_to_one() -> None:
 
 
 def test_one_pass_is_tried_first_where_several_cost_more() -> None:
-    """The contrast of DAS makes its views twice then; two passes are no better than many."""
+    """With several passes, the contrast of DAS computes its views twice, whether there are two passes or many."""
     das = replace(config(), method=MethodConfig("das"))
     assert micro_batch_sizes(das, on_gpu=False) == [256, 16, 8, 4, 2, 1]
     assert micro_batch_sizes(replace(das, method_options=DasOptions(contrast_weight=0.0)), on_gpu=False) == [
@@ -89,7 +89,7 @@ def test_one_pass_is_tried_first_where_several_cost_more() -> None:
     assert fit(das, ROBERTA, gpu(80)).micro_batch == 128
 
 
-def test_documents_that_are_short_leave_room_for_more() -> None:
+def test_short_documents_leave_room_for_larger_micro_batches() -> None:
     machine = Device("cpu", 10 * GIB)
     assert fit(config(), ROBERTA, machine, 40.0).micro_batch > fit(config(), ROBERTA, machine).micro_batch
 
@@ -104,7 +104,7 @@ REFUSED: list[tuple[Config, Device, set[str]]] = [
 
 
 @pytest.mark.parametrize(("job", "device", "changes"), REFUSED)
-def test_a_refusal_names_the_nearest_that_fits(job: Config, device: Device, changes: set[str]) -> None:
+def test_a_refusal_names_the_nearest_configuration_that_fits(job: Config, device: Device, changes: set[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         check_fits(job, ROBERTA, device)
     assert f"its device has {device.memory / GIB:.1f} GiB" in caught.value.what
@@ -115,7 +115,7 @@ def test_a_refusal_names_the_nearest_that_fits(job: Config, device: Device, chan
 
 
 def applied(job: Config, fix: str) -> Config:
-    """The configuration with a fix's arguments, read as the command line reads them."""
+    """Applies the arguments of a fix to a configuration, as the command line does."""
     given = parse(["--corpus.paths=x", *fix.removeprefix("this fits: ").split()], "")
     for name in re.findall(r"--(\S+)", fix):
         section, field = name.split(".")
@@ -135,7 +135,7 @@ LARGE = replace(ROBERTA, parameters=1_300_000_000, layer_parameters=1_200_000_00
         (1, Device("cpu", 20 * GIB), {"training.gradient_checkpointing", "resources.workers", "resources.zero_stage"}),
     ],
 )
-def test_what_is_offered_goes_from_harmless_to_expensive(workers: int, device: Device, changes: set[str]) -> None:
+def test_suggested_changes_go_from_harmless_to_expensive(workers: int, device: Device, changes: set[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         check_fits(config(workers), LARGE, device)
     assert set(re.findall(r"--(\S+)", caught.value.fix)) == changes, caught.value.fix
@@ -143,7 +143,7 @@ def test_what_is_offered_goes_from_harmless_to_expensive(workers: int, device: D
 
 
 def test_a_range_of_workers_must_fit_with_the_fewest() -> None:
-    """They hold the largest parts; and passes are the same with more."""
+    """The fewest workers have the largest parts of the state, and passes do not depend on the number of workers."""
     found, few, many = (fit(config(workers, 3), ROBERTA, gpu(24)) for workers in ((2, 8), 2, 8))
     assert found.memory.optimizer == few.memory.optimizer == 4 * many.memory.optimizer
     assert many.micro_batch % found.micro_batch == 0
@@ -153,7 +153,7 @@ def test_a_range_of_workers_must_fit_with_the_fewest() -> None:
     check_fits(applied(config((1, 4)), caught.value.fix), LARGE, Device("cpu", 20 * GIB))
 
 
-def test_where_nothing_helps() -> None:
+def test_a_refusal_if_no_change_helps() -> None:
     with pytest.raises(ConfigError) as caught:
         check_fits(config(), LARGE, gpu(1))
     assert "resources.device_memory_gib" in caught.value.fix

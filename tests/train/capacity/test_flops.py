@@ -1,4 +1,4 @@
-"""FLOPs against torch's own count of the operations that a small model runs."""
+"""Tests FLOPs against torch's own count of the operations of small models."""
 
 from dataclasses import replace
 from math import ceil
@@ -56,7 +56,7 @@ def size_of(tmp_path):
 
 
 def rows(predicted: int, documents: int = 1) -> Corrupted:
-    """Full rows of so many documents each, with so many predictions in each."""
+    """Returns full rows with the given numbers of documents and predictions per row."""
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=draw)
     positions = torch.zeros(ROWS, LENGTH, dtype=torch.bool)
@@ -78,7 +78,7 @@ def counted(model: torch.nn.Module, corrupted: Corrupted, backward: bool) -> int
 
 @pytest.mark.parametrize("documents", [1, 4])
 @pytest.mark.parametrize("name", COUNTED)
-def test_training(name: str, documents: int, size_of) -> None:
+def test_training_flops_against_torch(name: str, documents: int, size_of) -> None:
     model = random_model(name).eval()
     keep_documents_apart(model)
     predicted = LENGTH if name in CAUSAL else 10
@@ -88,7 +88,7 @@ def test_training(name: str, documents: int, size_of) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert"])
-def test_layers_beside(name: str, size_of) -> None:
+def test_flops_of_parallel_layers(name: str, size_of) -> None:
     model = random_model(name).eval()
     add_exbert(model, 0.5, VOCABULARY, 0)
     keep_documents_apart(model)
@@ -121,8 +121,8 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("change", "config"), ADDED, ids=lambda each: getattr(each, "__name__", ""))
-def test_what_a_method_puts_into_layers(change, config: Config, size_of) -> None:
-    """A token passes the parts of one domain, also where the model that it began with has those of others."""
+def test_flops_of_parts_that_a_method_adds_to_layers(change, config: Config, size_of) -> None:
+    """A token passes through the parts of one domain only, even if the model has parts of earlier domains."""
     model = random_model("bert").eval()
     size = size_of(model)
     change(model)
@@ -135,7 +135,7 @@ def test_what_a_method_puts_into_layers(change, config: Config, size_of) -> None
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_recomputation(name: str, size_of) -> None:
+def test_flops_with_recomputation(name: str, size_of) -> None:
     model = random_model(name).eval()
     keep_documents_apart(model)
     size, work = size_of(model), Workload(LENGTH, 1.0)
@@ -158,8 +158,8 @@ def das(**changes: object) -> Config:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("passes", [1, ROWS])
 @pytest.mark.parametrize("cost", ["exact", "lean", "economy"])
-def test_the_passes_of_a_contrast(cost: str, passes: int, known: bool, size_of) -> None:
-    """The comparison itself and the gates are left out, as norms are."""
+def test_flops_of_the_passes_of_a_contrast(cost: str, passes: int, known: bool, size_of) -> None:
+    """The comparison itself and the gates do not count, like norms."""
     model = random_model("bert").eval()
     keep_documents_apart(model)
     config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10  # two documents of three, or 8 of 12
@@ -173,7 +173,7 @@ def test_the_passes_of_a_contrast(cost: str, passes: int, known: bool, size_of) 
     assert training_flops(size_of(model), work) == pytest.approx(counter.get_total_flops() / (ROWS * LENGTH), rel=0.02)
 
 
-def test_what_a_method_adds() -> None:
+def test_flops_that_methods_add() -> None:
     assert added_by(Config()) == Added(0, 0)
     assert added_by(das(contrast_weight=0.0)) == Added(0, 0)
     assert added_by(das(contrast_cost="exact")) == Added(2, 0)
@@ -191,15 +191,15 @@ def test_what_a_method_adds() -> None:
     assert training_flops(size, Workload(8, 0.5, Added(2.0)), recompute=True) == 3 * (layers + head) + (6 + 3) * layers
 
 
-def test_in_closed_form() -> None:
-    """A model of one layer with all widths 2 (no bias): 4 + 2 matrices of 4, a head of 10 words."""
+def test_flops_of_a_small_model_in_closed_form() -> None:
+    """The model has one layer with all widths 2 and no bias: 4 + 2 matrices of 4 elements, and a head of 10 words."""
     size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
     assert forward_flops(size, Workload(8, 0.5)) == 2 * 24 + 4 * 2 * 8 + 2 * 20 * 0.5
     assert training_flops(size, Workload(8, 0.5)) == 3 * (48 + 64 + 20)
     assert training_flops(size, Workload(8, 0.5), recompute=True) == 3 * (48 + 64 + 20) + 48 + 64
 
 
-def test_what_passes_through() -> None:
+def test_the_workload_of_objectives_and_lengths() -> None:
     masked, causal = ObjectiveConfig(mask_fraction=0.3), ObjectiveConfig(kind="causal")
     assert predicted_fraction(masked) == 0.3
     assert predicted_fraction(causal) == 1.0
@@ -216,7 +216,7 @@ def limited(flops: float, **training: object) -> Config:
 
 
 def test_a_limit_in_closed_form() -> None:
-    """Six operations an element of a matrix, of the head a predicted token, and attention's two products.
+    """Six operations per matrix element, for the head per predicted token, and attention's two products.
 
     Documents have 100 tokens on average.
     """
@@ -226,7 +226,7 @@ def test_a_limit_in_closed_form() -> None:
     assert with_flops_as_steps(limited(1.0), ROBERTA, 100.0).training.max_steps == 1
 
 
-def test_the_first_limit_that_is_reached_counts() -> None:
+def test_the_smaller_of_two_limits_applies() -> None:
     a_step = 4 * 128 * training_flops(ROBERTA, workload(Config().objective, 128))
     assert with_flops_as_steps(limited(10 * a_step, max_steps=7), ROBERTA, None).training.max_steps == 7
     both = with_flops_as_steps(limited(10 * a_step, max_steps=70, max_tokens=99), ROBERTA, None).training
@@ -242,7 +242,7 @@ def test_a_model_with_more_tokens_takes_fewer_steps() -> None:
     assert larger == ceil(1000 / ratio)
 
 
-def test_what_a_method_adds_counts_and_how_the_work_is_done_does_not() -> None:
+def test_passes_of_a_method_count_and_recomputation_does_not() -> None:
     plain = with_flops_as_steps(limited(1e16), ROBERTA, None).training.max_steps or 0
     das = replace(
         limited(1e16, gradient_checkpointing=True, micro_batch=1),
@@ -255,11 +255,11 @@ def test_what_a_method_adds_counts_and_how_the_work_is_done_does_not() -> None:
     assert with_flops_as_steps(again, ROBERTA, None).training.max_steps == slow
 
 
-def test_without_a_limit_of_compute_nothing_changes() -> None:
+def test_a_configuration_without_max_flops_is_unchanged() -> None:
     config = Config(training=TrainingConfig(max_tokens=7))
     assert with_flops_as_steps(config, None, None) is config
 
 
-def test_a_model_whose_dimensions_nobody_knows_is_refused() -> None:
+def test_a_model_with_unknown_dimensions_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"training\.max_flops is set, but config\.json does not name"):
         with_flops_as_steps(limited(1e9), None, None)

@@ -1,4 +1,4 @@
-"""What is said of a training before it starts."""
+"""Tests forecasts of trainings."""
 
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,14 @@ def test_without_earlier_runs_the_machine_is_measured(tmp_path: Path) -> None:
     assert "40% of what large matrix products reach here" in lines["device time"]
 
 
-def test_checkpointing_takes_longer(tmp_path: Path) -> None:
+def test_checkpointing_increases_the_forecast_time(tmp_path: Path) -> None:
     plain, again = (
         forecast(config(gradient_checkpointing=on), ROBERTA, TOKENS, 100.0, Store(tmp_path)) for on in (False, True)
     )
     assert 1.2 * plain.flops < again.flops < 4 / 3 * plain.flops
 
 
-def test_an_earlier_run_on_such_a_device_says_how_fast_it_is(tmp_path: Path) -> None:
+def test_the_speed_is_that_of_an_earlier_run_on_the_same_device(tmp_path: Path) -> None:
     for name, device, precision, rate, at in (
         ("older", MACHINE.name, "bf16", 1e9, "2024"),
         ("newer", MACHINE.name, "bf16", 2e9, "2025"),
@@ -76,7 +76,7 @@ def test_an_earlier_run_on_such_a_device_says_how_fast_it_is(tmp_path: Path) -> 
     assert forecast(config(precision="fp32"), ROBERTA, TOKENS, 100.0, Store(tmp_path)).rate == 4e9
 
 
-def test_on_a_cluster_what_is_not_known_is_named(tmp_path: Path) -> None:
+def test_on_a_cluster_unknown_facts_are_named(tmp_path: Path) -> None:
     ahead = forecast(config(None, "10.0.0.1:6379"), ROBERTA, None, None, Store(tmp_path))
     assert (ahead.fit, ahead.flops, ahead.device_hours, ahead.cost) == (None, None, None, None)
     assert [text.split(" (")[0].split(",")[0] for text in ahead.missing] == [
@@ -90,14 +90,14 @@ def test_on_a_cluster_what_is_not_known_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_on_a_cluster_its_last_run_says_how_fast_it_is(tmp_path: Path) -> None:
+def test_on_a_cluster_the_speed_is_that_of_its_last_run(tmp_path: Path) -> None:
     trained(tmp_path, "earlier", "NVIDIA H200", "bf16", 1e14)
     ahead = forecast(config(address="10.0.0.1:6379"), ROBERTA, TOKENS, 100.0, Store(tmp_path))
     assert ahead.rate_from == "as earlier reached on NVIDIA H200"
     assert ahead.cost == pytest.approx(3 * FLOPS / 1e14 / 3600)
 
 
-def test_what_will_be_refused_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forecast_says_that_a_training_will_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "known_device", lambda _: Device("cuda", 4 * GIB, has_bf16=True))
     ahead = forecast(config(micro_batch=64), ROBERTA, TOKENS, 100.0, Store(tmp_path))
     assert "does not fit" in ahead.lines()["refused"]

@@ -1,4 +1,4 @@
-"""Estimates of memory against what torch and the engine hold."""
+"""Tests estimates of memory against the memory that torch and the engine use."""
 
 import re
 from collections.abc import Callable, Collection
@@ -71,7 +71,7 @@ def rows() -> Corrupted:
 
 
 def kept(model: torch.nn.Module, precision: str) -> int:
-    """Bytes that autograd keeps for the backward pass, parameters and their casts left out."""
+    """Returns the bytes that autograd keeps for the backward pass, without parameters and their casts."""
     shapes = {tuple(parameter.shape) for parameter in model.parameters()}
     return autograd_keeps(model, precision, shapes)
 
@@ -82,7 +82,7 @@ def autograd_keeps(
     but: Collection[tuple[int, ...]] = (),
     loss: Callable[[], torch.Tensor] | None = None,
 ) -> int:
-    """Bytes that autograd keeps for the backward pass beside the parameters, without what has some shapes."""
+    """Returns the bytes that autograd keeps for the backward pass, without parameters and tensors of some shapes."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, torch.Tensor] = {}
 
@@ -117,7 +117,7 @@ CASES = [
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("name", "changes"), CASES)
 def test_activations_are_what_autograd_keeps(name: str, changes: dict, precision: str, tmp_path) -> None:
-    """With a layer more, for the gradients on their way."""
+    """The estimate has one layer more, for gradients in the backward pass."""
     model = random_model(name, **changes)
     model.save_pretrained(tmp_path)
     size = model_size(tmp_path)
@@ -129,7 +129,9 @@ def test_activations_are_what_autograd_keeps(name: str, changes: dict, precision
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("name", "changes"), [("bert", {}), ("bert", DROPOUT), ("modernbert", {})])
-def test_so_are_those_of_layers_beside(name: str, changes: dict, precision: str, tmp_path) -> None:
+def test_activations_of_parallel_layers_are_what_autograd_keeps(
+    name: str, changes: dict, precision: str, tmp_path
+) -> None:
     model = random_model(name, **changes)
     add_exbert(model.eval(), 0.5, VOCABULARY, 0)
     model.save_pretrained(tmp_path)
@@ -141,7 +143,7 @@ def test_so_are_those_of_layers_beside(name: str, changes: dict, precision: str,
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_checkpointing_keeps_a_hidden_state_a_layer(name: str, tmp_path) -> None:
+def test_checkpointing_keeps_one_hidden_state_per_layer(name: str, tmp_path) -> None:
     model = random_model(name)
     model.save_pretrained(tmp_path)
     size = model_size(tmp_path)
@@ -159,7 +161,7 @@ def test_checkpointing_keeps_a_hidden_state_a_layer(name: str, tmp_path) -> None
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("zero_stage", range(4))
-def test_the_engine_holds_what_is_said(ranks, zero_stage: int, world: int) -> None:
+def test_the_engines_memory_matches_the_estimate(ranks, zero_stage: int, world: int) -> None:
     group = ranks(world)
     found, bucket = group.run(held.most_held, zero_stage)[0]
     parameters = sum(parameter.numel() for parameter in held.model().parameters())
@@ -175,8 +177,8 @@ def test_the_engine_holds_what_is_said(ranks, zero_stage: int, world: int) -> No
         assert 0.97 * states < found < 1.03 * (states + gathered)
 
 
-def test_in_closed_form() -> None:
-    """Bytes a parameter: 4 weight, 4 gradient, 8 AdamW; ZeRO adds 4 of its own and divides by the workers."""
+def test_weights_gradients_and_optimizer_in_closed_form() -> None:
+    """Bytes per parameter: weight 4, gradient 4, AdamW 8. ZeRO adds a copy of 4 and divides by the workers."""
     one = 1000.0
     size = replace(ROBERTA, parameters=1000)
     expected = {
@@ -199,8 +201,8 @@ def test_offload_moves_bytes_to_the_host(stage: int, offload: str) -> None:
     assert goes.host == stays.optimizer + stays.gradients + (stays.parameters if offload == "all" else 0)
 
 
-def test_against_deepspeed_which_assumes_16_bit_weights() -> None:
-    """Ours hold 4 bytes a weight where theirs hold 2, and no 16-bit gradients beside the fp32 ones."""
+def test_the_estimate_against_deepspeeds_own() -> None:
+    """DeepSpeed assumes 2 bytes per weight instead of our 4, and 16-bit gradients in addition to fp32 gradients."""
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
@@ -217,7 +219,7 @@ def test_against_deepspeed_which_assumes_16_bit_weights() -> None:
 # --- the rest
 
 
-def test_casts_loss_and_buffers() -> None:
+def test_memory_of_casts_loss_and_buffers() -> None:
     assert estimate(ROBERTA, setting()).casts == 0
     assert estimate(ROBERTA, setting(precision="bf16")).casts == 2 * (84_934_656 + 39_193_344)
     few, many = (estimate(ROBERTA, setting(predicted=share)) for share in (0.15, 1.0))
@@ -233,7 +235,7 @@ def test_casts_loss_and_buffers() -> None:
     assert estimate(large, setting(zero_stage=3)).buffers == 4 * (BUCKET + GATHERED)
 
 
-def test_of_a_configuration() -> None:
+def test_a_demand_is_read_from_a_configuration() -> None:
     config = Config(
         objective=ObjectiveConfig(kind="causal"),
         training=TrainingConfig(sequence_length=512, gradient_checkpointing=True),
@@ -248,8 +250,8 @@ def test_of_a_configuration() -> None:
 
 
 @pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2), ("economy", 1.2)])
-def test_views_of_rows_stand_in_memory_with_them(cost: str, copies: float) -> None:
-    """Those that are trained through, and of `exact` what gates them."""
+def test_views_of_rows_count_as_additional_rows(cost: str, copies: float) -> None:
+    """This includes views with gradients, and the gates of `exact`."""
     plain = Demand.of(Config(), 16, "bf16", True)
     das = DasOptions(contrast_cost=cost, soft_mask="gradient")  # which keeps nothing
     compared = Demand.of(Config(method=MethodConfig("das"), method_options=das), 16, "bf16", True)
@@ -289,7 +291,7 @@ def test_views_are_what_autograd_keeps(cost: str, copies: float, name: str, tmp_
         ({"soft_mask": "none", "embeddings": "frequency"}, False, False),
     ],
 )
-def test_what_masks_keep_is_configured(changes: dict, layers: bool, embeddings: bool) -> None:
+def test_the_memory_of_masks_depends_on_the_configuration(changes: dict, layers: bool, embeddings: bool) -> None:
     found = Das(DasOptions(contrast_weight=0.0, **changes)).added_memory(ROBERTA, shared_by=4)
     kept = 4.0 * layers * ROBERTA.layer_parameters
     assert found == AddedMemory(kept + 4.0 * embeddings * ROBERTA.head_parameters, kept)
@@ -299,7 +301,7 @@ MASKED = ["bert", "gpt2", "distilbert"]
 
 
 def with_masks(name: str, embeddings: bool) -> tuple[torch.nn.Module, int]:
-    """A masked model, and the bytes of its masks."""
+    """Returns a masked model, and the bytes of its masks."""
     model = random_model(name).eval()
     keep_documents_apart(model)
     importance = {kind: 0.5 * each for kind, each in ones(model).items()}
@@ -311,8 +313,8 @@ def with_masks(name: str, embeddings: bool) -> tuple[torch.nn.Module, int]:
 
 @pytest.mark.parametrize("embeddings", [False, True])
 @pytest.mark.parametrize("name", MASKED)
-def test_masks_hold_where_parameters_start(name: str, embeddings: bool, tmp_path) -> None:
-    """At every stage the same, and in fp32 what they make of the parameters stands beside."""
+def test_memory_of_masks_and_of_their_results(name: str, embeddings: bool, tmp_path) -> None:
+    """It is the same at every stage. In fp32, the masked copies of the parameters are added."""
     random_model(name).save_pretrained(tmp_path)
     size = model_size(tmp_path)
     model, held = with_masks(name, embeddings)
@@ -330,15 +332,15 @@ def test_masks_hold_where_parameters_start(name: str, embeddings: bool, tmp_path
     assert estimate(size, setting(precision="bf16", **masked)) == replace(narrow, method=memory.method)
 
 
-def test_constants_of_the_model_code() -> None:
-    """They are written down twice, because that code loads torch."""
+def test_constants_match_those_of_the_model_code() -> None:
+    """The constants are repeated, because the model code loads torch."""
     from adapt.model import linear_losses
     from adapt.model.packing import attention
 
     assert (LONG, SCORES) == (attention.LONG, linear_losses.PIECE_BYTES)
 
 
-def test_frozen_parameters_take_no_gradients_and_no_state(tmp_path) -> None:
+def test_frozen_parameters_need_no_gradients_and_no_optimizer_state(tmp_path) -> None:
     model = random_model("bert")
     model.save_pretrained(tmp_path)
     size = model_size(tmp_path)
@@ -351,7 +353,7 @@ def test_frozen_parameters_take_no_gradients_and_no_state(tmp_path) -> None:
     assert whole.gradients - freezing.gradients == pytest.approx(4 * frozen, rel=0.02)
 
 
-def test_parts_add_up() -> None:
+def test_the_total_is_the_sum_of_the_parts() -> None:
     memory = estimate(ROBERTA, setting(zero_stage=2, on_gpu=True, offload="optimizer"))
     assert sum(memory.parts().values()) == memory.total
     assert not any(re.search("host", name) for name in memory.parts())

@@ -1,4 +1,4 @@
-"""The micro-batch that ranks agree on, and the trial that comes before it."""
+"""Tests the common micro-batch of ranks, and the trial passes before."""
 
 import json
 import tempfile
@@ -34,7 +34,7 @@ def config(workers: Workers | None = None, **changes: Any) -> Config:
     )
 
 
-def test_the_first_size_that_runs() -> None:
+def test_the_first_size_that_runs_is_chosen() -> None:
     tried = []
 
     def run(size: int) -> None:
@@ -73,7 +73,7 @@ class Noted(Method):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
+def test_a_trial_runs_backward_and_frees_its_memory(precision: Any) -> None:
     model = random_model("gpt2")
     keep_documents_apart(model.eval())
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -90,7 +90,7 @@ def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
 def chosen(
     memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any], folder: Path | None = None
 ) -> tuple[int, int]:
-    """What a rank chooses, whose device is made up; one that fails in its trial is a GPU."""
+    """Returns the choice of a rank with an imitated device, which is a GPU if its trial is to fail."""
     folder = folder or Path(tempfile.mkdtemp())
     rank = dist.get_rank()
     kind = "cuda" if fails_above else "cpu"
@@ -112,7 +112,7 @@ def chosen(
         return passes(config(**training), ROBERTA, model, CausalLanguageModelling(), Method(), place, None, folder)
 
 
-def test_all_ranks_take_what_the_smallest_can(ranks) -> None:
+def test_all_ranks_use_the_size_of_the_smallest_device(ranks) -> None:
     group = ranks(2)
     alike = group.run(chosen, [64.0, 64.0], None, {})
     assert alike == [(128, 2)] * 2  # 8,192 tokens of 64 each
@@ -126,12 +126,12 @@ def test_a_trial_that_fails_on_one_rank_counts_for_all(ranks) -> None:
     assert ranks(2).run(chosen, [64.0, 64.0], [999, 40], {}) == [(32, 8)] * 2
 
 
-def test_a_number_is_noted_while_it_is_tried_and_forgotten_when_one_is_found(ranks, tmp_path: Path) -> None:
+def test_a_size_is_recorded_only_while_it_is_tried(ranks, tmp_path: Path) -> None:
     assert ranks(1).run(chosen, [64.0], [40], {}, tmp_path) == [(32, 16)]
     assert not (tmp_path / PASS_FILE).exists()
 
 
-def test_a_pass_stays_what_it_is_with_another_number_of_ranks(ranks) -> None:
+def test_the_rows_of_a_pass_do_not_depend_on_the_number_of_ranks(ranks) -> None:
     settings = {"workers": (1, 3), "global_batch_size": 384}
     for size in ("auto", 40):
         found = [ranks(world).run(chosen, [64.0] * 3, None, {**settings, "micro_batch": size})[0] for world in (1, 2)]
@@ -140,5 +140,5 @@ def test_a_pass_stays_what_it_is_with_another_number_of_ranks(ranks) -> None:
         assert (alone * all_passes, shared * half) == (384, 192)
 
 
-def test_what_is_configured_is_taken(ranks) -> None:
+def test_a_configured_size_is_used(ranks) -> None:
     assert ranks(2).run(chosen, [0.1, 0.1], [1, 1], {"micro_batch": 64}) == [(64, 4)] * 2

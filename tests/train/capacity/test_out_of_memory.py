@@ -1,4 +1,4 @@
-"""A device that runs out of memory: the error says what would take less, and arrives whole."""
+"""Tests errors of devices that run out of memory: they name a fix, and survive the way to the driver."""
 
 import pickle
 from pathlib import Path
@@ -28,7 +28,7 @@ TRAINING = TrainingConfig(global_batch_size=24)
         MemoryError(),
     ],
 )
-def test_lack_of_memory_is_named_with_what_takes_less(error: Exception) -> None:
+def test_lack_of_memory_is_reported_with_a_fix(error: Exception) -> None:
     with pytest.raises(DeviceMemoryError, match="with 8 sequences per pass") as caught, memory_errors(TRAINING, 2, 8):
         raise error
     assert caught.value.fix == "set training.micro_batch to 6"  # of 12 sequences that a worker has in a step
@@ -37,12 +37,12 @@ def test_lack_of_memory_is_named_with_what_takes_less(error: Exception) -> None:
     assert caught.value.fix == "set training.gradient_checkpointing to true"
 
 
-def test_other_errors_pass() -> None:
+def test_other_errors_are_not_converted() -> None:
     with pytest.raises(RuntimeError, match="shapes"), memory_errors(TRAINING, 1, 8):
         raise RuntimeError("shapes do not match")
 
 
-def test_the_number_of_sequences_survives_the_way_between_processes() -> None:
+def test_the_number_of_sequences_survives_pickling() -> None:
     error = DeviceMemoryError("no room", "make some", 8, 3)
     arrived = cloudpickle.loads(cloudpickle.dumps(error))
     wrapped = RuntimeError("the worker failed")
@@ -52,7 +52,7 @@ def test_the_number_of_sequences_survives_the_way_between_processes() -> None:
     assert (found.what, found.fix, found.micro_batch, found.steps) == ("no room", "make some", 8, 3)
 
 
-def test_what_fails_in_the_first_step_ends_at_once_and_later_ranks_begin_again(tmp_path: Path) -> None:
+def test_only_a_failure_after_some_steps_is_retried(tmp_path: Path) -> None:
     with pytest.raises(DeviceMemoryError) as first, memory_errors(TRAINING, 1, 8, lambda: 5):
         raise MemoryError
     steps = iter([5, 7])
@@ -73,7 +73,7 @@ KILLED = OutOfMemoryError("Task was killed due to the node running low on memory
 
 
 def died(of: Exception) -> Exception:
-    """As Ray Train has it: rank 1 died, and rank 0 lost its connection to it."""
+    """Returns Ray Train's error after rank 1 died and rank 0 lost the connection to it."""
     dead = WorkerHealthCheckFailedError("The health check of worker 1 failed", of)
     group = WorkerGroupError("two ranks failed", {0: RuntimeError("Connection closed by peer"), 1: dead})
     return pickle.loads(pickle.dumps(group))  # type: ignore[no-any-return]  # it comes from Ray Train's controller
@@ -87,7 +87,7 @@ def trained(folder: Path, error: Exception, sequences: int | None) -> None:
 
 
 @pytest.mark.parametrize(("sequences", "fix"), [(8, "training.micro_batch to 6"), (1, "gradient_checkpointing")])
-def test_who_is_killed_ran_out_of_memory_with_so_many_sequences(tmp_path: Path, sequences: int, fix: str) -> None:
+def test_a_killed_worker_is_reported_with_its_number_of_sequences(tmp_path: Path, sequences: int, fix: str) -> None:
     with pytest.raises(DeviceMemoryError, match=f"out of memory with {sequences} sequences per pass") as caught:
         trained(tmp_path, died(KILLED), sequences)
     assert caught.value.micro_batch == sequences
@@ -95,14 +95,14 @@ def test_who_is_killed_ran_out_of_memory_with_so_many_sequences(tmp_path: Path, 
     assert not (tmp_path / PASS_FILE).exists()
 
 
-def test_fewer_sequences_do_not_help_who_is_killed_before_taking_any(tmp_path: Path) -> None:
+def test_a_worker_killed_before_its_first_pass_gets_no_smaller_micro_batch(tmp_path: Path) -> None:
     note_pass(tmp_path, 8)  # of an earlier run
     with pytest.raises(TrainingError, match="low on memory") as caught:
         trained(tmp_path, died(KILLED), None)
     assert not isinstance(caught.value, DeviceMemoryError)
 
 
-def test_who_died_of_something_else_did_not_run_out_of_memory(tmp_path: Path) -> None:
+def test_a_worker_that_died_otherwise_did_not_run_out_of_memory(tmp_path: Path) -> None:
     with pytest.raises(TrainingError) as caught:
         trained(tmp_path, died(RayActorError()), 8)
     assert not isinstance(caught.value, DeviceMemoryError)

@@ -1,4 +1,4 @@
-"""Seals checkpoints of tests by a key of their own."""
+"""Seals checkpoints with a key for tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Longer runs go on from the state a shorter one kept, and end as if they had trained from scratch."""
+"""Tests that longer runs continue a shorter run's state, and end as if they had trained from scratch."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def start(store: Store, training: TrainingConfig, steps: int = 2000, **changes) 
     return [each.name for each in checkpoints(run_folder)]
 
 
-def test_the_latest_state_that_fits_is_taken(store: Store, capsys) -> None:
+def test_the_latest_usable_state_is_used(store: Store, capsys) -> None:
     for steps in (500, 1000, 4000):
         made = stage(settings(max_steps=steps))
         kept(finished(store, made, steps), steps * 4 // 5)
@@ -113,12 +113,12 @@ def test_the_latest_state_that_fits_is_taken(store: Store, capsys) -> None:
         {"cooldown_fraction": 0.7},  # its cooldown begins at 600
     ],
 )
-def test_another_training_takes_nothing(store: Store, changed) -> None:
+def test_a_different_training_uses_no_state(store: Store, changed) -> None:
     kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     assert start(store, settings(**changed)) == []
 
 
-def test_other_inputs_take_nothing(store: Store) -> None:
+def test_a_training_with_other_inputs_uses_no_state(store: Store) -> None:
     kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     assert start(store, settings(), seed=2) == []
 
@@ -126,17 +126,17 @@ def test_other_inputs_take_nothing(store: Store) -> None:
 @pytest.mark.parametrize(
     "changed", [{"max_tokens": 10**9}, {"epochs": 2.0}, {"cooldown_fraction": 0.5}, {"checkpoint_interval_steps": 7}]
 )
-def test_the_length_may_be_given_otherwise_and_how_it_runs_does_not_matter(store: Store, changed) -> None:
+def test_states_are_shared_whatever_limit_and_resources_are_configured(store: Store, changed) -> None:
     kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     assert start(store, settings(**changed)) == ["step-00000800"]
 
 
-def test_a_shorter_run_takes_nothing(store: Store) -> None:
+def test_a_shorter_run_uses_no_state(store: Store) -> None:
     kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     assert start(store, settings(max_steps=700), steps=700) == []
 
 
-def test_unfinished_runs_and_torn_states_are_left(store: Store) -> None:
+def test_unfinished_runs_and_incomplete_states_are_ignored(store: Store) -> None:
     folder = finished(store, stage(settings(max_steps=1000)), 1000)
     (kept(folder, 800) / "state" / "weights").write_text("cut")
     unfinished = finished(store, stage(settings(max_steps=500)), 500)
@@ -145,7 +145,7 @@ def test_unfinished_runs_and_torn_states_are_left(store: Store) -> None:
     assert start(store, settings()) == []
 
 
-def test_a_warm_up_that_depends_on_the_length_is_told(store: Store, capsys) -> None:
+def test_a_warm_up_that_depends_on_the_length_is_logged(store: Store, capsys) -> None:
     fraction = {"warmup_steps": None, "warmup_fraction": 0.1}
     folder = finished(store, stage(settings(max_steps=1000, **fraction)), 1000)
     kept(folder, 800)
@@ -156,7 +156,7 @@ def test_a_warm_up_that_depends_on_the_length_is_told(store: Store, capsys) -> N
 
 
 @pytest.mark.parametrize(("own", "expected"), [(900, [900]), (800, [800]), (100, [100, 800])])
-def test_a_run_that_got_further_by_itself_goes_on_from_there(store: Store, capsys, own, expected) -> None:
+def test_a_run_that_is_already_further_uses_its_own_checkpoint(store: Store, capsys, own, expected) -> None:
     kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     checkpoint = store.root / "train" / "new-12" / "checkpoints" / "run" / folder_name(own)
     checkpoint.mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_a_run_that_got_further_by_itself_goes_on_from_there(store: Store, capsy
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_kill_in_the_middle_is_made_good(store: Store, monkeypatch, links) -> None:
+def test_a_copy_that_was_killed_is_repeated(store: Store, monkeypatch, links) -> None:
     kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -181,7 +181,7 @@ def test_a_kill_in_the_middle_is_made_good(store: Store, monkeypatch, links) -> 
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_what_the_other_run_paid_is_not_paid_again(store: Store, monkeypatch, links) -> None:
+def test_the_time_of_the_other_run_is_not_counted(store: Store, monkeypatch, links) -> None:
     source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     if not links:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("not here")))
@@ -194,7 +194,7 @@ def test_what_the_other_run_paid_is_not_paid_again(store: Store, monkeypatch, li
     assert saved(source) == PAID
 
 
-def test_a_record_holds_what_the_run_itself_paid(monkeypatch) -> None:
+def test_a_record_has_only_the_runs_own_cost(monkeypatch) -> None:
     """6,000 tokens in 50 s on two devices, after 9,000 of another run."""
     monkeypatch.setattr(worker, "peak_memory", lambda _: 1)
     loop = SimpleNamespace(engine=SimpleNamespace(device=None))
@@ -210,7 +210,7 @@ def test_a_record_holds_what_the_run_itself_paid(monkeypatch) -> None:
 
 
 def stored(folder: Path):
-    """What Ray Train does with a checkpoint."""
+    """Stores a checkpoint as Ray Train does."""
 
     def report(metrics, checkpoint, checkpoint_dir_name, **_):
         shutil.copytree(checkpoint.path, folder / checkpoint_dir_name, dirs_exist_ok=True)
@@ -220,7 +220,7 @@ def stored(folder: Path):
 
 
 def run(case: Case, folder: Path, name: str = "run") -> tuple[dict[str, torch.Tensor], int]:
-    """The weights that a run ends with, and the step it began at."""
+    """Returns the final weights of a run, and the step it started at."""
     loop = build(case)
     run_folder = folder / "checkpoints" / name
     ray.train.report = stored(run_folder)
@@ -236,7 +236,7 @@ def run(case: Case, folder: Path, name: str = "run") -> tuple[dict[str, torch.Te
 
 
 @pytest.mark.parametrize(("world", "zero_stage"), [(1, 0), (2, 2)])
-def test_a_longer_run_ends_as_from_scratch(ranks, store: Store, world, zero_stage) -> None:
+def test_a_longer_run_ends_as_if_trained_from_scratch(ranks, store: Store, world, zero_stage) -> None:
     def case(steps: int) -> Case:
         return Case(zero_stage, steps=steps, dropout=0.1, training={**WSD, "checkpoint_interval_steps": 3})
 
@@ -263,8 +263,8 @@ def test_a_longer_run_ends_as_from_scratch(ranks, store: Store, world, zero_stag
     assert is_whole(new / BRANCHES / "step-00000016")
 
 
-def test_a_run_that_died_while_it_kept_its_state_keeps_it_again(ranks, tmp_path) -> None:
-    """What is there may be torn, and of another number of ranks."""
+def test_a_run_that_was_killed_while_it_stored_its_state_stores_it_again(ranks, tmp_path) -> None:
+    """The existing folder may be incomplete, and of another number of ranks."""
     torn = tmp_path / BRANCHES / "step-00000008"
     torn.mkdir(parents=True)
     (torn / "seal-1-of-3.json").write_text("{}")
@@ -272,10 +272,10 @@ def test_a_run_that_died_while_it_kept_its_state_keeps_it_again(ranks, tmp_path)
     assert is_whole(torn)
 
 
-# What was put there or damaged
+# Damaged and foreign states
 
 
-def test_a_damaged_state_is_passed_over_by_name(store: Store, capsys) -> None:
+def test_a_damaged_state_is_skipped_and_named(store: Store, capsys) -> None:
     source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     (source / "state" / "weights").write_text("of another")
     assert (source / "state" / "weights").stat().st_size != 0
@@ -286,7 +286,7 @@ def test_a_damaged_state_is_passed_over_by_name(store: Store, capsys) -> None:
     assert f"{source} is skipped: state/weights has other content" in capsys.readouterr().err
 
 
-def test_a_state_that_somebody_else_put_there_is_passed_over(store: Store, capsys) -> None:
+def test_a_state_of_another_user_is_skipped(store: Store, capsys) -> None:
     source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     seal(source)  # by another key
     assert start(store, settings()) == []
@@ -302,8 +302,8 @@ def test_a_linked_state_is_signed_for_the_new_run(store: Store) -> None:
     assert forgery_in(taken, sealing(source.parent.parent, "run")) is not None
 
 
-def test_a_state_of_an_earlier_version_serves_again_and_again(store: Store, monkeypatch) -> None:
-    """Links change its status time, so it is signed before the first."""
+def test_a_state_of_an_earlier_version_can_be_used_repeatedly(store: Store, monkeypatch) -> None:
+    """Hard links change its status time, so it is signed before the first link."""
     source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     (file,) = source.glob("seal-*")
     file.write_text(json.dumps(dict(Seal.read(file).sizes)))

@@ -1,4 +1,4 @@
-"""Saving and finding checkpoints, seen from one rank. What is in them is for test_retain and test_engine."""
+"""Tests saving and finding checkpoints on one rank. test_retain and test_engine test their content."""
 
 import shutil
 import tempfile
@@ -37,7 +37,7 @@ class Engine:
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files, on a machine of one rank whose uploads stand still."""
+    """Returns the folder for temporary files, with a single rank whose uploads never finish."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -72,7 +72,7 @@ class Counting(Method):
         self.count = state["count"].item()
 
 
-def test_the_state_of_a_method_resumes_with_the_rest(tmp_path: Path, disk: Path) -> None:
+def test_the_state_of_a_method_is_saved_and_restored(tmp_path: Path, disk: Path) -> None:
     run = Checkpoints(Engine(), Counting(), tmp_path / "run", SEALING)
     for step in (5, 10):
         run.method.count = step / 10
@@ -82,13 +82,13 @@ def test_the_state_of_a_method_resumes_with_the_rest(tmp_path: Path, disk: Path)
     again = Checkpoints(Engine(), Counting(), tmp_path / "run", SEALING)
     assert again.load() == Progress(10)
     assert again.method.count == 1.0
-    (tmp_path / "run" / "step-00000010" / METHOD_FILE).unlink()  # it is a part of what must be whole
+    (tmp_path / "run" / "step-00000010" / METHOD_FILE).unlink()  # it is required for a whole checkpoint
     assert again.load() == Progress(5)
     assert again.method.count == 0.5
 
 
-def test_what_a_killed_rank_left_is_removed_but_not_what_another_run_is_writing(tmp_path: Path, disk: Path) -> None:
-    """Runs of one configuration have one name, below whatever root."""
+def test_leftovers_of_killed_ranks_are_removed_but_not_files_of_other_runs(tmp_path: Path, disk: Path) -> None:
+    """Runs of one configuration have the same name in every storage root."""
     mine, other = (Checkpoints(Engine(), Method(), tmp_path / root / "1a1a1a1a", SEALING) for root in ("mine", "other"))
     mine.save(Progress(5))
     (left,) = disk.iterdir()
@@ -126,7 +126,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_loaded(tmp_path: Pa
     assert run.load() == Progress(15)
 
 
-def test_nothing_of_a_checkpoint_that_somebody_else_wrote_is_read(tmp_path: Path, disk: Path) -> None:
+def test_a_checkpoint_of_another_user_is_not_read(tmp_path: Path, disk: Path) -> None:
     theirs = replace(SEALING, secret=Secret(b"the key of somebody else", 0.0))
     Checkpoints(Engine(), Method(), tmp_path / "run", theirs).save(Progress(5))
     (written,) = disk.iterdir()

@@ -1,6 +1,6 @@
-"""Every method, mixture and objective says whether the steps before a branch depend on the length of the run.
+"""Tests that methods, mixtures and objectives declare whether steps before a branch depend on the run's length.
 
-What they say is held against what they do: the state after the same number of steps of a shorter and a longer run.
+The declaration is compared with the state after the same number of steps of a shorter and a longer run.
 """
 
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_no_method_is_left_out() -> None:
 
 
 def states(runs: list[Trained]) -> list[list[torch.Tensor]]:
-    """The state of each run after BRANCH steps: the weights, and what the method keeps."""
+    """Returns the state of each run after BRANCH steps: the weights and the method's state."""
     return [_state(run) for run in runs]
 
 
@@ -73,8 +73,8 @@ def tensors_of(state: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_method_says_what_it_does(ranks: Any, past: dict[str, Path], name: str) -> None:
-    """Where it does not say that steps depend on the length, both runs are in one state at the branch, bit for bit."""
+def test_a_methods_declaration_is_true(ranks: Any, past: dict[str, Path], name: str) -> None:
+    """Without the declaration, both runs have the same state at the branch, bit for bit."""
     if name in STRONG:
         run = run_of(name, past, Case(training=WSD, micro_batch=4))
     elif kind_of(name) == "elle":
@@ -91,7 +91,7 @@ def test_a_method_says_what_it_does(ranks: Any, past: dict[str, Path], name: str
     assert depends_on_length({"method": method.what()}) == method.depends_on_length
 
 
-def test_a_method_that_does_not_say_so_is_not_told_the_length() -> None:
+def test_only_a_method_that_declares_it_gets_the_length() -> None:
     with pytest.raises(ConfigError, match="asks for the length") as caught:
         _ = Setting().steps
     assert "depends_on_length = True" in caught.value.fix
@@ -99,7 +99,7 @@ def test_a_method_that_does_not_say_so_is_not_told_the_length() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "average", "hat", "cpt", "elle"])
-def test_a_run_whose_steps_depend_on_its_length_starts_from_no_other(store: Any, kind: str) -> None:
+def test_a_run_whose_steps_depend_on_its_length_uses_no_state(store: Any, kind: str) -> None:
     chosen = METHODS.load(kind)
     method = chosen(chosen.Options() if chosen.Options else None).what()
     kept(finished(store, stage(wsd(max_steps=1000), method=method), 1000), 800)
@@ -107,7 +107,7 @@ def test_a_run_whose_steps_depend_on_its_length_starts_from_no_other(store: Any,
 
 
 @pytest.mark.parametrize("schedule", get_args(get_type_hints(TrainingConfig)["schedule"]))
-def test_only_a_schedule_that_keeps_its_rates_branches(schedule: Any) -> None:
+def test_only_a_schedule_with_the_same_rates_branches(schedule: Any) -> None:
     training = TrainingConfig(schedule=schedule, warmup_steps=2, cooldown_fraction=0.2)
     at = branch_step(training, SHORT)
     if at is not None:
@@ -129,7 +129,7 @@ MIXTURES: dict[str, MixtureConfig] = {
 
 @pytest.mark.parametrize("name", MIXTURES)
 @pytest.mark.parametrize("recalled", [[], [300]])
-def test_a_mixture_says_whether_its_rows_depend_on_the_length(name: str, recalled: list[int]) -> None:
+def test_a_mixture_declares_whether_its_rows_depend_on_the_length(name: str, recalled: list[int]) -> None:
     config, places = MIXTURES[name], np.arange(160 * BATCH)
     runs = [Mixture.of(SOURCES, 1, config, None, GENERAL, recalled, 0.2, samples=steps * BATCH) for steps in (200, 600)]
     short, long = (run.numbers(run.locate(places)) for run in runs)
@@ -137,8 +137,8 @@ def test_a_mixture_says_whether_its_rows_depend_on_the_length(name: str, recalle
 
 
 @pytest.mark.parametrize("kind", list(OBJECTIVES))
-def test_no_objective_is_told_the_length(kind: str) -> None:
-    """What it draws depends on seed, epoch and row alone, whatever rows it has drawn before."""
+def test_no_objective_depends_on_the_length(kind: str) -> None:
+    """Its random choices depend only on seed, epoch and row, and not on earlier rows."""
     tokenizer: Any = Tokenizer()
 
     def drawn(before: range) -> list[torch.Tensor]:

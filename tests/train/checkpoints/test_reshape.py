@@ -31,7 +31,7 @@ def uninterrupted():
 
 
 @pytest.mark.parametrize(("before", "after"), CHANGES)
-def test_a_run_goes_on_with_other_ranks_and_at_another_stage(ranks, saved, uninterrupted, before, after):
+def test_a_run_resumes_with_other_ranks_and_at_another_stage(ranks, saved, uninterrupted, before, after):
     world, stage = after
     resumed = ranks(world).run(train, Case(stage, steps=6, load=saved[before]))[0]
     assert_close(resumed, uninterrupted, last=3)
@@ -39,7 +39,7 @@ def test_a_run_goes_on_with_other_ranks_and_at_another_stage(ranks, saved, unint
 
 
 def test_whole_weights_are_read_for_averages_whatever_the_ranks(saved):
-    """As `merge.kind average` reads them; at stage 3 no file has them."""
+    """`merge.kind average` reads them so. At stage 3, no file has whole weights."""
     shapes = [shape for shape in SHAPES if shape[1] < 3]
     read = [weights_in_file(saved[shape] / WEIGHTS_FILE) for shape in shapes]
     first = read[0]
@@ -51,7 +51,7 @@ def test_whole_weights_are_read_for_averages_whatever_the_ranks(saved):
     assert not (saved[2, 3] / WEIGHTS_FILE).exists()
 
 
-def test_frozen_parameters_stay_out_of_it(ranks, tmp_path):
+def test_frozen_parameters_are_not_converted(ranks, tmp_path):
     frozen = {"frozen": "embeddings"}
     ranks(2).run(train, Case(2, steps=3, save=tmp_path, **frozen))
     resumed = ranks(1).run(train, Case(3, steps=6, load=tmp_path, **frozen))[0]
@@ -59,7 +59,7 @@ def test_frozen_parameters_stay_out_of_it(ranks, tmp_path):
 
 
 def refusal(case: Case) -> str:
-    """How loading fails."""
+    """Returns the message with which loading fails."""
     with pytest.raises(TrainingError) as caught:
         build(case).engine.load(case.load)
     return str(caught.value)
@@ -76,7 +76,7 @@ def test_what_cannot_be_converted_is_refused_on_all_ranks(ranks, tmp_path):
 
 
 class Payload:
-    """Makes a file when a pickle of it is read."""
+    """Creates a file when its pickle is loaded."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -87,7 +87,7 @@ class Payload:
 
 @pytest.mark.parametrize("after", [(1, 2), (1, 0)], ids=["as it was written", "converted"])
 def test_a_pickle_in_a_checkpoint_runs_nothing(ranks, tmp_path, after):
-    """Behind the signature, which `adapt.train.checkpoints.seal` checks."""
+    """This is a second protection besides the signature, which `adapt.train.checkpoints.seal` checks."""
     folder, ran = tmp_path / "step", tmp_path / "ran"
     ranks(1).run(train, Case(2, steps=1, save=folder))
     for file in (folder / TAG).glob("*.pt"):

@@ -1,4 +1,4 @@
-"""Which checkpoints count after a kill at any moment, judged by their files."""
+"""Tests which checkpoints are complete after a kill at any moment, judged by their files."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ WORLD = 2
 
 
 def share(folder: Path, rank: int, world: int, name: str = "") -> Path:
-    """What a rank writes, into a folder of its own."""
+    """Writes a rank's share of a checkpoint to a separate folder."""
     (folder / "state").mkdir(parents=True)
     (folder / "state" / f"optimizer-{rank}.pt").write_bytes(b"moments" * (rank + 1))
     if rank == 0:
@@ -35,7 +35,7 @@ def share(folder: Path, rank: int, world: int, name: str = "") -> Path:
 
 
 def checkpoint(run: Path, step: int, world: int = WORLD) -> Path:
-    """A whole checkpoint: the shares of all ranks, gathered."""
+    """Writes a whole checkpoint from the shares of all ranks."""
     for rank in range(world):
         part = share(run / ".local" / f"{step}-{rank}", rank, world, folder_name(step))
         shutil.copytree(part, run / folder_name(step), dirs_exist_ok=True)
@@ -60,7 +60,7 @@ def empty_seals(folder: Path) -> None:
 
 
 def other_world(folder: Path) -> None:
-    """As when leftovers of a run on one rank lie where two ranks write."""
+    """Adds the leftovers of a run on one rank to the folder of two ranks."""
     (folder / "seal-0-of-1.json").write_text("{}")
 
 
@@ -98,7 +98,7 @@ def test_a_seal_lists_what_its_rank_has_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", TORN)
-def test_a_torn_checkpoint_is_passed_over_and_removed(tmp_path: Path, damage: str) -> None:
+def test_an_incomplete_checkpoint_is_skipped_and_removed(tmp_path: Path, damage: str) -> None:
     for step in (9, 10, 200):
         checkpoint(tmp_path, step)
     assert newest_whole(tmp_path) == tmp_path / folder_name(200)
@@ -130,7 +130,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
 
 
 def listing(*steps: int) -> str:
-    """As Ray Train writes it."""
+    """Writes a list of checkpoints as Ray Train does."""
     results = [{"version": 0, "checkpoint_dir_name": folder_name(step), "metrics": {"step": step}} for step in steps]
     return json.dumps(
         {"ray_version": "2.60.0", "checkpoint_results": results, "latest_checkpoint_result": (results or [None])[-1]}

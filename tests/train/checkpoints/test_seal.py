@@ -1,4 +1,4 @@
-"""What a checkpoint's seals say of it: who wrote it, and whether it has changed."""
+"""Tests that seals show who wrote a checkpoint, and whether it has changed."""
 
 import json
 import os
@@ -35,12 +35,12 @@ def flip(file: Path) -> None:
 
 
 def unsigned(folder: Path) -> None:
-    """As earlier versions sealed."""
+    """Seals a checkpoint as earlier versions did."""
     for file in seal_files(folder):
         file.write_text(json.dumps(dict(Seal.read(file).sizes)))
 
 
-def test_a_checkpoint_is_of_its_run_and_as_it_was_sealed(tmp_path: Path) -> None:
+def test_an_unchanged_checkpoint_of_the_run_is_accepted(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, 10)
     assert forgery_in(folder, SEALING) is None
     assert sorted(digests_of(folder)) == ["state/optimizer-0.pt", "state/optimizer-1.pt"]
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_noticed_in_the_file_of_any_rank(tmp_path: Path, file: 
 
 
 def resealed(folder: Path) -> None:
-    """By somebody who has no key, over files that have been changed."""
+    """Replaces the seals without having the key, after files have been changed."""
     flip(folder / "state" / "optimizer-0.pt")
     for rank in range(2):
         seal(folder, rank, 2, sealing=replace(SEALING, secret=Secret(b"another key", 0.0)))
@@ -77,7 +77,7 @@ FORGERIES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_what_somebody_else_put_there_is_no_checkpoint_of_the_run(tmp_path: Path, name: str) -> None:
+def test_files_of_another_user_are_refused(tmp_path: Path, name: str) -> None:
     folder = checkpoint(tmp_path, 10)
     FORGERIES[name](folder)
     assert forgery_in(folder, SEALING)
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_an_earlier_version_counts_if_it_is_older_than_the_key(t
     assert is_whole(folder)
     assert digests_of(folder) == {}
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", now + 1))) is None
-    os.utime(folder / "state" / "optimizer-0.pt", (1, 1))  # sets the modification time alone
+    os.utime(folder / "state" / "optimizer-0.pt", (1, 1))  # sets only the modification time
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", now - 1))) == "seal-0-of-2.json is not signed"
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", None))) == "seal-0-of-2.json is not signed"
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_an_earlier_version_counts_if_it_is_older_than_the_key(t
 @pytest.mark.parametrize(
     "content", ["[]", "1", "null", '{"files": {"a": 1}}', '{"files": {}}', "[" * 100_000, '{"a": []}']
 )
-def test_a_seal_that_is_none_makes_a_torn_checkpoint(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_seal_makes_a_checkpoint_incomplete(tmp_path: Path, content: str) -> None:
     folder = checkpoint(tmp_path, 10)
     (folder / "seal-1-of-2.json").write_text(content)
     assert not is_whole(folder)

@@ -1,4 +1,4 @@
-"""Checkpoints as models to average: which can be read, which are refused, and the average itself."""
+"""Tests averages of checkpoints: which checkpoints can be read, which are refused, and the average itself."""
 
 import json
 import shutil
@@ -44,8 +44,8 @@ def finish(folder: Path, method: str) -> Path:
     return folder
 
 
-def test_a_run_of_checkpoints_is_averaged_as_its_decay_says(tmp_path: Path, tiny_bert: Path, training: Path) -> None:
-    """Also where they name tied weights twice and have what is no weight, as DeepSpeed's files do."""
+def test_checkpoints_are_averaged_by_the_configured_decay(tmp_path: Path, tiny_bert: Path, training: Path) -> None:
+    """DeepSpeed's files contain tied weights twice, and values that are not weights."""
     base = weights_in(tiny_bert)
     window = [moved(base, step) for step in range(3)]
     for step, weights in enumerate(window):
@@ -72,7 +72,7 @@ def test_a_run_of_checkpoints_is_averaged_as_its_decay_says(tmp_path: Path, tiny
         merge_stages(Context.of(other))
 
 
-def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, training: Path) -> None:
+def test_unreadable_checkpoints_are_refused_by_name(tmp_path: Path, training: Path) -> None:
     run = training / "checkpoints" / "01234567"
     weights = {"w": torch.ones(2)}
     whole = checkpoint(run, 1, weights)
@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, training: Path) 
 
 
 def test_a_file_that_would_run_code_is_refused(training: Path) -> None:
-    """What a pickle can name beside numbers is not made."""
+    """Objects other than numbers in a pickle are not created."""
     folder = checkpoint(training / "checkpoints" / "01234567", 1, {}, code=shutil.rmtree)
     with pytest.raises(ModelError, match="cannot be read"), checkpoint_weights(folder):
         pass

@@ -1,4 +1,4 @@
-"""Real nodes that come and go while a training runs: every step has the loss that it has when nothing happens."""
+"""Tests that real nodes may join and leave during a training without changing the loss of any step."""
 
 import re
 import subprocess
@@ -43,7 +43,7 @@ def started(cluster: Nodes, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 def alone(last: int) -> list[float]:
-    """On the only rank: the losses of the first steps, when nothing happens."""
+    """Returns the losses of the first steps of an undisturbed training on one rank."""
     losses: list[float] = []
     loop = build(Case(0, STEPS, training={"log_interval_steps": 1, "checkpoint_interval_steps": STEPS}, **SIZES))
     batches = feed(0, last, SIZES["global_batch"])

@@ -1,4 +1,4 @@
-"""What Ray Train's controller is told."""
+"""Tests the decisions that the policy returns to Ray Train's controller."""
 
 import socket
 import time
@@ -27,7 +27,7 @@ from tests.train.checkpoints.sealed import seal
 
 
 class World:
-    """A policy, and what it sees."""
+    """A policy and its imitated cluster."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free: dict[str, int] = {}
@@ -44,7 +44,7 @@ class World:
         self.now += seconds
 
     def started(self) -> int:
-        """With how many workers it starts."""
+        """Returns the number of workers that the policy starts."""
         for _ in range(100):
             decision = self.policy.make_decision_for_non_running_worker_group()
             if isinstance(decision, ResizeDecision):
@@ -53,7 +53,7 @@ class World:
         return 0
 
     def running(self, *nodes: str, seconds: int = 20) -> int | None:
-        """The number it changes to within some seconds, with workers on nodes."""
+        """Returns the number of workers that a running group changes to within some seconds."""
         workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in nodes]
         for _ in range(seconds):
             self.now += 1
@@ -83,18 +83,18 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def test_it_starts_with_what_is_free(world: World) -> None:
+def test_it_starts_with_as_many_workers_as_fit(world: World) -> None:
     world.free = {"a": 1, "b": 1}
     assert world.started() == 2
     assert "training with 2 of 1 to 3 workers" in world.told
 
 
-def test_it_waits_for_the_fewest_and_says_so(world: World) -> None:
+def test_it_waits_for_the_fewest_workers_and_reports_it(world: World) -> None:
     assert world.started() == 0
     assert world.told.count("there is room for 0 of 1 to 3 workers") == 1
 
 
-def test_it_grows_once_a_checkpoint_that_it_wished_for_is_stored(world: World) -> None:
+def test_it_grows_after_the_requested_checkpoint_is_stored(world: World) -> None:
     world.save(3)
     world.free = {"a": 0, "b": 2}
     assert world.running("a") is None
@@ -105,7 +105,7 @@ def test_it_grows_once_a_checkpoint_that_it_wished_for_is_stored(world: World) -
     assert "goes on with 3 of 1 to 3 workers" in world.told
 
 
-def test_no_checkpoint_is_wished_for_without_room(world: World) -> None:
+def test_no_checkpoint_is_requested_without_room(world: World) -> None:
     world.free = {"a": 0, "b": 0}
     assert world.running("a") is None
     assert not world.is_wished
@@ -117,20 +117,20 @@ def test_no_checkpoint_is_wished_for_without_room(world: World) -> None:
     assert not world.is_wished
 
 
-def test_the_most_stay_as_they_are(world: World) -> None:
+def test_the_largest_group_does_not_change(world: World) -> None:
     world.free = {"a": 5}
     assert world.running("a", "a", "a") is None
     assert not world.is_wished
 
 
 def lost(world: World) -> None:
-    """A node is gone, another has its worker still."""
+    """One node is lost, and another still has its worker."""
     world.running("a", "b", seconds=1)
     world.free = {"a": 0}
 
 
 def unknown(world: World) -> None:
-    """It failed before it was ever looked at, and holds its places."""
+    """The group failed before the first check, and still holds its resources."""
     world.free = {"a": 1}
     assert world.started() == 1
     world.policy.after_controller_state_update(None, RunningState())
@@ -138,7 +138,7 @@ def unknown(world: World) -> None:
 
 
 def never_started(world: World) -> None:
-    """It got no places after all, and others have some now."""
+    """The group did not get its resources, which other jobs have taken."""
     world.free = {"a": 1, "b": 2}
     assert world.started() == 3
     world.policy.after_controller_state_update(None, ReschedulingState(training_failed_error=None))  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ def never_started(world: World) -> None:
 
 
 @pytest.mark.parametrize("happened", [lost, unknown, never_started])
-def test_it_goes_on_with_the_places_that_are_left(world: World, happened: Callable[[World], None]) -> None:
+def test_it_continues_on_the_remaining_nodes(world: World, happened: Callable[[World], None]) -> None:
     happened(world)
     assert world.started() == 1
 
@@ -156,7 +156,7 @@ def failed(world: World, error: Exception) -> None:
     world.policy.after_controller_state_update(None, state)
 
 
-def test_workers_fail_so_often_and_no_more(world: World) -> None:
+def test_worker_failures_are_limited(world: World) -> None:
     world.running("a", seconds=1)
     world.free = {"a": 0}
     error = WorkerGroupError("", {1: ValueError("no luck")})
@@ -166,7 +166,7 @@ def test_workers_fail_so_often_and_no_more(world: World) -> None:
         failed(world, error)
 
 
-def test_nodes_may_go_as_often_as_they_like(world: World) -> None:
+def test_lost_nodes_are_not_limited(world: World) -> None:
     world.running("a", "b", seconds=1)
     world.free = {"a": 0}
     for _ in range(9):
@@ -176,7 +176,7 @@ def test_nodes_may_go_as_often_as_they_like(world: World) -> None:
         failed(world, PreemptionError(PreemptionInfo(None, {"b": [1]}), drain_timed_out=True))
 
 
-def test_a_wish_of_a_run_that_was_killed_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_left_by_a_killed_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     WishFile(tmp_path).make()
     assert not World(tmp_path, monkeypatch).is_wished
 
@@ -192,7 +192,7 @@ def node(name: str, port: int, alive: bool = True) -> dict[str, Any]:
     return {"NodeID": name, "Alive": alive, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
 
 
-def test_what_counts(monkeypatch: pytest.MonkeyPatch, listener: int) -> None:
+def test_free_slots_of_nodes(monkeypatch: pytest.MonkeyPatch, listener: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         dead = closed.getsockname()[1]
     free = {
@@ -212,8 +212,8 @@ def test_what_counts(monkeypatch: pytest.MonkeyPatch, listener: int) -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_of_a_real_ray() -> None:
-    """Ray's private functions are what they were."""
+def test_free_slots_of_a_real_ray() -> None:
+    """Checks Ray's private functions."""
     name, cores = ray.get_runtime_context().get_node_id(), ray.cluster_resources()["CPU"]
     taken = placement_group([{"CPU": cores}])
     ray.get(taken.ready())

@@ -1,4 +1,4 @@
-"""Checkpoints out of turn."""
+"""Tests requests for checkpoints between the regular ones."""
 
 import os
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tests.train.toy import Case, build, feed
 
 
 class Clock:
-    """In place of `time`."""
+    """Replaces the module `time`."""
 
     now = 1000.0
 
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def looks(wishes: Wishes, clock: Clock, seconds: int = 3) -> list[bool]:
-    """Whether a checkpoint is wished for after each look, one a second."""
+    """Returns whether a checkpoint is requested, at one check per second."""
     found = []
     for _ in range(seconds):
         clock.now += 1
@@ -40,7 +40,7 @@ def looks(wishes: Wishes, clock: Clock, seconds: int = 3) -> list[bool]:
     return found
 
 
-def test_a_wish_is_seen_once(tmp_path: Path, clock: Clock) -> None:
+def test_a_request_is_seen_once(tmp_path: Path, clock: Clock) -> None:
     wishes, file = Wishes(looks=True, folder=tmp_path), WishFile(tmp_path)
     assert not any(looks(wishes, clock))
     file.make()
@@ -62,7 +62,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
     return asked
 
 
-def test_ray_train_is_asked_every_five_seconds_by_all_ranks_at_once(clock: Clock, asked: list[float]) -> None:
+def test_all_ranks_call_ray_train_together_every_five_seconds(clock: Clock, asked: list[float]) -> None:
     ranks = Wishes(looks=True, nodes_may_go=True), Wishes(nodes_may_go=True)
     for _ in range(2000):
         said = sum(each.look() for each in ranks)
@@ -74,13 +74,13 @@ def test_ray_train_is_asked_every_five_seconds_by_all_ranks_at_once(clock: Clock
     assert len(asked) == 2 * 4
 
 
-def test_on_one_machine_it_is_not_asked(clock: Clock, asked: list[float]) -> None:
+def test_on_one_machine_ray_train_is_not_called(clock: Clock, asked: list[float]) -> None:
     assert not any(looks(Wishes(looks=True), clock, 20))
     assert asked == []
 
 
 @pytest.mark.parametrize(("deadline", "second"), [(1100.0, 70), (None, 91), (1010.0, None)])
-def test_a_notice_is_answered_at_once_and_shortly_before_the_end(
+def test_a_notice_leads_to_checkpoints_at_once_and_before_the_end(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, deadline: float | None, second: int | None
 ) -> None:
     noticed: Any = SimpleNamespace(deadline_ms=deadline and deadline * 1000)

@@ -1,4 +1,4 @@
-"""How many workers there should be, from the room that there is."""
+"""Tests the number of workers that is chosen for the available room."""
 
 import pytest
 from hypothesis import given
@@ -13,11 +13,11 @@ def sizing(*worlds: int) -> Sizing:
     return Sizing(worlds, PATIENCE)
 
 
-def test_it_starts_at_once_with_the_most() -> None:
+def test_it_starts_at_once_with_the_largest_number() -> None:
     assert sizing(1, 2, 4).start(9, now=100.0) == 4
 
 
-def test_it_starts_with_fewer_when_no_more_came_for_some_time() -> None:
+def test_it_starts_with_fewer_after_the_room_stayed_the_same_for_a_while() -> None:
     size = sizing(1, 2, 4)
     assert size.start(1, now=0.0) is None
     assert size.start(3, now=4.0) is None  # one has come: more may
@@ -49,12 +49,12 @@ def test_a_second_start_waits_again() -> None:
         ([9, 9, 9], [None, None, 4]),
     ],
 )
-def test_it_grows_where_several_looks_in_a_row_found_room(rooms: list[int], found: list[int | None]) -> None:
+def test_it_grows_after_several_consecutive_checks_found_room(rooms: list[int], found: list[int | None]) -> None:
     size = sizing(1, 2, 3, 4)
     assert [size.grow(1, room) for room in rooms] == found
 
 
-def test_a_start_forgets_what_was_found_before() -> None:
+def test_a_start_resets_the_checks() -> None:
     size = sizing(1, 2)
     assert [size.grow(1, 2), size.grow(1, 2)] == [None, None]
     assert size.start(2, now=0.0) == 2
