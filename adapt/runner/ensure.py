@@ -115,7 +115,7 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise StorageError(
-                f"{folder} was begun by another user (id {folder.stat().st_uid}), who alone may continue it",
+                f"{folder} was begun by another user (id {folder.stat().st_uid}), and only that user may continue it",
                 "wait until that user has finished the stage, or point storage.root to another folder",
             )
         remove_asides(folder)

@@ -83,7 +83,7 @@ def load_record(folder: Path) -> Record | None:
         why = "is damaged" if isinstance(error, RecursionError) else f"cannot be read: {error}"
         raise StageError(
             f"{file} {why}",
-            f"delete {file}: the stage runs again, and a training goes on from its last checkpoint",
+            f"delete {file}: the stage runs again, and a training resumes from its last checkpoint",
         ) from error
 
 

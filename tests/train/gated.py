@@ -1,4 +1,4 @@
-"""A model with gates inside our engine, on a rank."""
+"""Runs a model with gates in our engine, on a rank."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from tests.train.toy import GLOBAL_BATCH, Objective, columns, model, settings
 
 
 def rows(rank: int, world: int) -> Corrupted:
-    """A rank's share of a global batch."""
+    """Returns a rank's share of a global batch."""
     return Objective().corrupt(Batch.of(columns(0, rank, world)))
 
 
@@ -48,7 +48,7 @@ def through_engine(zero_stage: int, compiled: bool = False) -> tuple[float, dict
 
 
 def plainly(rank: int, world: int) -> tuple[float, dict[Kind, Tensor], float]:
-    """The same without an engine."""
+    """Computes the same without an engine."""
     toy, seen, gated = model(), rows(rank, world), values()
     after = Objective().loss(toy, seen).item()
     with Gates(toy).set(gated, owner(seen)):

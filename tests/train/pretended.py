@@ -3,8 +3,8 @@
 All tensors stay on the CPU. Tensors that the code sends to the device or creates there (`device=`) count as being on
 it, and so do all results computed from them. Dropout is torch's, as it is on GPUs; ours for CPUs draws on the host.
 
-A wait has an owner: whoever of us and DeepSpeed stands innermost on the stack. What models, torch's optimizers and its
-backward pass do for either is ours.
+Each wait is attributed to our code or to DeepSpeed, whichever is innermost on the stack. Waits inside of models, of
+torch's optimizers and of the backward pass count as ours.
 """
 
 import sys

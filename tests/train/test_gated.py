@@ -1,4 +1,4 @@
-"""Gates act through the engine as they do without it: weights may be sharded, and layers compiled."""
+"""Tests that gates have the same effect with our engine as without it, also with sharding and compiled layers."""
 
 from collections.abc import Callable
 

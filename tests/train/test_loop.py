@@ -17,12 +17,12 @@ INTERVALS = {"log_interval_steps": 3, "checkpoint_interval_steps": 2}
 
 
 class Run(NamedTuple):
-    """What a loop did, as one rank saw it."""
+    """The actions of a loop on one rank."""
 
     reports: list[dict[str, Any]]
     saved: list[Progress]
     asked: int
-    """Batches taken."""
+    """Number of batches that the loop took."""
     progress: Progress
     weights: dict[str, torch.Tensor]
 
@@ -46,7 +46,7 @@ def run(case: Case, progress: Progress) -> Run:
 
 @pytest.fixture(scope="module")
 def both(ranks) -> list[Run]:
-    """A whole run on two ranks."""
+    """Runs a whole training on two ranks."""
     return ranks(2).run(run, Case(steps=STEPS, training=INTERVALS), Progress())
 
 
@@ -64,7 +64,7 @@ def test_the_last_step_saves_once_when_its_interval_ends_too(ranks):
 
 
 def test_losses_are_means_over_the_interval_and_all_ranks(both):
-    """The losses of plain torch with the loop's own schedule; the mean over predictions, not over ranks."""
+    """They equal the losses of plain torch with the loop's schedule, as means over predictions and not over ranks."""
     training = settings(**INTERVALS)
     rates = [learning_rate(training, step, STEPS) for step in range(STEPS)]
     expected = reference(Case(steps=STEPS), rates)
@@ -95,7 +95,7 @@ def test_times_add_up(both):
         assert each.reports[-1]["eta_s"] == 0
 
 
-def test_a_resumed_loop_asks_for_the_remaining_batches_only(ranks, both):
+def test_a_resumed_loop_takes_only_the_remaining_batches(ranks, both):
     start = both[0].saved[1]
     for each in ranks(2).run(run, Case(steps=STEPS, training=INTERVALS), start):
         assert each.asked == STEPS - start.step == 3
@@ -104,13 +104,13 @@ def test_a_resumed_loop_asks_for_the_remaining_batches_only(ranks, both):
     assert all(each.asked == STEPS for each in both)
 
 
-def test_a_finished_run_asks_for_nothing(ranks):
+def test_a_finished_run_takes_no_batches(ranks):
     (each,) = ranks(1).run(run, Case(steps=STEPS), Progress(step=STEPS))
     assert (each.asked, each.reports, each.saved) == (0, [], [])
 
 
 def short(case: Case, batches: int) -> tuple[list[int], list[int], int]:
-    """A loop whose batches end before its steps: what it saved and reported, and how far it came."""
+    """Runs a loop whose batches end early. Returns its saved steps, its reports and its progress."""
     progress, saved, reports = Progress(), [], []
     build(case).run(
         feed(0, batches), progress, lambda report: reports.append(report["step"]), lambda p: saved.append(p.step)
@@ -120,13 +120,13 @@ def short(case: Case, batches: int) -> tuple[list[int], list[int], int]:
 
 @pytest.mark.parametrize(("batches", "saved"), [(4, [2, 4]), (5, [2, 4, 5])])
 def test_a_run_ends_where_its_batches_do(ranks, batches, saved):
-    """With its last step saved, once."""
+    """The last step is saved once."""
     for each in ranks(2).run(short, Case(steps=STEPS, training=INTERVALS), batches):
         assert each == (saved, [3], batches)
 
 
 class Pull(Method):
-    """Draws all weights towards 1, as a penalty does that knows nothing of the batch."""
+    """A method that pulls all weights towards 1 by a penalty that does not depend on the batch."""
 
     strength = 0.5
 
@@ -181,7 +181,7 @@ def test_a_mean_over_predictions_becomes_that_of_the_global_batch(ranks, world, 
 
 
 class Doubled(Method):
-    """Asks the objective itself, and counts how often."""
+    """A method that calls the objective itself, and counts the calls."""
 
     calls = 0
 
@@ -208,7 +208,7 @@ def doubled() -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
     return reports, {name: mean / (1 - 0.9) for name, (mean, _) in moments(first.engine).items()}
 
 
-def test_a_method_may_ask_the_objective_itself_and_report(ranks):
+def test_a_method_may_call_the_objective_itself_and_report(ranks):
     plain, _ = ranks(2).run(gradients, Case(training=FREE), "twice")[0]
     for reports, found in ranks(2).run(doubled):
         assert [report["calls"] for report in reports] == [6, 6, 2]  # two micro-batches a step
@@ -216,7 +216,7 @@ def test_a_method_may_ask_the_objective_itself_and_report(ranks):
             torch.testing.assert_close(found[name], 2 * gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_each_step_and_pass_has_a_dropout_of_its_own():
+def test_dropout_differs_between_steps_and_passes():
     seeds = {_dropout_seed(seed, step, number) for seed in (0, 1, -1) for step in range(50) for number in range(8)}
     assert len(seeds) == 3 * 50 * 8
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -1,4 +1,4 @@
-"""Model FLOPs utilization."""
+"""Tests the model FLOPs utilization."""
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ def measured() -> Utilization:
         return Utilization.measure(ROBERTA, WORK, True, torch.device("cpu"), "fp32")
 
 
-def test_all_devices_count(ranks) -> None:
-    """Two ranks of 1 and 2 TFLOP/s; what is computed again is work, but no use."""
+def test_the_peak_rate_is_the_sum_of_all_devices(ranks) -> None:
+    """Two ranks have 1 and 2 TFLOP/s. Recomputation counts as FLOPs, but not for the utilization."""
     first, second = ranks(2).run(measured)
     assert first == second
     assert first.peak == 3e12

@@ -1,4 +1,4 @@
-"""Trackers, with the real packages: a resumed run goes on where its checkpoint is, and nobody's password is kept."""
+"""Tests trackers with the real packages: resumed runs continue at their checkpoint, and no password is stored."""
 
 import importlib.util
 import json
@@ -62,15 +62,15 @@ def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) 
     assert run.info.status == "FINISHED"
     assert run.data.params["training.learning_rate"] == "0.25"
     assert not [name for name in run.data.params if name.startswith("tracking.")]
-    expected = [report(step, 1 if step <= 6 else 2) for step in range(1, 9)]  # what is there, MLflow does not take back
+    expected = [report(step, 1 if step <= 6 else 2) for step in range(1, 9)]  # MLflow cannot replace logged values
     for name in report(1, 1):
         history = MlflowClient(str(store)).get_metric_history(run.info.run_id, name)
         assert [(point.step, point.value) for point in history] == [(r["step"], r[name]) for r in expected]
 
 
 @pytest.mark.parametrize("folder_is_left", [False, True])
-def test_mlflow_has_another_run_for_a_training_that_is_made_anew(tmp_path: Path, folder_is_left: bool) -> None:
-    """Of the same key, once its folder was deleted, or no checkpoint in it is whole."""
+def test_mlflow_gets_a_new_run_for_a_training_that_starts_again(tmp_path: Path, folder_is_left: bool) -> None:
+    """It has the same key, but its folder was deleted, or has no whole checkpoint."""
     from mlflow.tracking import MlflowClient
 
     store = tmp_path / "mlflow"
@@ -87,7 +87,7 @@ def test_mlflow_has_another_run_for_a_training_that_is_made_anew(tmp_path: Path,
 
 
 def records(file: Path) -> Iterator[Any]:
-    """What a .wandb file holds: a header, and LevelDB's log format."""
+    """Reads the records of a .wandb file, which has a header and LevelDB's log format."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, at, whole = file.read_bytes(), 7, b""
@@ -104,7 +104,7 @@ def records(file: Path) -> Iterator[Any]:
 
 
 def finished(file: Path) -> list[Any]:
-    """Its records, once its process has written the last: that is another one, which a busy machine may hold up."""
+    """Waits until W&B's own process has written the last record, and returns all records."""
     deadline = time.monotonic() + 600
     while not any(record.WhichOneof("record_type") == "exit" for record in records(file)):
         assert time.monotonic() < deadline, f"{file} does not end"
@@ -137,7 +137,7 @@ def test_wandb_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) -
 
 
 class Known:
-    """W&B, as far as runs have names: it passes over the steps that a run has already."""
+    """Imitates W&B, which ignores steps that a run has already."""
 
     def __init__(self) -> None:
         self.runs: dict[str, list[int]] = {}
@@ -148,9 +148,7 @@ class Known:
         return SimpleNamespace(log=taken, finish=lambda exit_code: None)
 
 
-def test_wandb_has_another_run_for_a_training_that_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_a_new_run_for_a_training_that_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
     known = Known()
@@ -167,7 +165,7 @@ DASHBOARD = json.loads((Path(__file__).parents[2] / "cluster" / "grafana.json").
 
 
 class Gauge:
-    """Ray's, without Ray."""
+    """Imitates Ray's gauge."""
 
     def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
         self.name, self.tag_keys, self.values = name, tag_keys, list[tuple[float, dict[str, str]]]()
@@ -197,7 +195,7 @@ def test_numbers_of_a_report_become_gauges(gauges: dict[str, Gauge]) -> None:
     assert gauges["dontstop_train_loss"].values[0][1] == {"name": "cs", "key": "0123456789abcdef"}
 
 
-def test_without_ray_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_no_gauges_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     RayMetrics("cs", "0" * 64).log({"loss": 1.0}, 1)
 
@@ -215,7 +213,7 @@ def test_the_dashboard_draws_what_trainings_report() -> None:
     assert metric_trackers.PREFIX in drawn.pop()
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_the_dashboard_is_valid() -> None:
     panels: list[dict[str, Any]] = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
@@ -227,7 +225,7 @@ def test_the_dashboard_is_whole() -> None:
 
 @pytest.fixture
 def offline_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a user's machine with W&B's key set, but offline and with a home of its own."""
+    """Sets W&B's key as on a user's machine, but offline and with a temporary home folder."""
     for name in ENVIRONMENT:
         monkeypatch.setenv(name, "")  # so that what is set from now on is undone
         monkeypatch.delenv(name)
@@ -280,7 +278,7 @@ def written(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_file_has_a_line_a_report_at_once(tmp_path: Path) -> None:
+def test_each_report_is_written_to_the_file_at_once(tmp_path: Path) -> None:
     file = File(tmp_path / METRICS_FILE, 0)
     for step in (1, 2):
         file.log(report(step, 1), step)
@@ -288,7 +286,7 @@ def test_the_file_has_a_line_a_report_at_once(tmp_path: Path) -> None:
     file.close(failed=False)
 
 
-def test_the_file_forgets_the_steps_that_a_crash_took_back(tmp_path: Path) -> None:
+def test_lines_of_steps_that_are_repeated_after_a_crash_are_removed(tmp_path: Path) -> None:
     job = a_job(tmp_path)
     train(job, 0, 6)
     train(job, 4, 8, attempt=2)
@@ -309,7 +307,7 @@ TORN = {
 
 
 @pytest.mark.parametrize("name", TORN)
-def test_the_file_drops_lines_that_are_not_whole(tmp_path: Path, name: str) -> None:
+def test_incomplete_lines_of_the_file_are_removed(tmp_path: Path, name: str) -> None:
     (tmp_path / METRICS_FILE).write_bytes(TORN[name].encode(errors="surrogateescape"))
     file = File(tmp_path / METRICS_FILE, 4)
     for step in range(5, 9):
@@ -411,7 +409,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("uri", FOLDERS)
-def test_workers_are_given_the_drivers_folder(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_use_the_drivers_absolute_folder(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tracking = TrackingConfig(mlflow_uri=uri, wandb_project="p")
     check_trackers(tracking)
@@ -420,7 +418,7 @@ def test_workers_are_given_the_drivers_folder(uri: str, tmp_path: Path, monkeypa
     assert anchored(tracking) == TrackingConfig(str(tmp_path / folder) if folder else uri, "p")
 
 
-def test_without_mlflow_there_is_no_folder() -> None:
+def test_without_mlflow_the_folder_is_none() -> None:
     assert mlflow_folder(TrackingConfig()) is None
     assert anchored(TrackingConfig()) == TrackingConfig()
 

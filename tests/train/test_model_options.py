@@ -1,4 +1,4 @@
-"""Gradient checkpointing and torch.compile change how a loss is computed, and not the loss."""
+"""Tests that gradient checkpointing and torch.compile do not change the loss, and that freed memory is reused."""
 
 import os
 import shutil
@@ -66,20 +66,20 @@ def test_compiling_changes_nothing_but_rounding(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_layers_are_found(name: str) -> None:
+def test_layers_of_known_architectures_are_found(name: str) -> None:
     if name == "albert":  # runs one layer again and again, and does not say it is one
         return
     assert len(layers(random_model(name), "training.compile")) == LAYERS
 
 
-def test_a_model_that_cannot() -> None:
+def test_a_model_without_support_is_refused() -> None:
     model = random_model("bert")
     model.supports_gradient_checkpointing = False
     with pytest.raises(ModelError, match=r"training\.gradient_checkpointing does not work with BertForMaskedLM"):
         apply_options(model, TrainingConfig(gradient_checkpointing=True), CPU)
 
 
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     check_compiler(on_gpu=False)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="looked for no-such-compiler"):
@@ -111,15 +111,15 @@ thread.start() if "thread" in sys.argv else count()
 
 
 def faults(*how: str, **environment: str) -> int:
-    """Pages that the kernel had to bring for five large blocks, one after another."""
+    """Returns the number of page faults of five large allocations, one after another."""
     known = {name: value for name, value in os.environ.items() if name not in PROCESS_ENVIRONMENT}
     command = [sys.executable, "-c", SCRIPT, *how]
     return int(subprocess.run(command, env=known | environment, capture_output=True, text=True, check=True).stdout)
 
 
-def test_large_blocks_are_used_again() -> None:
+def test_large_blocks_are_reused() -> None:
     assert faults("keep") < 1000 < faults()
 
 
-def test_a_thread_uses_them_again_where_all_threads_share_one_arena() -> None:
+def test_threads_reuse_large_blocks_if_all_share_one_arena() -> None:
     assert faults("keep", "thread", **PROCESS_ENVIRONMENT) < 1000 < faults("keep", "thread")

@@ -1,4 +1,4 @@
-"""Which parameters decay, and AdamW with update clipping against the paper's own form of it."""
+"""Tests which parameters decay, and compares AdamW with update clipping to the algorithm in the paper."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from tests.train.toy import Case, assert_close, build, feed, model, rate, refere
 
 
 def decays(network: nn.Module, **settings) -> dict[str, float]:
-    """The weight decay of each parameter."""
+    """Returns the weight decay of each parameter."""
     optimizer = build_optimizer(network, TrainingConfig(weight_decay=0.1, **settings))
     by_parameter = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     return {name: by_parameter[p] for name, p in network.named_parameters() if p.requires_grad}
@@ -32,7 +32,7 @@ def test_matrices_decay_and_biases_and_norms_do_not(kind, decay_embeddings):
             assert decay == 0.1, name
 
 
-def test_frozen_parameters_are_not_the_optimizers():
+def test_frozen_parameters_are_not_in_the_optimizer():
     network = model(frozen="embeddings")
     assert len(decays(network)) == sum(p.requires_grad for p in network.parameters())
 
@@ -64,7 +64,7 @@ class Paper(torch.optim.Optimizer):
 STABLE = {"optimizer": "stable_adamw", "beta2": 0.6, "max_gradient_norm": 0.0}
 
 
-def test_it_is_the_papers_and_it_clips():
+def test_stable_adamw_matches_the_paper_and_clips():
     """Gradients that grow tenfold are clipped; others are not."""
     torch.manual_seed(0)
     grown, steady = (nn.Parameter(torch.randn(5, 7)) for _ in range(2))
@@ -114,7 +114,7 @@ def test_embeddings_and_lower_layers_train_at_their_share_of_the_rate(ranks, opt
 
 
 class HeadFirst(NamedTuple):
-    """Weights before a step and after two, the first of which trains the head alone."""
+    """Weights before, after the first and after the second step, of which the first trains only the head."""
 
     start: dict[str, torch.Tensor]
     one: dict[str, torch.Tensor]
@@ -137,7 +137,7 @@ def head_first(cases: list[Case]) -> list[HeadFirst]:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw"])
 def test_a_new_head_is_trained_alone_at_first(ranks, optimizer):
-    """Nor does weight decay move anything else. The table that the head shares belongs to the model."""
+    """Weight decay does not change other parameters either. The embedding that the head shares belongs to the model."""
     given = STABLE if optimizer == "stable_adamw" else {}
     for found in ranks(2).run(head_first, [Case(stage, training=given) for stage in range(4)])[0]:
         moved = {name for name, value in found.start.items() if not torch.equal(value, found.one[name])}
@@ -148,7 +148,7 @@ def test_a_new_head_is_trained_alone_at_first(ranks, optimizer):
         assert "bert.embeddings.word_embeddings.weight" in later
 
 
-def test_shares_of_the_rate_go_on_in_a_resumed_run_at_another_stage(ranks, tmp_path):
+def test_rate_factors_are_kept_in_a_resumed_run_at_another_stage(ranks, tmp_path):
     first = Case(2, steps=4, training=GROUPED, save=tmp_path / "saved", save_after=2)
     whole = ranks(2).run(train, first)[0]
     for stage in (0, 3):
@@ -156,7 +156,7 @@ def test_shares_of_the_rate_go_on_in_a_resumed_run_at_another_stage(ranks, tmp_p
         assert_close(resumed, whole, last=2)
 
 
-def test_a_parameter_without_a_gradient_stays():
+def test_a_parameter_without_a_gradient_does_not_change():
     parameter = nn.Parameter(torch.ones(3))
     optimizer = StableAdamW([{"params": [parameter], "weight_decay": 0.1}], sharded=False, lr=0.1, fused=True)
     optimizer.step()
@@ -170,7 +170,7 @@ def train_all(cases):
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_it_is_exact_at_every_zero_stage(ranks, world):
+def test_stable_adamw_is_exact_at_every_zero_stage(ranks, world):
     """The RMS is that of whole parameters, though ranks hold shares of them."""
     expected = reference(Case(training=STABLE), optimizer=Paper)
     assert_differs(expected, reference(Case(training={"beta2": 0.6, "max_gradient_norm": 0.0})))
@@ -181,12 +181,12 @@ def test_it_is_exact_at_every_zero_stage(ranks, world):
 
 
 def assert_differs(outcome, other):
-    """The clipping did something."""
+    """Checks that clipping changed the weights."""
     assert any(not torch.allclose(outcome.weights[name], other.weights[name], rtol=1e-3) for name in other.weights)
 
 
 @pytest.mark.parametrize(("before", "after"), [((2, 0), (1, 2)), ((1, 1), (2, 3)), ((2, 3), (2, 0)), ((2, 3), (2, 3))])
-def test_its_state_goes_on_with_other_ranks_and_at_another_stage(ranks, tmp_path, before, after):
+def test_its_state_resumes_with_other_ranks_and_at_another_stage(ranks, tmp_path, before, after):
     (world, stage), (world_after, stage_after) = before, after
     ranks(world).run(train, Case(stage, steps=3, training=STABLE, save=tmp_path))
     resumed = ranks(world_after).run(train, Case(stage_after, steps=6, training=STABLE, load=tmp_path))[0]

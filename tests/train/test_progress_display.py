@@ -1,4 +1,4 @@
-"""The driver's view of a run: plain lines in a log, one live line on a terminal."""
+"""Tests the driver's display of a run: plain lines in a log, one live line on a terminal."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
-# --- what is read
+# --- reading the files
 
 
 def new(reports: _Lines) -> list[int]:
@@ -46,7 +46,7 @@ def test_reading_starts_at_the_present_end(file: Path) -> None:
     assert new(reports) == []
 
 
-def test_a_file_may_come_late_and_go(file: Path) -> None:
+def test_a_file_may_appear_late_and_disappear(file: Path) -> None:
     reports = _Lines(file)
     assert new(reports) == []
     file.write_text(lines(1))
@@ -59,7 +59,7 @@ def test_a_file_may_come_late_and_go(file: Path) -> None:
     assert new(reports) == [1]
 
 
-def test_half_a_line_is_left_until_it_is_whole(file: Path) -> None:
+def test_an_incomplete_line_is_read_once_it_is_complete(file: Path) -> None:
     reports = _Lines(file)
     text = lines(1, 2)
     file.write_text(text[:-30])
@@ -69,7 +69,7 @@ def test_half_a_line_is_left_until_it_is_whole(file: Path) -> None:
     assert new(reports) == [2]
 
 
-def test_a_resumed_run_writes_the_file_anew(file: Path) -> None:
+def test_a_resumed_run_replaces_the_file(file: Path) -> None:
     reports = _Lines(file)
     file.write_text(lines(1, 2, 3, 4) + '{"step": 5, "lo')
     assert new(reports) == [1, 2, 3, 4]
@@ -79,7 +79,7 @@ def test_a_resumed_run_writes_the_file_anew(file: Path) -> None:
     assert new(reports) == [3]
 
 
-def test_a_file_that_has_grown_again_before_we_look_does_no_harm(file: Path) -> None:
+def test_a_replaced_file_that_has_grown_past_our_position_is_read(file: Path) -> None:
     reports = _Lines(file)
     file.write_text(lines(1, 2, 3, loss=2.25))
     assert new(reports) == [1, 2, 3]
@@ -92,7 +92,7 @@ def test_a_file_that_has_grown_again_before_we_look_does_no_harm(file: Path) -> 
 # --- plain lines
 
 
-def test_a_log_has_a_plain_line_a_report(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_one_plain_line_per_report(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(lines(10))
     with following(file, file.with_name("notices")):
         append(file, lines(20))
@@ -105,7 +105,7 @@ def test_a_log_has_a_plain_line_a_report(file: Path, capsys: pytest.CaptureFixtu
     ]
 
 
-def test_an_error_does_not_keep_the_last_line_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_is_shown_after_an_error(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> None:
         with following(file, file.with_name("notices")):
             file.write_text(lines(10))
@@ -149,7 +149,7 @@ print("result")
 
 
 def on_terminal(file: Path, reports: list[dict[str, Any]], **terminal: Any) -> str:
-    """What a program that follows these reports sends to a terminal."""
+    """Returns the output of a program that shows these reports on a terminal."""
     return sent_to_terminal(PROGRAM, str(file), json.dumps(reports), **terminal)
 
 
@@ -169,7 +169,7 @@ def test_a_terminal_shows_one_live_line(file: Path) -> None:
         "result",
     ]
     assert sent.rindex("\x1b[?25h") > sent.rindex("\x1b[?25l")  # the cursor is back
-    assert sent.count("\x1b[2K") < 15  # nothing is drawn again without a reason
+    assert sent.count("\x1b[2K") < 15  # the line is drawn again only if it changes
 
 
 def test_a_terminal_shows_no_line_of_a_run_without_reports(file: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_line_fits_any_width(metrics: dict[str, Any]) -> None:
     assert all(len(text) <= width for width, text in shown.items())
     parts = ["step", "ETA", "loss", "data wait", "tokens/s", "MFU", "lr"]
     kept = [[part for part in parts if part in text] for text in shown.values()]
-    assert all(found == parts[: len(found)] for found in kept)  # the least telling go first
+    assert all(found == parts[: len(found)] for found in kept)  # the least important parts are left out first
     assert [len(found) for found in kept] == sorted(len(found) for found in kept)
     assert kept[0] == ["step"]
     assert kept[-1] == parts

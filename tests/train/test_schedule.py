@@ -1,4 +1,4 @@
-"""Length of a run, division of its batch, and the learning rate at each step."""
+"""Tests the length of a run, the division of its batch, and the learning rate at each step."""
 
 import re
 from itertools import pairwise
@@ -58,20 +58,20 @@ def config(**settings: object) -> TrainingConfig:
         ({"max_steps": 20, "max_tokens": 800, "epochs": 0.1}, 2),
     ],
 )
-def test_the_first_limit_that_is_reached(limits: dict[str, float], steps: int) -> None:
+def test_a_run_ends_at_the_first_limit_that_is_reached(limits: dict[str, float], steps: int) -> None:
     assert length_of(config(**limits), 125) == RunLength(steps, 125)
 
 
 @given(st.integers(1, 10**10), st.integers(1, 5000), st.integers(1, 50))
 def test_epochs_cover_every_row(rows: int, batch: int, epochs: int) -> None:
-    """Also of a corpus that is smaller than a batch."""
+    """This includes a corpus that is smaller than a batch."""
     found = length_of(TrainingConfig(global_batch_size=batch, epochs=float(epochs)), rows)
     assert found.rows == rows
     assert (found.steps - 1) * batch < epochs * rows <= found.steps * batch
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(0, 0), (1, 1), (5, 1), (8, 1), (9, 2), (73, 10), (80, 10), (81, 11)])
-def test_rows_of_a_source(tokens: int, rows: int) -> None:
+def test_number_of_rows_of_a_source(tokens: int, rows: int) -> None:
     assert rows_of(tokens, config()) == rows
 
 
@@ -80,7 +80,7 @@ def test_a_run_ends_where_its_sources_do(most: int, steps: int) -> None:
     assert length_of(config(max_steps=20), 125, most).steps == steps
 
 
-def test_no_text_at_all() -> None:
+def test_an_empty_corpus_is_refused() -> None:
     with pytest.raises(DataError, match="no text to train on"):
         length_of(config(), 0)
 
@@ -114,7 +114,7 @@ def test_micro_batch_by_example(batch: int, workers: int, most: int, expected: t
     assert micro_batch(config(global_batch_size=batch, micro_batch=most), workers) == expected
 
 
-def test_a_batch_that_cannot_be_shared() -> None:
+def test_a_batch_that_workers_cannot_share_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"global_batch_size 10 is no multiple of resources\.workers 4") as caught:
         micro_batch(config(), 4)
     assert caught.value.fix == "use 8 or 12, or another number of workers"
@@ -161,7 +161,7 @@ def rates(steps: int, **settings: object) -> list[float]:
     return [learning_rate(training, step, steps) for step in range(steps)]
 
 
-def test_by_example() -> None:
+def test_learning_rates_by_example() -> None:
     found = rates(10, learning_rate=1.0, warmup_fraction=0.4)
     assert found == pytest.approx([1 / 4, 2 / 4, 3 / 4, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
 
@@ -185,8 +185,8 @@ def test_rises_to_the_peak_and_falls_to_almost_nothing(steps: int, fraction: flo
 @pytest.mark.parametrize(
     ("steps", "fraction"), [(100, 0.06), (12_500, 0.06), (10, 0.0), (10, 1.0), (7, 0.5), (1, 0.06)]
 )
-def test_against_transformers(steps: int, fraction: float) -> None:
-    """The fall is that of transformers. The rise is one step ahead: theirs spends the first step at a rate of 0."""
+def test_the_linear_schedule_against_transformers(steps: int, fraction: float) -> None:
+    """The decay equals that of transformers. Our warm-up is one step ahead, because theirs begins with a rate of 0."""
     warmup = ceil(fraction * steps)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
     schedule = get_linear_schedule_with_warmup(optimizer, warmup, steps)
@@ -208,7 +208,7 @@ def test_against_transformers(steps: int, fraction: float) -> None:
 
 @given(st.integers(1, 300), st.floats(0, 0.9), st.floats(0, 1), st.floats(0, 1))
 def test_schedules_in_closed_form(steps: int, warmup_fraction: float, cooldown: float, floor: float) -> None:
-    """Each by its formula, at every step, in units of the peak."""
+    """Compares each schedule with its formula at every step, in units of the peak."""
     warmup = ceil(warmup_fraction * steps)
     given_ = {"learning_rate": 1.0, "warmup_fraction": warmup_fraction, "floor_fraction": floor}
     after = [(step - warmup) / (steps - warmup) for step in range(warmup, steps)]
@@ -249,16 +249,18 @@ def test_the_decay_of_wsd_against_transformers(decay: str, theirs: str) -> None:
 
 
 @given(st.integers(1, 200), st.integers(0, 200), st.integers(0, 400), st.floats(0, 1))
-def test_up_to_its_cooldown_a_longer_run_is_the_same(steps: int, warmup: int, more: int, cooldown: float) -> None:
-    """Exactly, so that a branch continues it."""
+def test_a_longer_run_has_the_same_rates_up_to_its_cooldown(
+    steps: int, warmup: int, more: int, cooldown: float
+) -> None:
+    """The rates are exactly equal, so that a longer run can continue from the branch."""
     settings = {"schedule": "wsd", "warmup_steps": min(warmup, steps), "cooldown_fraction": cooldown}
     start = branch_step(config(**settings), steps) or 0
     assert rates(steps, **settings)[:start] == rates(steps + more, **settings)[:start]
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "constant", "wsd"])
-def test_the_others_against_transformers(schedule: str) -> None:
-    """As for `linear`: after the warm-up they are equal, during it theirs is a step behind."""
+def test_the_other_schedules_against_transformers(schedule: str) -> None:
+    """As for `linear`, they are equal after the warm-up, and theirs is one step behind during it."""
     warmup, steps, cooldown = 6, 60, 15
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
     theirs = {
@@ -278,11 +280,13 @@ def test_the_others_against_transformers(schedule: str) -> None:
         assert ours[: warmup - 1] == pytest.approx(expected[1:warmup])
 
 
-def test_a_warm_up_longer_than_the_run() -> None:
+def test_a_warm_up_longer_than_the_run_is_refused() -> None:
     training = config(warmup_steps=11)
     check_warmup(training, 11)
     with pytest.raises(ConfigError, match=r"training\.warmup_steps 11 is longer than the run of 10 steps") as caught:
         check_warmup(training, 10)
     assert caught.value.fix == "use at most 10, or a longer run"
     check_warmup(config(warmup_fraction=1.0), 10)
-    assert rates(4, warmup_steps=0, warmup_fraction=1.0, learning_rate=1.0)[0] == 1  # steps win over the fraction
+    assert (
+        rates(4, warmup_steps=0, warmup_fraction=1.0, learning_rate=1.0)[0] == 1
+    )  # warmup_steps takes precedence over the fraction
