@@ -1,15 +1,15 @@
-"""Search for good values of fields, by trials.
+"""Searches for good values of configuration fields by running trials.
 
-- `search_run`: a search from the command line to its report.
-- `space`: the searched fields with their domains.
-- `search_checks`: checks of a search, of its space against the schema, and of objectives.
-- `search_forecast`: what a search will take.
-- `search_stage`: the stage that holds all trials.
-- `job_trial`: a job with some values, measured on dev; the values in names and files.
-- `proposals`: which values a trial has.
-- `trial_scheduler`: when a trial is judged, and continues.
-- `run_trials`: runs the stages of all trials, and shows them.
-- `ray_tune`: Ray Tune, which asks for trials.
-- `search_trackers`: trials in MLflow and TensorBoard.
+- `search_run`: runs a search from the command line to its report.
+- `space`: reads the searched fields with their domains.
+- `search_checks`: checks a search, its space against the schema, and its objectives.
+- `search_forecast`: estimates the cost of a search.
+- `search_stage`: the stage that runs all trials.
+- `job_trial`: runs a job with the values of a trial, measured on dev, and names it by its values.
+- `proposals`: proposes the values of each trial.
+- `trial_scheduler`: the numbers of steps after which a trial is compared and may continue.
+- `run_trials`: runs the stages of all trials, and shows progress.
+- `ray_tune`: connects to Ray Tune, which requests and stops trials.
+- `search_trackers`: logs trials to MLflow and TensorBoard.
 - `confirm`: the stage that runs the best trial with fresh seeds, and tests it.
 """

@@ -1,7 +1,7 @@
-"""Stage `confirm`: the best trial and the configuration as it is, with fresh seeds, and only now on test.
+"""Stage `confirm`: runs the best trial and the unchanged configuration with fresh seeds, and tests both.
 
-The best of many trials is the one with good values and good luck. Its luck does not come again with other seeds, so
-what they say is what was gained, and the rest of the gain was selection.
+The best of many trials has good values and good luck. With other seeds the luck is gone, so the difference with fresh
+seeds is the real gain. The rest of the gain in the search was selection. The test split is only used here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,36 +21,37 @@ from adapt.tuning.search_stage import Search, Searched
 
 @dataclass(frozen=True)
 class FreshFigure:
-    """A figure with fresh seeds."""
+    """A figure of the best trial and of the unchanged configuration with fresh seeds."""
 
     best: Estimate
-    """The mean over the seeds, of the best trial."""
+    """Mean over the seeds for the best trial."""
     as_it_is: Estimate | None
-    """The same of the configuration as it is; None where its trial failed, so that nothing is compared."""
+    """Mean over the seeds for the unchanged configuration; None if its trial failed."""
     difference: Estimate | None
-    """The mean of their differences, seed by seed; None where nothing is compared."""
+    """Mean of the differences, paired by seed; None if the trial of the unchanged configuration failed."""
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """What tuning gained."""
+    """The gain of the best trial over the unchanged configuration, with fresh seeds."""
 
     values: dict[str, Any]
-    """What the best trial has in place of the configuration."""
+    """The values of the best trial, by field."""
     seeds: list[int]
+    """The fresh seeds."""
     fresh: dict[str, FreshFigure]
-    """The objectives, and the score on test where there are tasks, by name."""
+    """The objectives by name, and the score on test if there are tasks."""
     apparent: float | None
-    """By how much the best trial was better than the configuration as it is when it was chosen, in the first objective;
-    positive is better. None where that failed."""
+    """How much better the best trial was than the unchanged configuration in the search, in the first objective;
+    positive is better. None if the trial of the unchanged configuration failed."""
     gained: float | None
-    """By how much it is better with fresh seeds; None where the configuration as it is failed."""
+    """How much better the best trial is with fresh seeds; None if the trial of the unchanged configuration failed."""
     selection: float | None
-    """The part of the apparent gain that was luck: `apparent` less `gained`. None also where the objective is of test
-    here, and was of dev before."""
+    """The part of the apparent gain that was luck: `apparent` minus `gained`. None if one of them is, or if the
+    objective was measured on dev in the search and on test here."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what the best trial gains with fresh seeds, in sentences and as a table."""
+        """Returns sentences and a table on the gain of the best trial with fresh seeds."""
         rows: list[list[Cell | str]] = [
             [name, *(of.cell(".4f") if of else "failed" for of in (figure.best, figure.as_it_is, figure.difference))]
             for name, figure in self.fresh.items()
@@ -61,7 +62,7 @@ class Confirmed:
         return [*summary(self._sentence()), table, *([TextBlock(self.gain)] if self.gain else [])]
 
     def _sentence(self) -> str:
-        """Says what the best trial gains in the first figure, no more firmly than the interval allows."""
+        """Says whether the best trial is better in the first objective, or that the interval includes 0."""
         name, figure = next(iter(self.fresh.items()))
         if figure.as_it_is is None or figure.difference is None or self.gained is None:
             return ""
@@ -78,21 +79,21 @@ class Confirmed:
 
     @property
     def gain(self) -> str:
-        """Says how much of the gain in the first objective was luck of the choice; empty if that is not known."""
+        """A sentence on how much of the gain in the first objective was luck of selection; empty if it is not known."""
         if self.gained is None or self.apparent is None:
-            return "Your configuration failed, so what the best values gain is not known."
+            return "Your configuration failed, so the gain of the best values is not known."
         if self.selection is None:
             return ""
         return (
             f"In {next(iter(self.fresh))} the best trial was better by {self.apparent:.4f} when it was chosen and is"
-            f" better by {self.gained:+.4f} with fresh seeds: {self.selection:+.4f} was the luck of choosing the best"
+            f" better by {self.gained:+.4f} with fresh seeds: {self.selection:+.4f} was the luck of selecting the best"
             " of many trials."
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Confirm(Stage[Confirmed]):
-    """Fresh seeds of the best trial and of the configuration as it is."""
+    """The stage that runs the best trial and the unchanged configuration with fresh seeds."""
 
     kind = "confirm"
     takes = NOTHING
@@ -100,14 +101,14 @@ class Confirm(Stage[Confirmed]):
     name: str
     search: Search
     best: Mapping[str, Trial]
-    """Trials by seed, with test as test."""
+    """Runs of the best trial by seed, tested on the test split."""
     as_it_is: Mapping[str, Trial]
-    """The same of the configuration as it is; empty where its trial failed, with which nothing can be compared."""
+    """Runs of the unchanged configuration by seed; empty if its trial failed."""
     values: Mapping[str, Any]
 
     @classmethod
     def of(cls, search: Search, searched: Searched) -> "Confirm":
-        """The stages that say what a search has gained. Test is looked at from here on.
+        """Returns the stage that confirms the best trial of a search. It uses the test split.
 
         Raises:
             AdaptError: the test split cannot be used.
@@ -117,17 +118,17 @@ class Confirm(Stage[Confirmed]):
         as_it_is = _fresh(search, first.settings) if first.figures else {}
         if not as_it_is:
             log(
-                f"warning: trial 0, the configuration as it is, failed ({first.error}): the best trial is run with"
-                " fresh seeds and tested, and compared with nothing"
+                f"warning: trial 0, your configuration unchanged, failed ({first.error}): the best trial is run with"
+                " fresh seeds and tested, but cannot be compared"
             )
         return cls(search.config.name, search, best, as_it_is, row.values)
 
     def what(self) -> Mapping[str, Any]:
-        """The values, which its record says."""
+        """Returns the values of the best trial, for the key and the record."""
         return {"values": dict(self.values)}
 
     def run(self, folder: Path, done: Done) -> Outcome[Confirmed]:
-        """Compares, seed by seed."""
+        """Compares the runs of each seed, and computes gain and luck."""
         searched = done[self.search].result
         best, as_it_is = (_measured(done, trials) for trials in (self.best, self.as_it_is))
         names = [*searched.objectives, *([TEST_SCORE] if TEST_SCORE in best[0].figures else [])]
@@ -143,7 +144,7 @@ class Confirm(Stage[Confirmed]):
 
 
 def is_of_dev(objective: str) -> bool:
-    """Whether a figure is of dev or held-out text also where test is not hidden."""
+    """Whether a figure is measured on dev or held-out text, even if the test split is used."""
     return objective == DEV_SCORE or "loss" in objective or objective.startswith("general")
 
 
@@ -153,14 +154,14 @@ def _fresh(search: Search, values: Mapping[str, Any]) -> dict[str, Trial]:
 
 
 def _with_seed(config: Config, seed: int) -> Config:
-    """The same with one seed for training and fine-tuning."""
+    """Returns the configuration with one seed for training and fine-tuning, named by the seed."""
     finetune = replace(config.finetune, seeds=[seed])
     return replace(config, seed=seed, finetune=finetune, name=f"{config.name}-seed-{seed}")
 
 
 def _measured(done: Done, trials: Mapping[str, Trial]) -> list[TrialMeasured]:
     finished: list[Finished[TrialMeasured]] = [done[trial] for trial in trials.values()]
-    return [each.result for each in finished]
+    return [trial.result for trial in finished]
 
 
 def _compared(name: str, best: Sequence[TrialMeasured], as_it_is: Sequence[TrialMeasured]) -> FreshFigure:

@@ -1,7 +1,7 @@
-"""Stage `trial`: a job with values for the searched fields; these values in names and files; resources of trials.
+"""Stage `trial`: a job with values for the searched fields. Also writes values in names and files, and sets resources.
 
-Trials run side by side on this machine. Those that a cluster can never hold are refused before the first. A trial
-whose device ran out of memory goes on with smaller micro-batches, which are part of no key.
+Trials run next to each other on one machine. A search whose trials no machine of the cluster can hold is refused before
+the first trial. A trial whose device ran out of memory continues with smaller micro-batches, which do not change keys.
 """
 
 import hashlib
@@ -37,22 +37,22 @@ from adapt.train.capacity.forecast import may_fit
 from adapt.train.schedule import micro_batch, smaller_micro_batch
 
 Configure = Callable[[Mapping[str, Any]], Config]
-"""Gives the configuration with other values for some fields, by dotted name. ConfigError: they do not fit."""
+"""Returns the configuration with new values for some fields, by dotted name. Raises ConfigError if they do not fit."""
 DIGITS = 6
-"""Digits of a digest, in names."""
+"""Number of digits of the digest of a trial's values in its name."""
 DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
-"""Figures of all fine-tuning runs together, whatever the job."""
+"""Names of the mean scores over all fine-tuning runs, in every job."""
 
 
 @dataclass(frozen=True)
 class TrialMeasured:
-    """What was measured of a trial, by name: the numbers of the job's result, and scores of fine-tuning."""
+    """The figures of a trial by name: the numbers of the job's result, and scores of fine-tuning."""
 
     figures: dict[str, Estimate]
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the metrics of a record of an earlier version, whose losses per byte are in nats."""
+        """Converts the metrics of a record from an earlier version, which has losses per byte in nats."""
         figures: dict[str, Any] = {}
         for name, figure in metrics["figures"].items():
             text, dot, last = name.rpartition(".")
@@ -66,7 +66,7 @@ class TrialMeasured:
 
 @dataclass(frozen=True, eq=False)
 class Trial(Stage[TrialMeasured]):
-    """A job, and fine-tuning runs of the model that it leaves."""
+    """A job with the values of a trial, and fine-tuning runs of the model that it produces."""
 
     kind = "trial"
     takes = NOTHING
@@ -75,10 +75,10 @@ class Trial(Stage[TrialMeasured]):
     final: Stage[Any]
     """The last stage of the job."""
     runs: Mapping[str, tuple[Finetune, ...]]
-    """Runs by task, one a seed."""
+    """Fine-tuning runs by task, one per seed."""
 
     def what(self) -> Mapping[str, Any]:
-        """Nothing but the stages that it reads determines the result."""
+        """Returns nothing, because the result depends only on the stages that the trial reads."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
@@ -92,12 +92,12 @@ class Trial(Stage[TrialMeasured]):
 
 
 def trial_of(job: Job, config: Config, context_of: Callable[[Config], Context] = Context.of) -> Trial:
-    """A job that is measured, with fine-tuning runs where there are tasks.
+    """Returns the trial of a job with a configuration, with fine-tuning runs if there are tasks.
 
     Args:
-        job: that is measured.
-        config: its configuration.
-        context_of: gives what its stages are made from.
+        job: the job.
+        config: the configuration of the trial.
+        context_of: returns the context from which the stages of a configuration are created.
 
     Raises:
         AdaptError: the configuration cannot work.
@@ -109,7 +109,7 @@ def trial_of(job: Job, config: Config, context_of: Callable[[Config], Context] =
 
 
 def on_dev(config: Config) -> Config:
-    """The same with dev in place of test, so that no trial reads a test file, nor is judged by one."""
+    """Returns the configuration with dev as the test split, so that no trial reads a test file."""
     return replace(config, task=_without_test(config.task), tasks=[_without_test(task) for task in config.tasks])
 
 
@@ -118,7 +118,7 @@ def _without_test(task: TaskConfig) -> TaskConfig:
 
 
 def _runs(job: Job, context: Context, final: Stage[Any]) -> dict[str, tuple[Finetune, ...]]:
-    """The runs that the job has, of a sequence those of the last model; else those of the model that it leaves."""
+    """Returns the fine-tuning runs of the job, or of a sequence's last model, else new runs of the job's model."""
     if isinstance(final, Scores):
         return {context.config.task.name: tuple(final.runs.values())}
     if isinstance(final, DomainSequence):
@@ -130,15 +130,15 @@ def _runs(job: Job, context: Context, final: Stage[Any]) -> dict[str, tuple[Fine
 
 
 def tasks_in(config: Config) -> list[TaskConfig]:
-    """The tasks that a configuration names."""
+    """Returns the tasks of a configuration that have train files."""
     return [task for task in (config.task, *config.tasks) if task.train]
 
 
 def check_test_files(config: Config) -> None:
-    """Refuses a test split without files. They are looked for, and not read.
+    """Checks that the files of the test splits exist, without reading them.
 
     Raises:
-        AdaptError: names the path.
+        AdaptError: a path matches no file.
     """
     for task in tasks_in(config):
         split_files(task, "test")
@@ -151,7 +151,7 @@ def _taught(context: Context, task: TaskConfig) -> tuple[Finetune, ...]:
 
 
 def numbers_of(result: Any) -> dict[str, Estimate]:
-    """The numbers of a result by name with their intervals, those of losses as `losses.domain.after`."""
+    """Returns the numbers of a result by name, with their intervals. Losses have names like `losses.domain.after`."""
     nested = {
         f"{name}.{key}.{inner}": figure
         for name, value in vars(result).items()
@@ -178,47 +178,47 @@ def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
 
 
 def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Estimate:
-    """The mean over tasks of each seed, and over seeds, with the interval over seeds."""
+    """Returns the mean over tasks and seeds, with the interval over seeds."""
     return over_seeds([fmean(of_seed) for of_seed in zip(*scores.values(), strict=True)])
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
-    """The mean over seeds with its interval."""
-    found = spread(values)
-    return Estimate(found.mean, found.low, found.high)
+    """Returns the mean over seeds with its interval."""
+    mean = spread(values)
+    return Estimate(mean.mean, mean.low, mean.high)
 
 
 def figures_of(trial: Trial) -> set[str]:
-    """The figures that a trial may have, as far as its stages tell."""
+    """Returns the names of the figures that a trial may report, according to the type of its result."""
     return {*ways_of(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())
 
 
 def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
-    """Whether a figure should be low, as its field declares.
+    """Whether lower values of a figure are better, as its field declares.
 
     Args:
         objective: the name of the figure.
-        result: what the job that is searched comes to.
+        result: the type of the result of the searched job.
     """
     return ways_of(result).get(objective) == -1
 
 
 def side_by_side(context: Context) -> Context:
-    """The same, on a Ray of our own with as many trainings on the machine as trials are under way at once.
+    """Returns the context with as many trainings per machine as trials run at once, if this process starts Ray itself.
 
-    A small training computes less than it starts, and that on one core: two take little longer than one. Where the
-    machine has not the memory for all, they are fewer: one that is ended for want of it begins again.
+    A small training spends most of its time starting, on one core, so two trainings take little longer than one. If the
+    machine does not have enough memory for all, there are fewer, because a training that runs out of memory restarts.
 
     Args:
-        context: of a trial.
+        context: the context of a trial.
     """
     config, resources = context.config, context.config.resources
     if resources.trainings_per_machine or address_of(resources):
         return context
-    cores, each = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
-    most = max(1, min(config.tune.at_once, int(cores / each)))
+    cores, cores_of_trial = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
+    most = max(1, min(config.tune.at_once, int(cores / cores_of_trial)))
     model = context.start.pretrained.model
-    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # whose memory they do not share
+    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # then trainings do not share memory
     shared = [
         replace(config, resources=replace(resources, trainings_per_machine=trainings))
         for trainings in range(most, 0, -1)
@@ -227,14 +227,14 @@ def side_by_side(context: Context) -> Context:
 
 
 def check_place(config: Config, trial: Trial) -> None:
-    """Makes sure that the workers of a training, and a run of fine-tuning, can be placed.
+    """Checks that the cluster has enough resources for the workers of a training and for a run of fine-tuning.
 
     Args:
-        config: of the search.
-        trial: one of its trials; they differ in nothing that takes more room.
+        config: the configuration of the search.
+        trial: one of its trials. All trials need the same resources.
 
     Raises:
-        ClusterError: they cannot; says what the cluster has room for.
+        ClusterError: the cluster does not have them; the message says how much it has.
     """
     stages: list[Stage[Any]] = everything([trial])
     if any(isinstance(stage, Train) for stage in stages):
@@ -252,11 +252,11 @@ MICRO_BATCH, FINETUNE_MICRO_BATCH = "training.micro_batch", "finetune.micro_batc
 
 
 def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
-    """The field that makes passes smaller, with the next smaller value.
+    """Returns the field of the micro-batch and its next smaller value, after a device ran out of memory.
 
     Args:
-        config: of the trial.
-        error: of its stage, with two sequences a pass or more.
+        config: the configuration of the trial.
+        error: the error of its stage, whose micro-batch had at least two sequences.
     """
     if error.field == FINETUNE_MICRO_BATCH:
         return {error.field: error.micro_batch // 2}
@@ -264,17 +264,17 @@ def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
 
 
 def taken(trial: Trial, given: Container[str], store: Store) -> dict[str, int]:
-    """The micro-batches that the finished stages of a trial ran with, by field, where they are less than configured.
+    """Returns the micro-batches of a trial's finished stages that are smaller than configured, by field.
 
-    So they are known after a kill of the driver, too. What `auto` has chosen by itself is not looked at: it is the
-    machine's.
+    They are read from records, so they are also known after the driver was killed. Micro-batches that `auto` chose are
+    not included, because they depend on the machine only.
 
     Args:
-        trial: whose stages are finished.
-        given: keys of stages that others make for all trials.
-        store: where they live.
+        trial: a trial whose stages have finished.
+        given: keys of stages that are inputs of the search, and not of this trial only.
+        store: the store with the records of the stages.
     """
-    found: dict[str, int] = {}
+    smaller: dict[str, int] = {}
     for stage in everything([trial]):
         record = store.known(stage.kind, stage.name, stage.key) if isinstance(stage, Train | Finetune) else None
         if record is None or stage.key in given:
@@ -282,35 +282,35 @@ def taken(trial: Trial, given: Container[str], store: Store) -> dict[str, int]:
         field = MICRO_BATCH if isinstance(stage, Train) else FINETUNE_MICRO_BATCH
         ran = record.resources.get("micro_batch")
         if ran and _is_less(int(ran), stage, record):
-            found[field] = min(int(ran), found.get(field, int(ran)))
-    return found
+            smaller[field] = min(int(ran), smaller.get(field, int(ran)))
+    return smaller
 
 
 def _is_less(ran: int, stage: Stage[Any], record: Record) -> bool:
-    """Whether a stage ran with a smaller micro-batch than it has now."""
+    """Whether a stage ran with a smaller micro-batch than is configured now."""
     if isinstance(stage, Finetune):
         return ran < stage.config.finetune.passing
     assert isinstance(stage, Train)
     training, configured = stage.config.training, stage.config.resources.workers
     workers = record.resources["workers"] if isinstance(configured, int) else configured
-    asked = record.resources.get("micro_batch_asked", training.micro_batch)
-    return asked != "auto" and (training.micro_batch == "auto" or ran < micro_batch(training, workers)[0])
+    configured_then = record.resources.get("micro_batch_asked", training.micro_batch)
+    return configured_then != "auto" and (training.micro_batch == "auto" or ran < micro_batch(training, workers)[0])
 
 
 def named_by_values(config: Config, values: Mapping[str, Any]) -> Config:
-    """The same with a name that tells its values from others, since a sequence is continued by its name."""
+    """Returns the configuration with a digest of the values in its name, because sequences are identified by name."""
     if not values:
         return config
     return replace(config, name=f"{config.name}-{hashlib.sha256(canonical(values).encode()).hexdigest()[:DIGITS]}")
 
 
 def settings_of(config: Config, job: Job) -> dict[str, Any]:
-    """All that a configuration says beyond the defaults of its job, by section, as YAML writes it down."""
+    """Returns the fields of a configuration that differ from the defaults of the job, nested by section, for YAML."""
     defaults = {**flat(Config(method=config.method)), **job.kind.defaults}
-    told = {
+    changed = {
         name: _plain(value) for name, value in flat(config).items() if name not in defaults or value != defaults[name]
     }
-    return nested({name: value for name, value in told.items() if not name.startswith("tune.")})
+    return nested({name: value for name, value in changed.items() if not name.startswith("tune.")})
 
 
 def as_file(settings: Mapping[str, Any]) -> str:
@@ -325,24 +325,24 @@ def as_file(settings: Mapping[str, Any]) -> str:
 
 
 def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
-    """What a configuration has for some fields; those of a method that it does not use are left out."""
-    told = flat(config)
-    return {name: _plain(told[name]) for name in fields_of_space if name in told}
+    """Returns the values of some fields of a configuration. Fields of a method that it does not use are left out."""
+    all_values = flat(config)
+    return {name: _plain(all_values[name]) for name in fields_of_space if name in all_values}
 
 
 def shown(value: Any) -> str:
-    """A value for people."""
+    """Formats a value; floats have three significant digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def values_shown(values: Mapping[str, Any]) -> str:
-    """The values of a trial by field, for people."""
-    return ", ".join(f"{name} {shown(value)}" for name, value in values.items()) or "as it is"
+    """Formats the values of a trial by field; `unchanged` if it has none."""
+    return ", ".join(f"{name} {shown(value)}" for name, value in values.items()) or "unchanged"
 
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value

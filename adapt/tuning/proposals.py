@@ -1,7 +1,7 @@
-"""Which values a trial has: a function of the seed, the trial's number, and the results of the trials before.
+"""Proposes the values of each trial, from the seed, the number of the trial and the results of earlier trials.
 
-So a search proposes the same values on any machine, however often it was interrupted. Finished stages are found by
-their keys and cost nothing. Searcher `tpe` is Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
+So a search proposes the same values on any machine, also after interruptions. Finished stages are found by their keys
+and do not run again. Searcher `tpe` is Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 """
 
 import importlib.util
@@ -22,35 +22,37 @@ Space = Mapping[str, Any]
 Values = dict[str, Any]
 """The values of a trial, by dotted field."""
 Results = Sequence[Sequence[float] | None]
-"""[trials] The objectives of the trials that are known, in the order of their numbers; None for one that failed."""
+"""The objectives of trials with a result, in the order of their numbers; None for a trial that failed."""
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """A search as a function."""
+    """The proposals of a searcher."""
 
     count: int
-    """Trials."""
+    """Number of trials."""
     propose: Callable[[Sequence[Values], Results], Values]
-    """Gives the values of the next trial, from the values of all before, and the results of the first of them."""
+    """Returns the values of the next trial, given the values of all earlier trials and the results of the first ones.
+    """
     lag: int | None
-    """The trials just before whose results it must not know, as they are under way; None where it needs none."""
+    """Number of latest trials whose results are not used, because they may still run; None if no results are used."""
 
     def told(self, number: int) -> int:
-        """How many trials must have a result before the one of this number, counted from 0, is proposed."""
+        """Returns the number of trials that must have a result before a trial is proposed, given its number from 0."""
         return 0 if self.lag is None else max(0, number - self.lag)
 
 
 def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -> Proposals:
-    """The search that is configured.
+    """Returns the proposals of the configured searcher.
 
     Args:
-        space: to search.
-        tune: settings.
-        lower_is_better: of each objective.
+        space: the domains of the searched fields.
+        tune: settings of the search.
+        lower_is_better: for each objective, whether lower values are better.
 
     Raises:
-        ConfigError: a grid over numbers that are not listed, or larger than the samples; or Optuna is not installed.
+        ConfigError: a grid has a range instead of a list, or more combinations than `tune.samples`; or Optuna is not
+            installed.
     """
     if tune.searcher == "grid":
         return _grid(space, tune)
@@ -66,11 +68,11 @@ def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -
 
 
 def draw(domain: Any, generator: Any) -> Any:
-    """A value of a domain, as plain JSON.
+    """Draws a value of a domain, and returns it as a plain Python value.
 
     Args:
-        domain: of a field.
-        generator: of numpy.
+        domain: the domain of a field.
+        generator: random generator of numpy.
     """
     value = domain.sample(random_state=generator)
     return value.item() if hasattr(value, "item") else value
@@ -104,10 +106,10 @@ def _listed(name: str, domain: Any) -> Sequence[Any]:
 
 
 def check_optuna() -> None:
-    """Refuses to search without Optuna.
+    """Checks that Optuna is installed.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: Optuna is not installed.
     """
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError("tune.searcher tpe needs Optuna", "pip install 'dontstop[optuna]'")
@@ -120,14 +122,16 @@ def tpe(
     proposed: Sequence[dict[str, Any]],
     known: Sequence[Sequence[float] | None],
 ) -> dict[str, Any]:
-    """The values of the next trial. The study is made anew of what is known, so nothing else is remembered.
+    """Returns the values that Optuna proposes for the next trial.
+
+    The study is rebuilt from earlier trials each time, so the result depends on the arguments only.
 
     Args:
-        space: to search.
-        seed: of the search.
-        lower_is_better: of each objective.
-        proposed: the values of all trials before.
-        known: [trials] the objectives of the first of them; None for one that failed. The others are under way.
+        space: the domains of the searched fields.
+        seed: seed of the search.
+        lower_is_better: for each objective, whether lower values are better.
+        proposed: the values of all earlier trials.
+        known: the objectives of the first of these trials; None for a trial that failed. The other trials are running.
     """
     import optuna
     from ray.tune.search.optuna import OptunaSearch

@@ -1,7 +1,8 @@
-"""Ray Tune, which asks for proposals, keeps trials under way, and decides which continue. The stages run elsewhere.
+"""Connects to Ray Tune, which requests proposals, limits the number of running trials, and decides which continue.
 
-A trial of Ray Tune is a process that asks a mailbox for the result of its trial, and waits. It holds no core and no
-GPU, so trials cannot starve the stages that they wait for, and a stage that two trials need runs once.
+Stages do not run in Tune's processes. A trial in Ray Tune is a process that requests the result of its trial from a
+mailbox and waits. It reserves no core and no GPU, so waiting trials cannot block stages, and a stage that two trials
+share runs once.
 """
 
 import asyncio
@@ -24,65 +25,66 @@ from adapt.tuning.proposals import Proposals, Values
 from adapt.tuning.trial_scheduler import lengths_of
 
 Answer = Mapping[str, float] | None
-"""The objectives of a trial by name; None if it failed."""
+"""The objectives of a trial by name; None if the trial failed."""
 Asked = tuple[int, int]
-"""The number of a trial, and that of its turn, from 0; a trial has several turns where it is judged on its way."""
+"""The number of a trial and of one of its turns, from 0. With a scheduler, a trial has several turns: it is measured
+after each, and the scheduler decides whether it continues."""
 AS_IT_IS = 0
-"""The number of the trial that changes no field. Proposals have the numbers after it."""
+"""The number of the trial with the unchanged configuration. Proposed trials have the numbers after it."""
 TURN = "turn"
-"""What Tune's schedulers take for time: lengths of `Board`."""
-GOES_ON = "free memory on the machines, then run the same command: the search goes on where it was"
+"""Name of the quantity that Tune's schedulers use as time: the `lengths` of `Board`."""
+GOES_ON = "free memory on the machines, then run the same command: the search continues where it stopped"
 DEATHS = 3
-"""How often the process of a trial is started again."""
+"""How often the process of a trial is restarted after it died."""
 
 
 @dataclass
 class Board:
-    """What is known of all trials in this process. Tune's thread writes proposals, the main thread answers."""
+    """The proposals and results of all trials. Tune's thread adds proposals, and the main thread adds results."""
 
     proposals: Proposals
     objectives: list[str]
     may_begin: Callable[[int], bool | None]
-    """Whether there is budget for the trial of this number; None while that cannot be told."""
+    """Returns whether the budget allows the trial with this number; None while this is not known."""
     lengths: list[int] = field(default_factory=lambda: [1])
-    """[turns] How long a trial has been on its way after each turn; the one as it is has the last turn alone."""
+    """The length of a trial up to the end of each turn, in units of the first turn. Trial 0 has only the last turn."""
     values: list[Values] = field(default_factory=lambda: [{}])
-    """[trials] The values of each, the one as it is first."""
+    """The values of each trial. Trial 0, the unchanged configuration, has none."""
     heard: dict[Asked, Answer] = field(default_factory=dict)
-    """Turns that have ended."""
+    """Results of the turns that have ended."""
     answers: dict[int, Answer] = field(default_factory=dict)
-    """Trials that have ended, each with its last turn."""
+    """Results of the trials that have ended, after their last turn."""
     is_over: bool = False
-    """Whether nothing more is proposed, since an error ends the search."""
+    """Whether an error has ended the search, so that no more trials are proposed."""
 
     @property
     def turns(self) -> int:
-        """The turns of a trial."""
+        """Number of turns of a trial."""
         return len(self.lengths)
 
     def next(self) -> int | None:
-        """The number of one more trial; None while it must wait for results.
+        """Proposes the next trial and returns its number; returns None while it must wait for results.
 
         Raises:
-            StopIteration: there is none.
+            StopIteration: there are no more trials.
         """
         number = len(self.values)
         if self.is_over or number > self.proposals.count:
             raise StopIteration
-        told = self.proposals.told(number - 1)
-        if not all(each in self.answers for each in range(1, told + 1)):
+        needed = range(1, self.proposals.told(number - 1) + 1)
+        if not all(earlier in self.answers for earlier in needed):
             return None
         may = self.may_begin(number)
         if may is None:
             return None
         if not may:
             raise StopIteration
-        known = [self._objectives(self.answers[each]) for each in range(1, told + 1)]
+        known = [self._objectives(self.answers[earlier]) for earlier in needed]
         self.values.append(self.proposals.propose(self.values[1:], known))
         return number
 
     def end(self, number: int) -> None:
-        """Notes that a trial has ended, with the last of its turns."""
+        """Records that a trial has ended, with the result of its last turn."""
         heard = [self.heard[number, turn] for turn in range(self.turns) if (number, turn) in self.heard]
         if heard:
             self.answers[number] = heard[-1]
@@ -92,11 +94,11 @@ class Board:
 
 
 def scheduler_of(tune: TuneConfig, is_lower_better: bool) -> Any:
-    """The scheduler of Ray Tune; None for none.
+    """Returns the configured scheduler of Ray Tune; None if there is none.
 
     Args:
-        tune: settings.
-        is_lower_better: whether the first objective should be low.
+        tune: settings of the search.
+        is_lower_better: whether lower values of the first objective are better.
     """
     judged: dict[str, Any] = {
         "time_attr": TURN,
@@ -119,20 +121,20 @@ def dispatch(
     """Runs all trials.
 
     Args:
-        board: what is to be proposed, and where answers are kept.
-        at_once: trials under way.
-        scheduler: of Ray Tune; None if all trials have all turns.
+        board: proposals and results of the trials.
+        at_once: largest number of trials that run at the same time.
+        scheduler: scheduler of Ray Tune; None if all trials have all turns.
         begin: called when a turn begins.
-        look: called again and again; gives the turns that have ended since.
+        look: called repeatedly; returns the turns that have ended since the last call.
 
     Raises:
-        AdaptError: as `begin` and `look`; or a machine ran out of memory, and Ray has killed processes that only wait.
+        AdaptError: an error of `begin` or `look`; or a machine ran out of memory and Ray killed the waiting processes.
     """
     mailbox: Any = ray.remote(num_cpus=0)(_Mailbox).remote()
     errors: list[BaseException] = []
     with tempfile.TemporaryDirectory(prefix="dontstop-tune-", ignore_cleanup_errors=True) as scratch:
         thread = threading.Thread(target=_tune, args=(board, at_once, scheduler, mailbox, scratch, errors), daemon=True)
-        thread.start()  # in the main thread, Tune would take over the signals
+        thread.start()  # in the main thread, Tune would replace the signal handlers
         try:
             while thread.is_alive():
                 with user_errors(GOES_ON):
@@ -154,7 +156,7 @@ def dispatch(
 
 
 def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], Mapping[Asked, Answer]]) -> None:
-    """Ends the trials whose process died again and again: each has its first turn at least."""
+    """Runs the first turn of the trials whose process died repeatedly, and ends these trials."""
     left = [number for number in range(len(board.values)) if number not in board.answers]
     first = {number: (number, 0 if number != AS_IT_IS else board.turns - 1) for number in left}
     for asked in first.values():
@@ -166,9 +168,9 @@ def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], M
 
 
 def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str, errors: list[BaseException]) -> None:
-    """Tune's own files are of no use here, since what is finished is in the store."""
+    """Runs Ray Tune in a thread. Its own files are temporary, because all results are in the store."""
     hush()
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new one announces itself however quiet it is told to be
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a message even with verbose=0
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a trial that failed reports nothing
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     asked = tune.with_parameters(_asks, mailbox=mailbox)
@@ -188,14 +190,14 @@ def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str
 
 
 def _resources_to_wait() -> dict[str, float]:
-    """The resources of a process that only waits, which is on the driver's node. Tune refuses to give it nothing."""
+    """Returns the resources of a waiting process on the driver's node. Tune does not allow zero resources."""
     here = ray.get_runtime_context().get_node_id()
     (address,) = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here]
     return {f"node:{address}": 0.001}
 
 
 def _asks(config: dict[str, Any], mailbox: Any) -> None:
-    """What a process of Tune's does. It is ended while it reports a turn if the scheduler wants no more of them."""
+    """Requests and reports the result of each turn. Tune ends the process after a report to stop the trial early."""
     for turn in config["turns"]:
         answer = ray.get(mailbox.ask.remote((config["number"], turn)))
         if answer is None:
@@ -204,7 +206,7 @@ def _asks(config: dict[str, Any], mailbox: Any) -> None:
 
 
 class _Mailbox:
-    """An actor between the processes that wait and the one that works."""
+    """A Ray actor that passes requests and results between Tune's waiting processes and the driver."""
 
     def __init__(self) -> None:
         self._asked: list[Asked] = []
@@ -218,7 +220,7 @@ class _Mailbox:
         if self._is_closed:
             return None
         self._asked.append(asked)
-        return await asyncio.shield(self._answer_to(asked))  # a process that asks again finds the answer
+        return await asyncio.shield(self._answer_to(asked))  # a restarted process gets the same answer
 
     async def take(self) -> list[Asked]:
         taken, self._asked = self._asked, []
@@ -229,26 +231,26 @@ class _Mailbox:
             waiting.set_result(answer)
 
     async def close(self) -> None:
-        """Sends all who wait, or come, away with nothing."""
+        """Answers all present and future requests with None, which ends their processes."""
         self._is_closed = True
         for asked in list(self._answers):
             await self.answer(asked, None)
 
 
 class _InOrder(Searcher):
-    """Tune's way of asking the board for proposals."""
+    """The search algorithm that Tune calls. It returns the proposals of the board in order."""
 
     def __init__(self, board: Board) -> None:
         super().__init__(metric=board.objectives[0], mode="max")
         self._board = board
         self._numbers: dict[str, int] = {}
-        """Numbers by what Tune calls its trials."""
+        """The number of each trial, by Tune's id."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune writes down how it was called; the board is this process's own
+        return {}  # Tune pickles this object, but the board cannot leave this process
 
     def suggest(self, trial_id: str) -> Any:
-        """The number of a trial and its turns; None while there is none yet."""
+        """Returns number, turns and lengths of the next trial; None while it must wait for results."""
         try:
             number = self._board.next() if self._numbers else AS_IT_IS
         except StopIteration:
@@ -260,11 +262,11 @@ class _InOrder(Searcher):
         return {"number": number, "turns": turns if number != AS_IT_IS else turns[-1:], "lengths": self._board.lengths}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Tells the board, which knows what was measured from the main thread."""
+        """Records on the board that the trial has ended. The main thread has already stored its results there."""
         self._board.end(self._numbers[trial_id])
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: a search is made anew of what is finished."""
+        """Does nothing, because a search is rebuilt from finished stages."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing, as `save`."""
+        """Does nothing; see `save`."""

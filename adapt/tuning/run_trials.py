@@ -1,4 +1,4 @@
-"""Runs the trials of a search. The stages of all trials are one pool of work; progress is shown while they run."""
+"""Runs the trials of a search, and shows their progress. The stages of all trials are scheduled together."""
 
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
 
 
 HOPELESS = (ClusterError, StorageError)
-"""Errors that all trials would have: no result of one, but the end of the search."""
+"""Errors that all trials would have. They end the search; other errors only fail their trial."""
 
 
 @dataclass(frozen=True)
 class TrialsRan:
-    """What all trials came to."""
+    """The result of all trials."""
 
     rows: list[TrialRow]
     device_hours: float
     stages: int
     shared: int
-    """How often a trial found a stage that another one has, too."""
+    """Number of times that a trial reused a stage of another trial."""
 
 
 @dataclass
 class Trials:
-    """Trials, and how far they are."""
+    """The trials of a search while they run, with their stages and results."""
 
     search: Search
     store: Store
     room: tuple[Mapping[str, float] | None, int]
-    """As `adapt.stage.run_stages.room`."""
+    """Resources for stages, from `adapt.stage.run_stages.room`."""
     work: Work = field(default_factory=lambda: Work([], {}))
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
     begun: dict[Asked, Trial] = field(default_factory=dict)
     rows: dict[Asked, TrialRow] = field(default_factory=dict)
-    """Turns that have ended."""
+    """Results of the turns that have ended."""
     fewer: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Micro-batches, by field, of trials whose device ran out of memory with larger ones."""
+    """Reduced micro-batches, by field, of trials whose device ran out of memory."""
     first_error: BaseException | None = None
 
     def begin(self, asked: Asked, values: Mapping[str, Any]) -> None:
-        """Adds the stages of a turn to the work. Asked again, it does nothing."""
+        """Schedules the stages of a turn. Does nothing if the turn has already begun."""
         if asked in self.begun or asked in self.rows:
             return
         self.values[asked[0]] = dict(values)
@@ -78,10 +78,10 @@ class Trials:
         return self.search.trial({**self.values[number], **self.fewer.get(number, {})}, turn)
 
     def _begin_smaller(self, asked: Asked, error: DeviceMemoryError) -> None:
-        """Begins a turn again with the next smaller micro-batch, which changes no key: what is finished stays."""
+        """Restarts a turn with the next smaller micro-batch. This changes no key, so finished stages are reused."""
         number = asked[0]
         smaller = with_fewer(self.search.configure(self.values[number]), error)
-        log(f"trial {number}: {error.what}; it goes on with {values_shown(smaller)}")
+        log(f"trial {number}: {error.what}; it continues with {values_shown(smaller)}")
         self.fewer[number] = {**self.fewer.get(number, {}), **smaller}
         self.begun[asked] = self._trial(asked)
         with self.work.changed:
@@ -90,7 +90,7 @@ class Trials:
         add_stages(self.work, [self.begun[asked]], self.store)
 
     def look(self) -> dict[Asked, Answer]:
-        """Starts what may start, and gives the turns that have ended.
+        """Starts stages that are ready, and returns the results of all turns that have ended.
 
         Raises:
             AdaptError: an error that all trials would have.
@@ -111,7 +111,7 @@ class Trials:
         return {asked: self._answer(row) for asked, row in self.rows.items()}
 
     def last(self) -> list[TrialRow]:
-        """The last turn of each trial, by number."""
+        """Returns the result of the last turn of each trial, in the order of their numbers."""
         return [self._last(number) for number in sorted(self.values)]
 
     def _last(self, number: int) -> TrialRow:
@@ -133,7 +133,7 @@ class Trials:
     def _measured(self, asked: Asked, trial: Trial, record: Record) -> TrialRow:
         figures = Finished.of(trial, record).result.figures
         missing = [name for name in self.search.config.tune.objectives if name not in figures]
-        error = f"it reports no {missing[0]}, for want of held-out text (corpus.heldout_fraction)" if missing else ""
+        error = f"it reports no {missing[0]}, because no text is held out (corpus.heldout_fraction)" if missing else ""
         given = {stage.key for stage in everything(self.search.inputs.values())}
         fitting = {**taken(trial, given, self.store), **self.fewer.get(asked[0], {})}
         return replace(self._row(asked, trial.key, {} if missing else figures, error), fitting=fitting)
@@ -143,42 +143,45 @@ class Trials:
         return {name: row.figures[name].value for name in names} if row.figures else None
 
     def hours(self, numbers: Container[int]) -> float:
-        """Device-hours of the stages of some trials, each counted once, as far as they are finished.
+        """Returns the device-hours of the finished stages of some trials, each counted once.
 
-        Stages that others make for all trials are not counted.
+        Stages that are inputs of the whole search are not counted.
         """
         given = {stage.key for stage in everything(self.search.inputs.values())}
         stages = everything(trial for asked, trial in list(self.begun.items()) if asked[0] in numbers)
-        own = [each for each in stages if each.kind not in SUMS and each.key not in given]
-        records = [self.store.known(each.kind, each.name, each.key) for each in own]
+        own = [stage for stage in stages if stage.kind not in SUMS and stage.key not in given]
+        records = [self.store.known(stage.kind, stage.name, stage.key) for stage in own]
         return sum(record.cost.get("device_hours") or 0.0 for record in records if record)
 
     def may_begin(self, number: int) -> bool | None:
-        """Whether there is budget for one more trial; None while no trial has ended that says what one takes."""
+        """Returns whether the budget allows one more trial; None while no trial has ended, so its cost is not known."""
         budget = self.search.config.tune.budget_device_hours
         if budget is None:
             return True
         ended = {asked[0] for asked in list(self.rows) if asked in self.begun}
         if not ended:
             return None
-        dearest = max(self.hours([each]) for each in ended)
-        expected = self.hours(ended) + dearest * (number - len(ended) + 1)
+        most_expensive = max(self.hours([trial]) for trial in ended)
+        expected = self.hours(ended) + most_expensive * (number - len(ended) + 1)
         if expected > budget:
-            log(f"search: ends before trial {number}, which would make about {expected:.2g} device-hours of {budget:g}")
+            log(
+                f"search: ends before trial {number}, with which it would take about {expected:.2g} device-hours, more"
+                f" than tune.budget_device_hours ({budget:g})"
+            )
         return expected <= budget
 
 
 def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> TrialsRan:
-    """Runs the configuration as it is, and all trials.
+    """Runs the unchanged configuration as trial 0, and all proposed trials.
 
     Args:
-        search: what is searched.
+        search: the search.
         asked: its proposals.
-        store: where stages live.
-        folder: of the search, for trackers.
+        store: the store of the stages.
+        folder: folder of the search, in which trackers write.
 
     Raises:
-        AdaptError: all trials failed, or one with an error that all would have.
+        AdaptError: all trials failed, or a trial failed with an error that all would have.
     """
     config = search.config
     trials = Trials(search, store, room(config.resources, config.tune.at_once))
@@ -203,7 +206,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
-        with suppress(Exception):  # why the search ends matters more than why a tracker does
+        with suppress(Exception):  # the error of the search is more important than that of a tracker
             trackers.close(failed=True)
         raise
     trackers.close()
@@ -217,7 +220,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 
 
 def _line(row: TrialRow, objectives: list[str]) -> str:
-    """A trial that has ended, for people."""
+    """Returns the log line for a turn that has ended."""
     values = values_shown(row.values) + (f"; {row.steps} steps" if row.steps else "")
     if not row.figures:
         return f"trial {row.number}: failed: {row.error} ({values})"
@@ -225,19 +228,19 @@ def _line(row: TrialRow, objectives: list[str]) -> str:
 
 
 MOST_ROWS = 15
-"""Trials that have ended which are shown, the best of them; of those that failed, as many."""
+"""Largest number of ended trials that are shown, the best first, and largest number of failed trials."""
 PERIOD_S = 1.0
-"""Between two writings of the file, at least, where no trial has ended."""
+"""Shortest time between two writes of the progress file while no trial ends [seconds]."""
 
 
 class Watched:
     """Shows the trials of a search while they run.
 
     Args:
-        trials: of the search.
-        count: trials in all, with that of the configuration as it is.
-        folder: of the search.
-        draw: draws a table on a terminal; None where there is none.
+        trials: the trials.
+        count: number of all trials, including trial 0.
+        folder: folder of the search, in which the progress file is written.
+        draw: draws a table on a terminal; None without a terminal.
     """
 
     def __init__(
@@ -248,7 +251,11 @@ class Watched:
         self._written_at = 0.0
 
     def look(self, has_ended: bool) -> None:
-        """Draws how far trials are, and writes it down where that has changed, once a period or as a trial ends."""
+        """Draws the progress of trials, and writes it to the progress file if it changed and the last write is old.
+
+        Args:
+            has_ended: whether a trial has ended since the last call; then the file is written at once.
+        """
         is_due = has_ended or time.monotonic() - self._written_at >= PERIOD_S
         if not is_due and not self._draw:
             return
@@ -260,16 +267,16 @@ class Watched:
             self._written, self._written_at = now, time.monotonic()
 
     def close(self) -> None:
-        """Removes the file, as the record tells all from now on."""
+        """Removes the progress file, because the record of the search replaces it."""
         (self._folder / TRIALS_FILE).unlink(missing_ok=True)
 
 
 def trials_now(trials: "Trials", count: int) -> TrialsNow:
-    """What is under way, with how far it is, the best of what has ended, and what has failed.
+    """Returns the running trials with their progress, the best ended trials, and the failed trials.
 
     Args:
-        trials: of a search.
-        count: trials in all, with that of the configuration as it is.
+        trials: the trials of a search.
+        count: number of all trials, including trial 0.
     """
     objectives = trials.search.config.tune.objectives
     ended = {asked: row for asked, row in trials.rows.items() if asked[0] in trials.values}
@@ -296,4 +303,4 @@ def _state(stages: Sequence[Stage[Any]], done: set[str], running: Mapping[str, S
 
 def _told(values: Mapping[str, Any]) -> str:
     said = ", ".join(f"{name.rpartition('.')[2]} {shown(value)}" for name, value in values.items())
-    return redact(said) or "as it is"
+    return redact(said) or "unchanged"

@@ -1,4 +1,4 @@
-"""Checks of a space and of objectives, before anything runs."""
+"""Checks the space and the objectives of a search, before anything runs."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from adapt.tuning.search_stage import Search
 
 SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
-"""Fields whose best value would be the luckiest."""
+"""Fields that must not be searched, because the best seed is only the luckiest."""
 DRAWS = 4
-"""Samples of the whole space that are looked at, beside the ends of each domain."""
+"""Number of samples of the space that are tried to see whether a field changes the trial."""
 
 
 def checked(search: "Search") -> tuple[Space, Proposals]:
-    """Refuses a search that cannot work.
+    """Checks a search, and returns its space and its proposals.
 
     Raises:
         ConfigError: a field, a domain or an objective is wrong.
-        DataError: the test split is not there.
+        DataError: the files of a test split do not exist.
     """
     config = search.config
     check_fresh_seeds(config)
@@ -48,29 +48,29 @@ def checked(search: "Search") -> tuple[Space, Proposals]:
 
 
 def _check_going_on(search: "Search", space: Space) -> None:
-    """Refuses turns of trials whose steps depend on their length, for the configuration and each searched value.
+    """Refuses trials that cannot continue after a turn, for the configuration and each end of a searched domain.
 
-    Values that only together make the steps depend on the length are not refused: such a trial trains each turn whole.
+    Combinations of values are not checked. A trial that cannot continue trains each turn from the beginning.
     """
     for values in ({}, *({name: end} for name in space for end in ends(space[name]))):
         try:
             shorter, longer = search.trial(values, 0), search.trial(values)
         except ConfigError:
-            continue  # `check_fields` refuses a value that does not fit; others of the space may go with it
+            continue  # it may be valid together with other values of the space
         check_goes_on(search.config.tune.scheduler, shorter, longer)
 
 
 def check_fields(space: Space, place: str, configure: Configure, trial: Callable[[Config], Trial]) -> None:
-    """Refuses fields that do not exist, values that they do not take, and fields that change nothing measured.
+    """Refuses unknown fields, invalid values, and fields that do not affect the measured figures.
 
     Args:
-        space: to search.
-        place: its file, for messages.
-        configure: gives the configuration of a trial.
-        trial: makes its stages; nothing of them runs.
+        space: the domains of the searched fields.
+        place: the file of the space, for messages.
+        configure: returns the configuration of a trial.
+        trial: returns the stages of a configuration, without running them.
 
     Raises:
-        ConfigError: names the field.
+        ConfigError: a field is refused; the message names it.
     """
     config = configure({})
     kinds = named_in({"method": vars(config.method), "select": vars(config.select)})
@@ -90,14 +90,14 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
 
 
 def _matters(name: str, space: Space, configure: Configure, trial: Callable[[Config], Trial]) -> bool:
-    """Whether two values of a field make two trials, while all other fields stay as they are."""
+    """Whether two values of a field lead to trials with different keys, while all other fields are equal."""
     generator = np.random.default_rng(0)
     for _ in range(DRAWS):
         drawn = {other: draw(domain, generator) for other, domain in space.items()}
         try:
             keys = {trial(configure({**drawn, name: end})).key for end in _two(ends(space[name]))}
         except ConfigError:
-            continue  # these values contradict each other; others of the space may not
+            continue  # these values contradict each other; other values of the space may not
         if len(keys) > 1:
             return True
     return False
@@ -108,7 +108,7 @@ def _two(values: list[Any]) -> tuple[Any, Any]:
 
 
 def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
-    """Refuses a value that the field does not take. Values that contradict other fields are left to trials."""
+    """Refuses an invalid value of a field. Values that contradict other fields are not refused before their trial."""
     try:
         configure({name: value})
     except ConfigError as error:
@@ -117,15 +117,15 @@ def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
 
 
 def check_objectives(config: Config, trial: Trial) -> None:
-    """Refuses objectives that no trial reports.
+    """Refuses objectives that trials do not report, or that have no better direction.
 
     Raises:
-        ConfigError: names the nearest figure, or what it needs; or neither more nor less of a figure is better.
+        ConfigError: an objective is refused. The message names the nearest figure, or what the objective needs.
     """
     names, known, ways = config.tune.objectives, figures_of(trial), ways_of(trial.final.result_type())
-    usable = sorted(each for each in known if ways.get(each, 1))
+    usable = sorted(name for name in known if ways.get(name, 1))
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"tune.objectives is {names}: empty, or with a name twice", "name one or more figures")
+        raise ConfigError(f"tune.objectives is {names}: empty, or a name is repeated", "name one or more figures")
     for name in names:
         if not usable:
             raise ConfigError("tune.objectives: this job reports no figure to choose by", "search another job")
@@ -134,7 +134,7 @@ def check_objectives(config: Config, trial: Trial) -> None:
             raise ConfigError(f"tune.objectives: this job reports no {name}", fix or nearest(name, usable))
         if name not in usable:
             raise ConfigError(
-                f"tune.objectives: of {name} neither more nor less is better",
+                f"tune.objectives: neither higher nor lower values of {name} are better",
                 f"use one of: {', '.join(usable)}; a result of your own declares it, `{name}: More[float]`"
                 " (docs/develop/extending.md)",
             )
@@ -143,15 +143,15 @@ def check_objectives(config: Config, trial: Trial) -> None:
 
 
 def check_fresh_seeds(config: Config) -> None:
-    """Refuses seeds that the search has seen.
+    """Refuses fresh seeds that trials of the search use too.
 
     Raises:
-        ConfigError: names them.
+        ConfigError: fresh seeds are seeds of trials, repeated, or out of range.
     """
     fresh, seen = config.tune.fresh_seeds, {config.seed, *config.finetune.seeds}
     if used := sorted({*fresh} & seen):
         raise ConfigError(f"tune.fresh_seeds: {used} are seeds of the trials", "use others, such as [1001, 1002, 1003]")
     if len({*fresh}) < len(fresh) or not all(0 <= seed < 2**63 for seed in fresh):
         raise ConfigError(
-            f"tune.fresh_seeds is {fresh}: with a seed twice, or out of range", "use different ones from 0 on"
+            f"tune.fresh_seeds is {fresh}: a seed is repeated or out of range", "use different ones from 0 on"
         )

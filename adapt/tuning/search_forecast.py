@@ -1,4 +1,4 @@
-"""Forecast of what a search takes, before its first trial; check of its budget."""
+"""Forecasts the stages and device-hours of a search before its first trial, and checks its budget."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,43 +16,43 @@ from adapt.tuning.proposals import Proposals, Values
 from adapt.tuning.search_stage import SUMS, Search
 
 SHOWN = 40
-"""Trials that a table has at most."""
+"""Largest number of trials in a table."""
 DEVICE_KINDS = ("finetune", "importance")
-"""Kinds whose records say what they took of devices, beside trainings."""
+"""Kinds of stages other than trainings whose records have device-hours."""
 
 
 @dataclass(frozen=True)
 class TrialAhead:
-    """A trial, and what it takes beyond the trials before it."""
+    """A trial of a forecast, without the stages that it shares with earlier trials."""
 
     number: int
     values: Mapping[str, Any]
     to_run: int
-    """Stages that neither are finished nor belong to a trial before."""
+    """Number of stages that are neither finished nor part of an earlier trial."""
     found: int
-    """All other stages."""
+    """Number of all other stages of the trial."""
     device_hours: float | None
-    """What those to run will take, and those that are finished took, as far as they belong to no trial before; None
-    where nothing says how long a stage takes."""
+    """Device-hours of the stages that are not part of an earlier trial, finished or not; None if the duration of a
+    stage is not known."""
     refused: str = ""
-    """Why it cannot run: its values contradict each other."""
+    """The error if the values of the trial contradict each other; else empty."""
 
 
 @dataclass(frozen=True)
 class SearchAhead:
-    """What a search will take."""
+    """The forecast of a search."""
 
     search: Search
     trials: list[TrialAhead]
-    """The configuration as it is, and the trials that can be told before there are results."""
+    """Trial 0, the unchanged configuration, and the trials whose values do not depend on results."""
     count: int
-    """All trials, with that of the configuration as it is."""
+    """Number of all trials, including trial 0."""
     device_hours: float | None
-    """What all trials take; None where nothing says how long a stage takes."""
+    """Device-hours of all trials; None if the duration of a stage is not known."""
 
     @classmethod
     def of(cls, search: Search, store: Store) -> "SearchAhead":
-        """Looks ahead; nothing runs.
+        """Checks a search and forecasts it, without running anything.
 
         Raises:
             ConfigError: the search cannot work.
@@ -63,18 +63,18 @@ class SearchAhead:
 
     @property
     def to_run(self) -> int:
-        """Stages to run of the trials that are told."""
+        """Number of stages to run for the trials whose values are known."""
         return sum(trial.to_run for trial in self.trials)
 
     def blocks(self, name: str = "") -> list[Block]:
-        """The trials with what each takes, and what all of them take.
+        """Returns a table of trials with their stages and device-hours, and a sentence on all trials.
 
         Args:
-            name: of the search, where several are shown.
+            name: name of the search, if several are shown.
         """
         header = ["trial", "values", "stages to run", "finished or shared stages", "device-hours"]
         title = f"{name}: trials ahead" if name else "Trials ahead"
-        note = "A stage that several trials share counts for the first of them."
+        note = "A stage that several trials share is counted for the first of them."
         return [Table(header, self._rows(), title, note, words=True), TextBlock(self.total())]
 
     def _rows(self) -> list[list[str]]:
@@ -90,7 +90,7 @@ class SearchAhead:
         ]
 
     def total(self) -> str:
-        """Says what all trials take."""
+        """Returns a sentence with the device-hours and the cost of all trials."""
         config, hours = self.search.config, self.device_hours
         budget, price = config.tune.budget_device_hours, config.resources.price_per_device_hour
         taken = "an unknown number of device-hours" if hours is None else f"about {hours:.3g} device-hours"
@@ -102,14 +102,14 @@ class SearchAhead:
 
 
 def trials_ahead(search: Search, asked: Proposals, store: Store) -> list[TrialAhead]:
-    """The configuration as it is, and the trials that can be told before there are results."""
+    """Forecasts trial 0, the unchanged configuration, and the trials whose values do not depend on results."""
     known = [{}, *told_ahead(asked)]
     seen = {stage.key for stage in everything(search.inputs.values())}
     return [_ahead(search, number, values, store, seen) for number, values in enumerate(known)]
 
 
 def told_ahead(asked: Proposals) -> list[Values]:
-    """The values of the trials that are proposed without any result."""
+    """Returns the values of the trials that are proposed without the result of another trial."""
     proposed: list[Values] = []
     while len(proposed) < asked.count and not asked.told(len(proposed)):
         proposed.append(asked.propose(proposed, []))
@@ -117,7 +117,7 @@ def told_ahead(asked: Proposals) -> list[Values]:
 
 
 def hours_of_all(ahead: Iterable[TrialAhead], count: int) -> float | None:
-    """The device-hours of so many trials and the configuration as it is, of which some are told; None if not known."""
+    """Estimates the device-hours of `count` trials and trial 0, from those of some trials; None if not known."""
     first, *others = [each.device_hours for each in ahead if not each.refused]
     known = [hours for hours in others if hours is not None]
     if first is None or (others and not known):
@@ -126,10 +126,10 @@ def hours_of_all(ahead: Iterable[TrialAhead], count: int) -> float | None:
 
 
 def check_search(search: Search, store: Store) -> None:
-    """Refuses, before Ray is started, a search that cannot work; one that has finished is not looked at.
+    """Checks a search before Ray is started, unless it has already finished.
 
     Raises:
-        ConfigError: as `Search.check` and `check_budget`.
+        ConfigError: the search cannot work (`Search.check`), or exceeds its budget (`check_budget`).
     """
     if not store.known(search.kind, search.name, search.key):
         _, asked = search.check()
@@ -137,10 +137,10 @@ def check_search(search: Search, store: Store) -> None:
 
 
 def check_budget(search: Search, asked: Proposals, store: Store) -> None:
-    """Refuses more trials than the budget has room for, as far as that can be foreseen.
+    """Refuses a search that is forecast to take more device-hours than its budget.
 
     Raises:
-        ConfigError: says how many there is room for.
+        ConfigError: the forecast exceeds the budget; the message says how many trials the budget allows.
     """
     budget = search.config.tune.budget_device_hours
     if budget is None:
@@ -171,7 +171,10 @@ def _ahead(search: Search, number: int, values: Mapping[str, Any], store: Store,
 
 
 def _hours(stage: Stage[Any], store: Store) -> float | None:
-    """What a stage took, or will take: a training by its forecast, others as those of their kind that are finished."""
+    """Returns the device-hours of a stage; None if they are not known.
+
+    A finished stage has them in its record. A training has a forecast, and other stages the mean of their kind.
+    """
     if record := store.known(stage.kind, stage.name, stage.key):
         return float(record.cost.get("device_hours") or 0.0)
     if isinstance(stage, Train):

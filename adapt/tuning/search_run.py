@@ -1,4 +1,4 @@
-"""A search from the command line of `dontstop tune` to the report: trials, then the best one with fresh seeds."""
+"""Runs a search from the command line of `dontstop tune` to its report: trials, then the best one with fresh seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,21 +30,21 @@ from adapt.tuning.search_stage import BEST_FILE, Search, Searched
 
 @dataclass(frozen=True)
 class SearchRun(SelfShown):
-    """A search that has run. `print(search)` shows the trials, and what the best one gains."""
+    """The result of a search. `print(search)` shows the trials, and the gain of the best one."""
 
     searched: Finished[Searched]
     confirmed: Finished[Confirmed] | None
-    """What fresh seeds say; None where `tune.fresh_seeds` is empty."""
+    """The best trial with fresh seeds; None if `tune.fresh_seeds` is empty."""
     report: Path
-    """The page of the report."""
+    """The HTML file of the report."""
 
     @property
     def best(self) -> Path:
-        """The configuration of the best trial, which the job takes as its configuration."""
+        """The configuration file of the best trial, for `--config` of the job."""
         return self.searched.path / BEST_FILE
 
     def blocks(self) -> list[Block]:
-        """The trials, and what the best one gains."""
+        """Returns the table of trials, the gain of the best one, and the path of the report."""
         confirmed = self.confirmed.result.blocks(self.confirmed.record) if self.confirmed else []
         return [*self.searched.result.blocks(self.searched.record), *confirmed, TextBlock(f"Report: {self.report}")]
 
@@ -53,7 +53,7 @@ def run_search(search: Search) -> SearchRun:
     """Runs the trials that have not run, then the best one with fresh seeds, and writes the report.
 
     Raises:
-        AdaptError: the search cannot work, or no trial has ended well.
+        AdaptError: the search cannot work, or all trials failed.
     """
     store = Store(root_of(search.config))
     check_search(search, store)
@@ -69,7 +69,7 @@ def run_search(search: Search) -> SearchRun:
 
 
 def _report(search: Search, entries: list[Entry], store: Store) -> Path:
-    """Writes the report, unless it is newer than all that it would say."""
+    """Writes the report, unless it is newer than the records that it shows."""
     folder = store.root / "reports" / f"search-{search.name}"
     page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
     if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):
@@ -81,11 +81,11 @@ def _report(search: Search, entries: list[Entry], store: Store) -> Path:
 
 PROGRAM = "dontstop tune"
 SHORT = {"--space": "--tune.space", "--job": "--tune.job"}
-"""Options with a shorter name here."""
+"""Short names of options in this command."""
 
 
 def search_asked(arguments: Sequence[str]) -> Search:
-    """The search that a command line asks for.
+    """Returns the search that the command line describes.
 
     Raises:
         AdaptError: it names no space, or a job that cannot be searched, or the configuration cannot work.
@@ -103,7 +103,7 @@ def _long(argument: str) -> str:
 
 
 def job_searched(tune: Mapping[str, Any]) -> Job:
-    """The job that fields of `tune` name, by its name or by that of the file of the space.
+    """Returns the searched job: `tune.job`, else the job with the name of the file of the space.
 
     Raises:
         ConfigError: there is no such job.
@@ -114,7 +114,7 @@ def job_searched(tune: Mapping[str, Any]) -> Job:
     if Path(space).stem in JOBS:
         return JOBS[Path(space).stem]
     raise ConfigError(
-        f"no job is named whose fields are to be searched{f', and {space} is named after none' if space else ''}",
+        f"no job to search is named{f', and {space} does not have the name of a job' if space else ''}",
         "name it: --job tapt",
     )
 
@@ -131,14 +131,14 @@ def search_of(
     context_of: Callable[[Config], Context] = Context.of,
     given: tuple[Any, ...] = (),
 ) -> Search:
-    """The search of a configuration; where it has not finished, all that can be checked is checked.
+    """Returns the search of a configuration. The space and the objectives are checked later, by `check_search`.
 
     Args:
-        job: whose fields are searched.
-        config: as it is.
-        configure: gives the configuration of a trial.
-        context_of: gives what the stages of a trial are made from.
-        given: what all trials read and others make: models to start from, selections, or None.
+        job: the job whose fields are searched.
+        config: the unchanged configuration.
+        configure: returns the configuration of a trial.
+        context_of: returns the context from which the stages of a configuration are created.
+        given: inputs of all trials that are not part of the search: start models, selections, or None.
 
     Raises:
         AdaptError: the configuration, the space or an objective cannot work.

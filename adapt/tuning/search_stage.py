@@ -1,4 +1,4 @@
-"""Stage `search`: trials of a space, the best of them, and those that no other trial dominates."""
+"""Stage `search`: runs trials with values of a space, and finds the best trial and the Pareto front."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,59 +33,58 @@ from adapt.tuning.proposals import Proposals, Space
 from adapt.tuning.trial_scheduler import STEPS, steps_after
 
 BEST_FILE = "best.yaml"
-"""The configuration of the best trial, which every job takes."""
+"""Name of the configuration file of the best trial, for `--config`."""
 SUMS = ("export", "scores", "sequence", "trial")
-"""Kinds of stages whose cost is that of stages that they read."""
+"""Kinds of stages whose cost is the sum of the costs of their inputs."""
 
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial."""
+    """The result of a trial."""
 
     number: int
-    """0 is the configuration as it is."""
+    """Number of the trial. Trial 0 is the unchanged configuration."""
     values: dict[str, Any]
-    """What it has in place of the configuration, by dotted field."""
+    """The values of the searched fields, by dotted name; empty for trial 0."""
     key: str
-    """The key of its stage `trial`; empty if it has none, as its values contradict each other."""
+    """The key of its stage `trial`; empty if it has none because its values contradict each other."""
     figures: dict[str, Estimate]
-    """What was measured, on dev in place of test; empty if it failed."""
+    """The measured figures, with dev as the test split; empty if the trial failed."""
     error: str = ""
-    """Why it failed."""
+    """The error if the trial failed; else empty."""
     steps: int | None = None
-    """Steps after which it was measured last; None where it is not judged on its way."""
+    """Training steps after which the trial was last measured; None without a scheduler."""
     turns: dict[int, float] = field(default_factory=dict)
-    """The first objective by the steps after which it was judged; empty where it is not judged on its way."""
+    """The first objective after each turn, by training steps; empty without a scheduler."""
     fitting: dict[str, int] = field(default_factory=dict)
-    """Micro-batches after a device had run out of memory with larger ones, by field; empty where it ran as configured.
-    """
+    """Micro-batches that were reduced after a device ran out of memory, by field; empty if none was."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its values, and what it took to fit a device's memory."""
+        """The values of the trial, and its reduced micro-batches."""
         return {**self.values, **self.fitting}
 
 
 @dataclass(frozen=True)
 class Searched:
-    """All trials."""
+    """The result of a search."""
 
     job: str
     objectives: dict[str, str]
-    """`min` or `max`, by the name of the figure."""
+    """For each objective, `min` or `max`, whichever is better."""
     trials: list[TrialRow]
     best: int
-    """The number of the trial that is best by the first objective."""
+    """Number of the best trial by the first objective."""
     front: list[int]
-    """Numbers of the trials that no other is better than in all objectives."""
+    """Numbers of the trials on the Pareto front: no other trial is at least as good in every objective."""
     device_hours: float
-    """What all stages of all trials took, each counted once, whenever it ran."""
+    """Device-hours of all stages of all trials, each counted once, also those that ran before the search."""
     stages: int
-    """Stages of all trials together, each counted once."""
+    """Number of stages of all trials, each counted once."""
     shared: int
-    """How often a trial found a stage that another trial has, too."""
+    """Number of times that a trial reused a stage of another trial."""
     as_it_is: dict[str, Any] = field(default_factory=dict)
-    """The values of the searched fields in the configuration as it is."""
+    """The values of the searched fields in the unchanged configuration."""
 
     @property
     def best_row(self) -> TrialRow:
@@ -93,12 +92,12 @@ class Searched:
         return next(row for row in self.trials if row.number == self.best)
 
     def in_order(self) -> list[TrialRow]:
-        """The trials: those that came furthest first, the best of them on top, and failed ones last."""
+        """Returns the trials by number of steps, then by the first objective, the best first and failed ones last."""
         name, way = next(iter(self.objectives.items()))
         return best_first(self.trials, name, way) + [row for row in self.trials if not row.figures]
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the best trial, all trials with their values and objectives, and the best configuration."""
+        """Returns a sentence on the best trial, the table of trials, and the path of the best configuration."""
         fields = list(dict.fromkeys(name for row in self.trials for name in row.values))
         judged = ["steps"] if any(row.steps for row in self.trials) else []
         rows: list[list[Cell | str]] = [
@@ -126,7 +125,7 @@ class Searched:
         return [*summary(self._sentence()), table, *map(TextBlock, lines)]
 
     def _sentence(self) -> str:
-        """Says which trial is best on dev, compared with the configuration as it is."""
+        """Returns a sentence that compares the best trial on dev with the unchanged configuration."""
         name, way = next(iter(self.objectives.items()))
         best, first = self.best_row, next((row for row in self.trials if row.number == 0), None)
         goal = "lowest" if way == "min" else "highest"
@@ -140,16 +139,16 @@ class Searched:
 
 
 SHOWN = 40
-"""Trials that a table has at most, the best ones first."""
+"""Largest number of trials in a table, the best first."""
 
 
 def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
-    """Trials that were measured, those that came furthest and the best of them first.
+    """Returns the trials with results, those with most steps first, and among these the best first.
 
     Args:
-        rows: of the trials.
-        objective: the figure that decides.
-        way: `min` or `max`.
+        rows: results of the trials.
+        objective: the figure by which they are ordered.
+        way: `min` or `max`, whichever is better.
     """
     sign = 1 if way == "min" else -1
     known = [row for row in rows if row.figures]
@@ -158,29 +157,30 @@ def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[Trial
 
 @dataclass(frozen=True, eq=False)
 class Search(Stage[Searched]):
-    """Trials of a space, as Ray Tune asks for them."""
+    """The stage that runs the trials of a space with Ray Tune."""
 
     kind = "search"
-    version = 2  # whether more of a figure is better is what its result declares
+    version = 2  # since this version the type of the result declares which direction is better
 
     name: str
     job: Job
     config: Config
-    """The configuration as it is."""
+    """The unchanged configuration."""
     configure: Configure
     space: str
-    """The file that holds the space."""
+    """Path of the file with the space."""
     digest: str
     """The digest of that file."""
     as_it_is: str
-    """The key of the trial that changes no field."""
+    """The key of trial 0, the unchanged configuration."""
     context_of: Callable[[Config], Context] = Context.of
-    """Gives what the stages of a trial are made from; in a chain, the model of another of its stages."""
+    """Returns the context from which a trial's stages are created. In a chain, trials start from a stage's model."""
     given: tuple[Any, ...] = ()
-    """What all trials read and others make: `adapt.model.start.Start`, stages, or None. Its inputs are these."""
+    """Inputs of all trials that are not part of the search: `adapt.model.start.Start`, stages, or None. They are the
+    inputs of this stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """The space and the settings of the search. Trials follow from these and from what they measure."""
+        """Returns the space and the settings of the search, from which trials follow (and from their results)."""
         tune = self.config.tune
         learns = {"at_once": tune.at_once, **deciding("optuna")} if tune.searcher == "tpe" else {}
         judged = {"scheduler": tune.scheduler, "turns": tune.turns, "reduction": tune.reduction}
@@ -195,7 +195,7 @@ class Search(Stage[Searched]):
         }
 
     def trial(self, values: Mapping[str, Any], turn: int = -1) -> Trial:
-        """A trial with these values up to the end of a turn, by default the last; nothing of it has run.
+        """Returns the trial with these values up to the end of a turn, by default the last, without running it.
 
         Raises:
             AdaptError: the values contradict each other.
@@ -206,12 +206,12 @@ class Search(Stage[Searched]):
 
     @cached_property
     def ways(self) -> dict[str, str]:
-        """`min` or `max` by the name of each objective, as the result of the job declares."""
+        """For each objective, `min` or `max`, whichever is better according to the type of the job's result."""
         result = self.trial({}).final.result_type()
         return {name: "min" if is_lower_better(name, result) else "max" for name in self.config.tune.objectives}
 
     def measured(self, config: Config) -> Trial:
-        """The trial of a configuration.
+        """Returns the trial of a configuration, without running it.
 
         Raises:
             AdaptError: the configuration cannot work.
@@ -219,18 +219,18 @@ class Search(Stage[Searched]):
         return trial_of(self.job, config, lambda asked: side_by_side(self.context_of(asked)))
 
     def check(self) -> tuple[Space, Proposals]:
-        """Refuses what cannot work; see `adapt.tuning.search_checks.checked`."""
+        """Checks the search, and returns its space and proposals; see `adapt.tuning.search_checks.checked`."""
         from adapt.tuning.search_checks import checked
 
         return checked(self)
 
     def refuse_early(self) -> None:
-        """Looks at the stages of the trial that changes no field."""
+        """Checks the stages of trial 0, the unchanged configuration."""
         for stage in everything([self.trial({})]):
             stage.refuse_early()
 
     def run(self, folder: Path, done: Done) -> Outcome[Searched]:
-        """Runs the trials, and writes BEST_FILE."""
+        """Runs the trials, and writes the configuration of the best one to BEST_FILE."""
         from adapt.tuning.run_trials import run_trials
 
         space, asked = self.check()
@@ -245,7 +245,7 @@ class Search(Stage[Searched]):
             objectives=objectives,
             trials=ran.rows,
             best=best.number,
-            front=[measured[place].number for place in nondominated(costs)],
+            front=[measured[index].number for index in nondominated(costs)],
             device_hours=ran.device_hours,
             stages=ran.stages,
             shared=ran.shared,
@@ -256,27 +256,27 @@ class Search(Stage[Searched]):
 
 
 def _cost(row: TrialRow, objective: str, way: str) -> float:
-    """What should be low."""
+    """Returns the value of an objective with a sign such that lower is better."""
     value = row.figures[objective].value
     return value if way == "min" else -value
 
 
 def nondominated(costs: Sequence[Sequence[float]]) -> list[int]:
-    """Places of the points that no other is below in one cost without being above it in another.
+    """Returns the indices of the points on the Pareto front: no other point is at most as high in every cost.
 
-    Of equal points the first stays.
+    Of equal points, only the first is on the front.
 
     Args:
-        costs: [points, objectives] Lower is better.
+        costs: costs of the points, [points, objectives]; lower is better.
     """
-    kept = []
-    for place, point in enumerate(costs):
-        others = [(other, number) for number, other in enumerate(costs) if number != place]
+    front = []
+    for index, point in enumerate(costs):
+        others = [(other, number) for number, other in enumerate(costs) if number != index]
         if not any(
-            _is_as_low(other, point) and (list(other) != list(point) or number < place) for other, number in others
+            _is_as_low(other, point) and (list(other) != list(point) or number < index) for other, number in others
         ):
-            kept.append(place)
-    return kept
+            front.append(index)
+    return front
 
 
 def _is_as_low(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -1,8 +1,8 @@
-"""A search in the trackers: a run, its trials as runs inside it, and their trainings as runs inside those.
+"""Logs a search to TensorBoard and MLflow.
 
 TensorBoard is always written: `tensorboard/trial-N` in the folder of the search has the values and figures of each
-trial, as its page of hyperparameters shows them, and the loss of its training. MLflow is used if `tracking.mlflow_uri`
-is set.
+trial for the page of hyperparameters, and the loss of its training. MLflow is used if `tracking.mlflow_uri` is set: the
+search is a run, its trials are runs inside it, and their trainings are runs inside the trials.
 """
 
 import json
@@ -26,35 +26,35 @@ from adapt.tuning.job_trial import Trial
 from adapt.tuning.search_stage import Search, TrialRow
 
 EXPERIMENT = "dontstop"
-"""The experiment of MLflow, in which trainings are, too."""
+"""Name of the MLflow experiment, which is also that of trainings."""
 PARENT = "mlflow.parentRunId"
 """The tag by which MLflow nests runs."""
 FOLDER = "tensorboard"
 DIGITS = 24
-"""Digits of the key of a search, in tags."""
+"""Number of digits of the search's key in tags."""
 
 
 class SearchTrackers:
-    """The trackers of a search, while it runs.
+    """Logs the trials of a search while it runs.
 
     Args:
-        search: that runs.
-        folder: of its stage.
-        store: has the metrics of trainings.
+        search: the search.
+        folder: folder of the search, in which TensorBoard's files are written.
+        store: the store with the metrics of trainings.
     """
 
     def __init__(self, search: Search, folder: Path, store: Store) -> None:
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of a run that was killed: all trials come again
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # files of a killed run; all trials are logged again
         self._search, self._store, self._folder = search, store, folder / FOLDER
         uri = anchored(search.config.tracking).mlflow_uri
         self._mlflow = SearchInMLflow(search, uri) if uri else None
 
     def note(self, row: TrialRow, trial: Trial | None) -> None:
-        """Notes a turn that has ended.
+        """Logs a turn that has ended.
 
         Args:
-            row: what was measured.
-            trial: its stage; None if it has none, as its values contradict each other.
+            row: the result of the turn.
+            trial: the stage of the trial; None if its values contradict each other.
         """
         trainings = _trainings(self._search, trial)
         _note_in_tensorboard(self._folder, row, self._loss(trainings))
@@ -62,25 +62,25 @@ class SearchTrackers:
             self._mlflow.note(row, trainings)
 
     def close(self, failed: bool = False) -> None:
-        """Ends the run of the search."""
+        """Ends the run of the search in MLflow."""
         if self._mlflow:
             self._mlflow.close(failed)
 
     def _loss(self, trainings: list[Train]) -> list[dict[str, Any]]:
-        """What the last training of a trial reported."""
+        """Returns the reports of the last training of a trial, one per logged step."""
         if not trainings:
             return []
         last = trainings[0]
         file = self._store.folder(last.kind, last.name, last.key) / METRICS_FILE
         reports: list[dict[str, Any]] = []
-        with suppress(OSError, ValueError):  # a line may be half written where the trial was killed
+        with suppress(OSError, ValueError):  # a line may be incomplete if the trial was killed
             for line in file.read_text().splitlines():
                 reports.append(json.loads(line))
         return reports
 
 
 def _trainings(search: Search, trial: Trial | None) -> list[Train]:
-    """The trainings of a trial, the last first; those that others make are left out."""
+    """Returns the trainings of a trial, the last one first, without those that are inputs of the search."""
     given = {stage.key for stage in everything(search.inputs.values())}
     stages = everything([trial]) if trial else []
     return [stage for stage in stages if isinstance(stage, Train) and stage.key not in given]
@@ -88,8 +88,8 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
     steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
-    place = folder / f"trial-{row.number}"
-    with SummaryWriter(str(place), filename_suffix=f".{steps}") as writer:  # names of files have seconds alone
+    target = folder / f"trial-{row.number}"
+    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # else names only differ by seconds
         for summary in hparams(_told(row.values), figures):
             writer.file_writer.add_summary(summary)
         for name, value in figures.items():
@@ -100,17 +100,17 @@ def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, An
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as trackers take them."""
+    """Returns values as numbers or strings for the trackers, without credentials."""
     plain = {name: value if isinstance(value, int | float) else str(value) for name, value in values.items()}
     return dict(redacted(plain))
 
 
 class SearchInMLflow:
-    """The runs of a search, found again by their tags when it goes on.
+    """Logs a search to MLflow. When an interrupted search continues, its runs are found by their tags.
 
     Args:
-        search: that runs.
-        uri: of MLflow.
+        search: the search.
+        uri: tracking URI of MLflow.
     """
 
     def __init__(self, search: Search, uri: str) -> None:
@@ -125,7 +125,7 @@ class SearchInMLflow:
         self._run = self._run_of(search.key[:DIGITS], search.config.name, _told(told), {"dontstop.key": search.key})
 
     def note(self, row: TrialRow, trainings: list[Train]) -> None:
-        """Notes a turn of a trial, and puts its trainings below it."""
+        """Logs a turn of a trial, and makes the runs of its trainings children of the trial's run."""
         name = f"{self._search.key[:DIGITS]}-{row.number}"
         run = self._run_of(name, f"trial {row.number}", _told(row.values), {"dontstop.key": row.key, PARENT: self._run})
         for figure, measured in row.figures.items():
@@ -135,18 +135,18 @@ class SearchInMLflow:
         self._client.set_terminated(run, "FAILED" if row.error else "FINISHED")
         for training in trainings:
             for found in self._found("dontstop.key", training.key):
-                if PARENT not in found.data.tags:  # a training that trials share stands below the first of them
+                if PARENT not in found.data.tags:  # a shared training belongs to the first of its trials
                     self._client.set_tag(found.info.run_id, PARENT, run)
 
     def close(self, failed: bool) -> None:
-        """Ends the run of the search."""
+        """Ends the run of the search as finished or failed."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
     def _found(self, tag: str, value: str) -> list[Any]:
         return list(self._client.search_runs([self._experiment], f"tags.`{tag}` = '{value}'"))
 
     def _run_of(self, name: str, shown: str, told: Mapping[str, Any], tags: Mapping[str, str]) -> str:
-        """The run of this name, which is made where there is none."""
+        """Returns the id of the run with this name, and creates the run if there is none."""
         if earlier := self._found("dontstop.run", name):
             self._client.update_run(earlier[0].info.run_id, status="RUNNING")
             return str(earlier[0].info.run_id)

@@ -1,4 +1,4 @@
-"""The search space: fields with the domains of their values. This module loads Ray Tune."""
+"""Reads the search space: fields with the domains of their values. This module imports Ray Tune."""
 
 import importlib.util
 import inspect
@@ -14,18 +14,18 @@ from adapt.parse.yaml_file import place_in, read_yaml
 from adapt.support.errors import AdaptError, ConfigError, nearest
 
 DOMAINS = ("uniform", "quniform", "loguniform", "qloguniform", "randint", "qrandint", "lograndint", "qlograndint")
-"""Ray Tune's domains that YAML may name, each with the list of its arguments."""
+"""Names of Ray Tune's domains that a YAML file may use, each with a list of arguments."""
 EXAMPLE = "write `training.learning_rate: {loguniform: [1e-5, 1e-3]}`, or a list of values"
 
 
 def read_space(path: str) -> dict[str, Any]:
-    """Reads a space.
+    """Reads a search space from a file.
 
     Args:
-        path: of a Python file whose one function returns fields and domains, or of a YAML file that names them.
+        path: path of a YAML file with fields and domains, or of a Python file with one function that returns them.
 
     Raises:
-        ConfigError: the file cannot be read, or holds no space.
+        ConfigError: the file cannot be read, or has no valid space.
     """
     given = _from_python(path) if path.endswith(".py") else _from_yaml(path)
     if not isinstance(given, Mapping) or not given:
@@ -38,7 +38,7 @@ def _from_python(path: str) -> Any:
     if len(functions) != 1:
         named = ", ".join(function.__name__ for function in functions) or "none"
         raise ConfigError(
-            f"{path} has {len(functions)} functions ({named})", "let it have one, which returns the space"
+            f"{path} has {len(functions)} functions ({named})", "define exactly one, which returns the space"
         )
     try:
         return functions[0]()
@@ -61,7 +61,7 @@ def _loaded(path: str) -> ModuleType:
 
 
 def _functions(module: ModuleType) -> list[Callable[[], Any]]:
-    """The module's own public functions."""
+    """Returns the public functions that are defined in the module."""
     found = inspect.getmembers(module, inspect.isfunction)
     return [function for name, function in found if function.__module__ == module.__name__ and name[0] != "_"]
 
@@ -70,7 +70,7 @@ def _from_yaml(path: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in read_yaml(path).items():
         if isinstance(value, Mapping) and "." not in str(name):  # a section
-            fields |= {f"{name}.{inner}": each for inner, each in value.items()}
+            fields |= {f"{name}.{field}": domain for field, domain in value.items()}
         else:
             fields[str(name)] = value
     for name, value in fields.items():
@@ -86,13 +86,13 @@ def _named(name: str, value: Mapping[str, Any], path: str) -> Any:
     if kind not in DOMAINS:
         raise ConfigError(f"{name} in {path}: there is no domain {kind}", nearest(str(kind), DOMAINS))
     try:
-        return getattr(tune, kind)(*[_number(each) for each in arguments])
+        return getattr(tune, kind)(*[_number(argument) for argument in arguments])
     except (TypeError, ValueError, AdaptError) as error:
         raise ConfigError(f"{name} in {path}: {kind} of {arguments}: {error}", EXAMPLE) from error
 
 
 def _number(given: Any) -> float:
-    """A number, also where YAML takes it for a word, as 1e-5."""
+    """Returns a number, also if YAML has read it as a string, such as 1e-5."""
     return given if isinstance(given, int | float) else float(given)
 
 
@@ -114,7 +114,7 @@ def _domain(name: str, value: Any, path: str) -> Any:
 
 
 def ends(domain: Any) -> list[Any]:
-    """The values that lie furthest apart: the bounds of numbers, or all that are listed."""
+    """Returns the bounds of a range, or all values of a list."""
     if hasattr(domain, "categories"):
         return list(domain.categories)
     is_open = isinstance(domain, Integer) and not isinstance(domain.get_sampler(), Quantized)

@@ -1,7 +1,7 @@
-"""Schedulers of trials: a trial is measured after a part of its steps, and continues if Ray Tune's scheduler allows it.
+"""The turns of trials: a trial is measured after a part of its steps, and continues if Ray Tune's scheduler allows it.
 
-Schedule `wsd` makes this possible. Each turn is a training of its own length, which starts where the cooldown of the
-turn before began.
+This needs the learning-rate schedule `wsd`. Each turn is a training of another length. It starts from the state that
+the previous turn had before its cooldown.
 """
 
 from collections.abc import Iterable
@@ -15,16 +15,16 @@ from adapt.tuning.job_trial import Trial
 
 STEPS = "training.max_steps"
 LENGTHS = (STEPS, "training.max_tokens", "training.max_flops", "training.epochs")
-"""Fields that say how long a training is."""
+"""Fields that set the length of a training."""
 
 
 def lengths_of(tune: TuneConfig) -> list[int]:
-    """[turns] How long each turn is, in units of the first."""
+    """Returns the length of a trial up to the end of each turn, in units of the first turn."""
     return [tune.reduction**turn for turn in range(tune.turns)] if tune.scheduler != "none" else [1]
 
 
 def steps_after(config: Config, turn: int) -> int | None:
-    """The steps that a trial has done after a turn; None where trials have one turn, as long as is configured."""
+    """Returns the number of training steps after a turn; None without a scheduler."""
     if config.tune.scheduler == "none":
         return None
     assert config.training.max_steps
@@ -33,26 +33,26 @@ def steps_after(config: Config, turn: int) -> int | None:
 
 
 def check_turns(config: Config, fields: Iterable[str]) -> None:
-    """Refuses turns after which a training could not go on.
+    """Checks that trainings can continue after each turn.
 
     Args:
-        config: as it is.
-        fields: of the space.
+        config: the unchanged configuration.
+        fields: names of the searched fields.
 
     Raises:
-        ConfigError: says what it needs.
+        ConfigError: they cannot; the message says which fields must be set.
     """
     tune, training = config.tune, config.training
     if tune.scheduler == "none":
         return
     if training.schedule != "wsd" or training.warmup_steps is None or training.max_steps is None:
         raise ConfigError(
-            f"tune.scheduler {tune.scheduler} judges trials on their way, and this training could not go on from there",
+            f"tune.scheduler {tune.scheduler} compares trials before their end, but this training could not continue",
             f"set training.schedule wsd, training.warmup_steps and {STEPS}",
         )
     for name in fields:
         if name in LENGTHS or name in ("training.schedule", "training.warmup_steps", "training.warmup_fraction"):
-            raise ConfigError(f"{name} cannot be searched while tune.scheduler judges trials by steps", "remove it")
+            raise ConfigError(f"{name} cannot be searched while tune.scheduler compares trials by steps", "remove it")
     first = steps_after(config, 0)
     if tune.reduction < 2 or tune.turns < 2:
         raise ConfigError(
@@ -66,15 +66,15 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
 
 
 def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
-    """Refuses a trial whose longer turn does other steps than a shorter one, from which it therefore cannot start.
+    """Refuses a trial whose training steps depend on its length, so that a longer turn cannot continue a shorter one.
 
     Args:
-        scheduler: of the search, for the message.
+        scheduler: name of the scheduler, for the message.
         shorter: the trial up to the end of a turn.
-        longer: the same trial up to the end of a longer turn.
+        longer: the same trial up to the end of a later turn.
 
     Raises:
-        ConfigError: names what depends on the length of a training.
+        ConfigError: the steps depend on the length; the message says why.
     """
     shared = {stage.key for stage in everything([shorter])}
     for stage in everything([longer]):

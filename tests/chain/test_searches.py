@@ -188,7 +188,7 @@ def test_the_plan_shows_the_trials_without_reading_the_test_split(content: dict[
     table, total = trials.blocks()
     assert isinstance(table, Table)
     assert [row[:2] for row in table.rows] == [
-        ["0", "as it is"],
+        ["0", "unchanged"],
         ["1", "finetune.learning_rate 0.001"],
         ["2", "finetune.learning_rate 0.003"],
     ]

@@ -108,7 +108,7 @@ def test_where_the_configuration_as_it_is_failed_the_best_is_tested_and_compared
     failed = searched(0.9, None)
     confirm = Confirm.of(search, failed)
     assert (len(confirm.best), confirm.as_it_is) == (3, {})
-    assert "warning: trial 0, the configuration as it is, failed" in capsys.readouterr().err
+    assert "warning: trial 0, your configuration unchanged, failed" in capsys.readouterr().err
     scores = {"dev_score": ([0.7, 0.8, 0.9], []), "test_score": ([0.5, 0.6, 0.7], [])}
     found = confirmed(search, failed, scores)
     assert (found.apparent, found.gained, found.selection) == (None, None, None)

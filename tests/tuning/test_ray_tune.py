@@ -73,7 +73,7 @@ def test_a_search_whose_processes_were_killed_for_memory_says_that_it_can_go_on(
     board, worker = module.Board(asked_of(TuneConfig()), OBJECTIVES, lambda number: True), Worker()
     with pytest.raises(DeviceMemoryError, match="ran out of memory, and Ray killed") as caught:
         module.dispatch(board, 1, None, worker.begin, worker.look)
-    assert "goes on where it was" in caught.value.fix
+    assert "continues where it stopped" in caught.value.fix
     assert board.is_over
 
 

@@ -147,7 +147,7 @@ def test_a_figure_of_which_neither_more_nor_less_is_better_is_refused(given: dic
     job = JOBS["tapt"]
     for name in ("steps", "tokens"):
         config = configure(job, given, {"tune.objectives": [name]})
-        with pytest.raises(ConfigError, match=f"of {name} neither more nor less is better") as caught:
+        with pytest.raises(ConfigError, match=f"neither higher nor lower values of {name} are better") as caught:
             check_objectives(config, trial_of(job, on_dev(config)))
         assert "losses.domain.after" in caught.value.fix
 

@@ -61,7 +61,7 @@ WRONG: dict[str, tuple[str, list[str], str]] = {
     "a grid of ranges": (RATES, [SPACE, "--tune.searcher=grid"], "has a range of values"),
     "a grid that is too large": (LISTED, [SPACE, "--tune.searcher=grid", "--tune.samples=3"], "4 combinations"),
     "population-based training": (RATES, [SPACE, "--tune.scheduler=pbt"], r"tune\.scheduler takes"),
-    "ASHA of fine-tuning": (RATES, [SPACE, "--tune.scheduler=asha"], "could not go on from there"),
+    "ASHA of fine-tuning": (RATES, [SPACE, "--tune.scheduler=asha"], "this training could not continue"),
     "seeds that were seen": (RATES, [SPACE, "--tune.fresh_seeds=[0]"], "are seeds of the trials"),
     "a test that is not there": (RATES, [SPACE, "--task.test=gone.jsonl"], "gone.jsonl matches no file"),
     "a dev that is not there": (RATES, [SPACE, "--task.dev=gone.jsonl"], "gone.jsonl matches no file"),

@@ -157,12 +157,12 @@ def test_trials_are_a_table(tmp_path: Path) -> None:
         (
             {"apparent": 0.25, "gained": 0.1, "selection": 0.15},
             "In dev_score the best trial was better by 0.2500 when it was chosen and is better by +0.1000 with fresh"
-            " seeds: +0.1500 was the luck of choosing the best of many trials.",
+            " seeds: +0.1500 was the luck of selecting the best of many trials.",
         ),
         ({"apparent": 0.25, "gained": 0.1, "selection": None}, None),
         (
             {"apparent": None, "gained": None, "selection": None},
-            "Your configuration failed, so what the best values gain is not known.",
+            "Your configuration failed, so the gain of the best values is not known.",
         ),
     ],
 )

@@ -50,9 +50,9 @@ def test_a_turn_starts_where_the_cooldown_of_the_one_before_began() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], list[str], str]] = {
-    "another schedule": ({"schedule": "linear"}, [], "could not go on from there"),
-    "a warm-up that grows": ({"warmup_steps": None}, [], "could not go on from there"),
-    "no length": ({"max_steps": None}, [], "could not go on from there"),
+    "another schedule": ({"schedule": "linear"}, [], "this training could not continue"),
+    "a warm-up that grows": ({"warmup_steps": None}, [], "this training could not continue"),
+    "no length": ({"max_steps": None}, [], "this training could not continue"),
     "a length that is searched": ({}, ["training.epochs"], r"training\.epochs cannot be searched"),
     "a first turn within the warm-up": ({"warmup_steps": 10}, [], "the first turn has 10 steps"),
 }
