@@ -1,15 +1,15 @@
-"""A model's tokens and the words of a domain: how words break into pieces, and how tokens are added or removed.
+"""Analyzes how a tokenizer splits the words of a domain, and adds tokens to a model or removes them.
 
-- `corpus_texts`: the text that words are counted in.
-- `word_reader`: words as a tokenizer sees them, with their pieces.
-- `analysis`: how words break, and what more tokens would save.
-- `candidates`: words that may become tokens.
-- `rebuild`: a tokenizer with more tokens.
-- `embedding_rows`: a model with more rows, and their first values.
-- `extension`: a tokenizer and a model with more tokens, written with a card.
+- `corpus_texts`: reads the text in which words are counted.
+- `word_reader`: splits text into the words of a tokenizer, and words into pieces.
+- `analysis`: measures how words are split, and how much more tokens would save.
+- `candidates`: finds words that may become tokens.
+- `rebuild`: builds a tokenizer with more tokens.
+- `embedding_rows`: adds rows to a model, with initial values.
+- `extension`: writes an extended tokenizer and model with a model card.
 - `model_changes`: extends and trims a model.
 - `teaching`: trains new rows before the rest of the model.
-- `trimming`: a tokenizer and a model without tokens that a domain never uses.
-- `from_scratch`: a tokenizer of a domain, and a model of random weights.
+- `trimming`: removes tokens that a domain never uses.
+- `from_scratch`: trains a tokenizer, and creates a model with random weights.
 - `vocabulary_results`: the results of these stages.
 """

@@ -1,4 +1,4 @@
-"""Measures how a tokenizer breaks the words of a domain into pieces, and how many pieces more tokens would save."""
+"""Measures how a tokenizer splits the words of a domain into pieces, and how many pieces more tokens would save."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,19 +16,19 @@ from adapt.vocabulary.vocabulary_results import BrokenWord, DomainWords, Extensi
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
 SHOWN = 30
-"""Broken words that are named."""
+"""Number of split words that are listed in the result."""
 
 
 def analyze_domains(
     config: Config, pretrained: Pretrained, texts: Mapping[str, Iterable[str]], general: str
 ) -> tuple[int, dict[str, DomainWords]]:
-    """Returns the number of a tokenizer's tokens, and how it breaks the words of each domain.
+    """Returns the number of a tokenizer's tokens, and how it splits the words of each domain.
 
     Args:
-        config: `vocabulary`, `objective` and the length of sequences.
+        config: the job's configuration (`vocabulary`, `objective` and the sequence length).
         pretrained: the model, for its tokenizer and its dimensions.
-        texts: documents by domain.
-        general: the name among these of general text, which the others are compared with; it comes first.
+        texts: documents by domain. General text must come first, if there is any.
+        general: name of general text in `texts`, with which domains are compared.
 
     Raises:
         DataError: a domain has no words.
@@ -55,16 +55,16 @@ def analyze_words(
     work: Workload | None = None,
     general: DomainWords | None = None,
 ) -> DomainWords | None:
-    """What a tokenizer makes of the words of some texts; None where they have no word.
+    """Analyzes how a tokenizer splits the words of some texts; returns None if they have no words.
 
     Args:
-        texts: of the domain.
-        reader: the tokenizer's.
-        names: the tokenizer's pieces by id, as people write them.
-        min_count: words that are rarer do not become tokens.
-        size: of the model; None where it cannot be told.
-        work: what passes through the model in training.
-        general: general text, to compare lengths with.
+        texts: the documents of a domain.
+        reader: the word reader of the tokenizer.
+        names: the tokenizer's pieces by id, as readable text.
+        min_count: rarer words are not candidates for tokens.
+        size: the dimensions of the model; None if they are not known.
+        work: sequence length and objective, from which FLOPs per token follow.
+        general: the result for general text, with which the number of pieces per byte is compared.
     """
     chunks, size_in_bytes = count_chunks(texts)
     words = count_words(chunks, reader)
@@ -88,7 +88,9 @@ def analyze_words(
         unknown_share=sum(word.count for word in words if word.unknown) / count,
         byte_share=_byte_pieces(words, reader) / max(pieces, 1),
         length_overhead=(pieces / size_in_bytes) / (general.pieces / general.bytes) - 1 if general else None,
-        worst=[BrokenWord(word.surface, word.count, [names[each] for each in word.pieces]) for word in broken[:SHOWN]],
+        worst=[
+            BrokenWord(word.surface, word.count, [names[piece] for piece in word.pieces]) for word in broken[:SHOWN]
+        ],
         candidates=len(broken),
         elbow=best,
         curve=extensions(broken, shown, count, pieces, size, work),
@@ -110,15 +112,15 @@ def extensions(
     size: ModelSize | None,
     work: Workload | None,
 ) -> list[Extension]:
-    """What the first words of a list would save as tokens.
+    """Computes the savings if the first words of a list became tokens, for several numbers of tokens.
 
     Args:
-        broken: the best first.
-        numbers: of tokens.
-        words: in the corpus.
-        pieces: in the corpus.
-        size: of the model; None where it cannot be told.
-        work: what passes through the model in training.
+        broken: split words, those that save most first.
+        numbers: the numbers of tokens.
+        words: number of words in the corpus.
+        pieces: number of pieces in the corpus.
+        size: the dimensions of the model; None if they are not known.
+        work: sequence length and objective, from which FLOPs per token follow.
     """
     saved = [0, *accumulate(word.count * (len(word.pieces) - 1) for word in broken)]
     found = []
@@ -134,23 +136,26 @@ def extensions(
 
 
 def _work_of_a_token(size: ModelSize, work: Workload, added: int) -> float:
-    """FLOPs of a forward pass with so many more tokens; that attention sees more text in as many tokens is left out."""
+    """Returns the FLOPs of a forward pass per token, for a model with `added` more tokens in its vocabulary.
+
+    The sequence length is unchanged, although a sequence then has more text.
+    """
     return forward_flops(replace(size, head_parameters=size.head_parameters + added * size.hidden), work)
 
 
 def parameters_and_compute(
     before: Path, after: Path, config: Config, length_saved: float
 ) -> tuple[int | None, float | None]:
-    """The parameters that a model has more, and the share of the FLOPs of training on the same text that it saves.
+    """Returns the number of added parameters, and the saved share of the FLOPs of training on the same text.
 
     Args:
-        before: folder of the model that there was.
-        after: of the other.
-        config: `objective` and `training`.
-        length_saved: share of the tokens that the text is shorter by.
+        before: folder of the original model.
+        after: folder of the model with another vocabulary.
+        config: the job's configuration (`objective` and `training`).
+        length_saved: share of the text's tokens that the new vocabulary saves.
 
     Returns:
-        None for both where the dimensions of a model cannot be told.
+        None for both if the dimensions of a model are not known.
     """
     old, new = model_size(before), model_size(after)
     if old is None or new is None:
@@ -161,28 +166,28 @@ def parameters_and_compute(
 
 
 MOST = 20_000
-"""Tokens that a curve goes up to."""
+"""Largest number of tokens in a curve."""
 
 
 def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWord]:
-    """Words that would save pieces as tokens, those first that would save most of them.
+    """Returns the words that would save pieces if they were tokens, ordered by savings, at most 20,000.
 
     Args:
-        words: of a corpus.
-        min_count: rarer ones are left out.
+        words: the counted words of a corpus.
+        min_count: rarer words are left out.
     """
     broken = [word for word in words if word.saved > 0 and word.count >= min_count]
     return sorted(broken, key=lambda word: (-word.saved, word.word))[:MOST]
 
 
 def elbow(saved: Sequence[int]) -> int:
-    """The number of tokens after which a further one saves less than the mean of all.
+    """Returns the number of tokens after which a further token saves less than the mean of all tokens.
 
-    This is where the curve of what is saved, from no token to all, lies farthest above its chord (Satopaa et al. 2011,
-    Kneedle).
+    There the curve of total savings is farthest above the straight line between its ends (Kneedle, Satopaa et al.
+    2011).
 
     Args:
-        saved: by each token, the highest first.
+        saved: number of pieces that each token saves, the highest first.
     """
     if not saved:
         return 0
@@ -192,6 +197,6 @@ def elbow(saved: Sequence[int]) -> int:
 
 
 def sizes(most: int) -> list[int]:
-    """Numbers of tokens to show: 0, then 1, 2 and 5 of each power of ten, and all."""
+    """Returns the numbers of tokens in a curve: 0, then 10, 20, 50, 100, 200, 500 and so on, and `most`."""
     steps = [digit * 10**power for power in range(1, 7) for digit in (1, 2, 5)]
     return [0, *(step for step in steps if step < most), *([most] if most else [])]

@@ -1,4 +1,4 @@
-"""Which words of a domain, or parts of words, may become tokens, the best first."""
+"""Finds words of a domain, or parts of words, that may become tokens, the best first."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,30 +12,30 @@ from adapt.vocabulary.analysis import broken_words
 from adapt.vocabulary.word_reader import CountedWord, WordReader
 
 LONGEST = 10
-"""Pieces of the longest beginning of a word that may become a token, as in arXiv 2109.07460."""
+"""Largest number of pieces in a beginning of a word that may become a token, as in arXiv 2109.07460."""
 
 LETTERS = 60
-"""Longer strings are no words, but codes, and pages put together wrongly."""
+"""Longer strings are not words, but codes or badly extracted text [characters]."""
 
 
 def by_saved(words: Sequence[CountedWord], reader: WordReader, min_count: int) -> list[CountedWord]:
-    """Whole words, those first that would save most pieces."""
+    """Returns whole words, ordered by the number of pieces that they would save."""
     return [word for word in broken_words(words, min_count) if _is_plain(word) and not word.unknown]
 
 
 def by_divergence(
     words: Sequence[CountedWord], general: Sequence[CountedWord], reader: WordReader, min_count: int
 ) -> list[CountedWord]:
-    """Beginnings of words, of two pieces or more, by how their last piece follows the others.
+    """Returns beginnings of words with at least two pieces, ordered by their divergence from general text.
 
-    A sequence s of pieces that goes on from t by one has P(s) = C(s) / C(t) in a corpus. Its score is
-    P_D log(P_D / P_S), D being the domain and S general text, with add-one smoothing in S.
+    A sequence s of pieces, which is t followed by one more piece, has the probability P(s) = C(s) / C(t) in a corpus.
+    Its score is P_D log(P_D / P_S), where D is the domain and S general text, with add-one smoothing in S.
 
     Args:
-        words: of the domain.
-        general: of general text.
-        reader: the tokenizer's.
-        min_count: sequences that the domain has more rarely are left out.
+        words: the counted words of the domain.
+        general: the counted words of general text.
+        reader: the word reader of the tokenizer.
+        min_count: sequences that are rarer in the domain are left out.
     """
     ours, theirs = _beginnings(words), _beginnings(general)
     scores = {}
@@ -66,13 +66,13 @@ def _joined(sequence: tuple[int, ...], count: int, reader: WordReader) -> Counte
 def by_training(
     words: Sequence[CountedWord], trained: Tokenizer, reader: WordReader, min_count: int
 ) -> list[CountedWord]:
-    """Pieces that a tokenizer of the domain breaks its words into, those first that would save most.
+    """Returns the pieces of a tokenizer that was trained on the domain, ordered by the savings.
 
     Args:
-        words: of the domain.
+        words: the counted words of the domain.
         trained: a tokenizer of the same kind, trained on the domain.
-        reader: that of the tokenizer which is to be extended.
-        min_count: pieces that the domain has more rarely are left out.
+        reader: the word reader of the tokenizer that is extended.
+        min_count: pieces that are rarer in the domain are left out.
     """
     counts: Counter[str] = Counter()
     for word in words:
@@ -90,18 +90,18 @@ def by_training(
 def from_file(
     file: Path, words: Sequence[CountedWord], reader: WordReader, special: Iterable[str]
 ) -> list[CountedWord]:
-    """The words of a file, a word a line, in its order.
+    """Reads words from a file with one word per line, in the order of the file.
 
     Args:
-        file: as UTF-8; empty lines do not count.
-        words: of the domain, for how often each comes.
-        reader: the tokenizer's.
-        special: special tokens.
+        file: text file in UTF-8; empty lines are ignored.
+        words: the counted words of the domain, for the number of occurrences.
+        reader: the word reader of the tokenizer.
+        special: the special tokens.
 
     Raises:
-        ConfigError: there is no such file.
-        DataError: a line is a token already, holds a special token, is more than one word, or has what the tokenizer
-            does not know.
+        ConfigError: the file cannot be read.
+        DataError: a line is already a token, contains a special token, is more than one word, or has letters that the
+            tokenizer does not know.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -122,7 +122,7 @@ def from_file(
 
 
 def _asked_for(surface: str, place: str, reader: WordReader, special: set[str]) -> str:
-    """The one word that a line is, in the letters of the model."""
+    """Returns the word of a line, in the tokenizer's spelling."""
     if clash := [token for token in special if token in surface]:
         raise DataError(f"{place} holds the special token {clash[0]}", "take it out of the file")
     parts = reader.words(surface)
@@ -138,7 +138,7 @@ def _asked_for(surface: str, place: str, reader: WordReader, special: set[str]) 
 
 
 def _is_plain(word: CountedWord) -> bool:
-    """Whether people write it so: letters or digits at both ends, a letter in it, no part of a character."""
+    """Whether this is an ordinary word: letters or digits at both ends, a letter, and no parts of characters."""
     surface = word.surface
     if not 0 < len(surface) <= LETTERS or not (surface[0].isalnum() and surface[-1].isalnum()):
         return False
@@ -146,5 +146,5 @@ def _is_plain(word: CountedWord) -> bool:
 
 
 def pieces_of(words: Iterable[CountedWord], names: Mapping[int, str]) -> dict[str, list[str]]:
-    """For each word its pieces by name, as `adapt.vocabulary.rebuild` takes them."""
+    """Returns the names of the pieces of each word, for `adapt.vocabulary.rebuild`."""
     return {word.word: [names[piece] for piece in word.pieces] for word in words}

@@ -1,4 +1,4 @@
-"""The text of a corpus that one process reads itself: a part of what may be trained on, from all over the corpus."""
+"""Reads a part of a corpus's training text in one process, evenly from the whole corpus."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +14,7 @@ from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, item_texts, local_screen
 
 TOGETHER = 256
-"""Documents that are looked at together."""
+"""Number of documents whose keys are computed at once."""
 MEGABYTE = 1_000_000
 
 
@@ -26,25 +26,25 @@ def corpus_texts(
     measured: Measured | None = None,
     duplicates: Path | None = None,
 ) -> Iterator[str]:
-    """Yields documents of a corpus that stage `prepare` would train on.
+    """Yields documents of a corpus that stage `prepare` would also use for training.
 
-    The held-out share and what holds a text of `corpus.decontaminate` are always left out.
+    The held-out share, and documents that contain a text of `corpus.decontaminate`, are always left out.
 
     Args:
-        manifest: its files.
-        corpus: of one source.
-        megabytes: about this much text is read, equal parts of every item of the corpus.
-        seed: of the order of the items.
-        measured: keys of documents that are measured, and so left out.
-        duplicates: what stage `dedup` has found in this source, to be left out.
+        manifest: the files of the corpus.
+        corpus: the configuration of one source.
+        megabytes: about this much text is read, in equal parts from every item of the corpus.
+        seed: seed of the order of the items.
+        measured: keys of documents that are used for evaluation, which are left out.
+        duplicates: result of stage `dedup` for this source; duplicates are left out.
 
     Raises:
-        DataError: a file or an evaluation set is broken, or too many of the records that were read.
+        DataError: a file or an evaluation set is broken, or too many of the records that were read are unusable.
     """
     items, screen = items_of(manifest, corpus), local_screen(corpus, measured, duplicates)
     left, total = megabytes * MEGABYTE, Tally()
-    for place, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
-        share = left / (len(items) - place)  # what small items leave is for those that follow
+    for index, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
+        share = left / (len(items) - index)  # the unused share of small items goes to later items
         tally = Tally()
         for text, is_held_out in _item_texts(number, items[number], corpus, tally, screen):
             if share <= 0:
@@ -59,14 +59,14 @@ def corpus_texts(
 
 
 def measured_in(manifest: Manifest, corpus: CorpusConfig) -> Measured:
-    """Reads all of a corpus that is measured on, and returns the keys of its held-out documents.
+    """Reads a whole corpus that is used for evaluation, and returns the keys of its held-out documents.
 
     Args:
-        manifest: its files.
-        corpus: how they are read; `heldout_fraction` is the share that is measured.
+        manifest: the files of the corpus.
+        corpus: the configuration of one source; `heldout_fraction` is the share that is measured.
 
     Raises:
-        DataError: a file is broken, or too many records are.
+        DataError: a file is broken, or too many records are unusable.
     """
     total, keys = Tally(), [np.zeros(0, np.uint64)]
     for number, item in enumerate(items_of(manifest, corpus)):

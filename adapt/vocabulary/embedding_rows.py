@@ -1,8 +1,8 @@
-"""Rows of new tokens in a model's embeddings and head: their first values, and training of these rows only.
+"""Adds rows for new tokens to a model's embeddings and head, initializes them, and trains these rows only.
 
-`transplant_rows` takes rows from another model that knows the tokens, by orthogonal matching pursuit (arXiv
-2506.06607): in the donor's embeddings a new token is near a sum of a few tokens that both models have. The same sum of
-this model's rows becomes the new row.
+`transplant_rows` initializes rows with the help of another model that knows the tokens, by orthogonal matching pursuit
+(arXiv 2506.06607): in the donor's embeddings, a new token is approximated by a weighted sum of a few tokens that both
+models have. The same weighted sum of this model's rows becomes the new row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,22 +24,22 @@ from adapt.vocabulary.word_reader import WordReader
 
 Pieces = Sequence[Sequence[int]]
 Rows = Callable[[Tensor, Pieces, torch.Generator], Tensor]
-"""Takes a table [V, ...], for each new token its old pieces, and a source of random numbers; gives the new rows."""
+"""Computes the rows of new tokens, given a table [V, ...], the old pieces of each new token, and a random generator."""
 
 
 def mean_subword(table: Tensor, pieces: Pieces, draws: torch.Generator) -> Tensor:
-    """The mean of the rows of a token's old pieces. Of the head it makes the logit the mean of theirs."""
-    return torch.stack([table[list(each)].mean(0) for each in pieces])
+    """Returns the mean of the rows of each token's old pieces. In the head, the logit is then the mean of theirs."""
+    return torch.stack([table[list(old)].mean(0) for old in pieces])
 
 
 def normal_rows(table: Tensor, pieces: Pieces, draws: torch.Generator) -> Tensor:
-    """Draws from a normal distribution with mean and deviation of the table's rows, each dimension by itself."""
+    """Draws rows from a normal distribution with the mean and the deviation of each dimension of the table."""
     noise = torch.randn((len(pieces), *table.shape[1:]), generator=draws, dtype=table.dtype)
     return table.mean(0) + noise * table.std(0)
 
 
 def zero_rows(table: Tensor, pieces: Pieces, draws: torch.Generator) -> Tensor:
-    """Zeros."""
+    """Returns rows of zeros."""
     return table.new_zeros((len(pieces), *table.shape[1:]))
 
 
@@ -54,19 +54,19 @@ INITS: dict[str, tuple[Rows, Rows, Rows]] = {
     "distill": (mean_subword, mean_subword, mean_subword),
     "omp": (mean_subword, mean_subword, mean_subword),
 }
-"""By `vocabulary.init`: rows of the embeddings, of the head, and the head's biases. Where embeddings and head are one
-table, the head decides."""
+"""For each `vocabulary.init`, the functions for rows of the embeddings, rows of the head, and biases of the head. If
+embeddings and head are tied, the function of the head is used for both."""
 
 
 def add_rows(model: PreTrainedModel, pieces: Mapping[int, Sequence[int]], known: int, init: str, seed: int) -> None:
-    """Gives a model rows for new tokens, in place; all others stay as they are.
+    """Adds rows for new tokens to a model, in place. Rows of old tokens are unchanged.
 
     Args:
         model: a language model.
-        pieces: for the id of each new token the ids of its old pieces.
-        known: rows that have a meaning: one more than the highest old id. Those behind may be filling.
-        init: of INITS.
-        seed: of random rows.
+        pieces: for the id of each new token, the ids of its old pieces.
+        known: the highest old id plus 1. Rows from here on may be padding.
+        init: a name in INITS.
+        seed: seed of random rows.
     """
     size = max(embedding_rows(model), max(pieces) + 1)
     with quiet():
@@ -86,34 +86,33 @@ def add_rows(model: PreTrainedModel, pieces: Mapping[int, Sequence[int]], known:
 
 
 def embedding_table(model: PreTrainedModel) -> Tensor:
-    """The embeddings of tokens, [V, H]."""
+    """Returns the token embeddings, [V, H]."""
     embeddings: Any = model.get_input_embeddings()
     table: Tensor = embeddings.weight
     return table
 
 
 def embedding_rows(model: PreTrainedModel) -> int:
-    """V of `embedding_table`."""
+    """Returns the number of rows of the token embeddings."""
     return len(embedding_table(model))
 
 
 def token_tables(model: PreTrainedModel) -> list[nn.Parameter]:
-    """The tables with a row for each token: embeddings, head and its biases; tied ones once."""
+    """Returns the parameters with one row per token: embeddings, head and head bias; tied ones only once."""
     head = model.get_output_embeddings()
     tables = embedding_table(model), getattr(head, "weight", None), getattr(head, "bias", None)
     return list({id(table): table for table in tables if isinstance(table, nn.Parameter)}.values())
 
 
 class OnlyRows:
-    """An optimizer that moves some tokens' rows, and nothing else of a model.
+    """An optimizer that changes the rows of some tokens, and nothing else in a model.
 
-    Gradients of all other rows are made 0, and there is no weight decay: AdamW then leaves them where they are, bit for
-    bit.
+    Gradients of all other rows are set to 0, and there is no weight decay, so AdamW does not change them at all.
 
     Args:
-        model: its other parameters are frozen, in place.
-        ids: of the tokens.
-        learning_rate: of AdamW.
+        model: the model; its other parameters are frozen, in place.
+        ids: ids of the tokens.
+        learning_rate: learning rate of AdamW.
     """
 
     def __init__(self, model: Any, ids: Sequence[int], learning_rate: float) -> None:
@@ -121,36 +120,36 @@ class OnlyRows:
         tables = token_tables(model)
         for table in tables:
             table.requires_grad_(True)
-            table.register_hook(lambda gradient: _kept(gradient, ids))
+            table.register_hook(lambda gradient: _only_rows(gradient, ids))
         self._optimizer = torch.optim.AdamW(tables, lr=learning_rate, weight_decay=0.0)
 
     def step(self, loss: Tensor) -> None:
-        """One step down a loss."""
+        """Takes one optimizer step on a loss."""
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
 
 
-def _kept(gradient: Tensor, ids: Sequence[int]) -> Tensor:
-    found = torch.zeros_like(gradient)
-    found[list(ids)] = gradient[list(ids)]
-    return found
+def _only_rows(gradient: Tensor, ids: Sequence[int]) -> Tensor:
+    masked = torch.zeros_like(gradient)
+    masked[list(ids)] = gradient[list(ids)]
+    return masked
 
 
 TERMS = 64
-"""Tokens in a sum, at most: k of the paper."""
+"""Largest number of tokens in a weighted sum (k in the paper)."""
 
 
 def transplanted(
     targets: np.ndarray, anchors: np.ndarray, tables: Sequence[np.ndarray], terms: int = TERMS
 ) -> list[np.ndarray]:
-    """Rows [N, ...] for each of some tables of ours.
+    """Returns the new rows, [N, ...], for each table of our model.
 
     Args:
-        targets: what the donor has for the new tokens, [N, H'].
-        anchors: its rows of shared tokens, [M, H'].
-        tables: our rows of the same tokens, each [M, ...]; all are summed with the same weights.
-        terms: of a sum.
+        targets: the donor's rows of the new tokens, [N, H'].
+        anchors: the donor's rows of the shared tokens, [M, H'].
+        tables: our rows of the shared tokens, each [M, ...]. All are summed with the same weights.
+        terms: largest number of tokens in a weighted sum.
     """
     most = min(terms, *anchors.shape)
     weights = orthogonal_mp(anchors.T.astype(np.float64), targets.T.astype(np.float64), n_nonzero_coefs=most)
@@ -161,15 +160,15 @@ def transplanted(
 def transplant_rows(
     model: PreTrainedModel, reader: WordReader, new: Sequence[int], surfaces: Sequence[str], donor: Pretrained
 ) -> None:
-    """Gives new tokens rows by what a donor knows of them, in place: of the embeddings, of the head, and its biases.
+    """Initializes the rows of new tokens in embeddings, head and head bias from a donor's embeddings, in place.
 
-    Of a token that is several pieces to the donor, the mean of these is taken.
+    If the donor splits a token into several pieces, the mean of their rows is used.
 
     Args:
-        model: has rows for them.
-        reader: of its tokenizer before.
+        model: the model, which already has rows for the new tokens.
+        reader: word reader of the model's tokenizer before the extension.
         new: ids of the new tokens.
-        surfaces: as people write them.
+        surfaces: the new tokens as readable text.
         donor: the other model.
 
     Raises:

@@ -28,18 +28,18 @@ from adapt.vocabulary.vocabulary_results import Extended
 from adapt.vocabulary.word_reader import CountedWord, WordReader
 
 CHECKED = 1000
-"""Tokens whose pieces are looked at once a tokenizer was written."""
+"""Number of the newest tokens whose pieces are checked after a tokenizer was written."""
 ROUNDS = 3
-"""So often a tokenizer is built without the tokens that no word reached."""
+"""Largest number of times that the tokenizer is built, each time without the tokens that no word used."""
 
 
 def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
-    """How many candidates become tokens, if there are as many.
+    """Returns the number of candidates that should become tokens. There may be fewer candidates.
 
     Args:
         size: `vocabulary.size`.
-        candidates: the best first.
-        vocabulary: tokens that there are.
+        candidates: the candidates, the best first.
+        vocabulary: number of tokens of the tokenizer.
     """
     if size == "elbow":
         return elbow([word.saved for word in candidates])
@@ -49,25 +49,26 @@ def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary
 
 @dataclass(frozen=True)
 class Reached:
-    """A tokenizer each of whose new tokens some word of the corpus has, or stands on the way to one."""
+    """A tokenizer whose new tokens all occur in words of the corpus, or are intermediate results of merges."""
 
     rebuilt: Rebuilt
     chosen: list[CountedWord]
+    """The candidates that became tokens."""
     unreached: list[CountedWord]
-    """Candidates that were chosen and that no word came to have."""
+    """The candidates that occur in no word when it is tokenized."""
 
 
 def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:
-    """Builds a tokenizer with some candidates, and again without those that no word has then.
+    """Builds a tokenizer with some candidates, and rebuilds it without those that no tokenized word contains.
 
     Args:
         backend: the tokenizer.
         chosen: the candidates.
-        words: those of which some must have each new token.
+        words: the words that are tokenized to see which new tokens are used.
 
     Raises:
-        DataError: no candidate is reached.
-        ModelError: as `adapt.vocabulary.rebuild.rebuild`.
+        DataError: no candidate is used.
+        ModelError: see `adapt.vocabulary.rebuild.rebuild`.
     """
     names = {number: token for token, number in backend.get_vocab().items()}
     left = list(chosen)
@@ -96,20 +97,21 @@ def write_extended(
     donor: Pretrained | None = None,
     module_share: float | None = None,
 ) -> int:
-    """Writes the model and the tokenizer with the new tokens, and gives the number of rows.
+    """Writes the model and the tokenizer with the new tokens, and returns the number of embedding rows.
 
     Args:
-        pretrained: the model.
-        rebuilt: its tokenizer.
-        init: what new rows begin with; see `adapt.vocabulary.embedding_rows`.
-        seed: of random rows.
-        causal: it predicts next tokens.
-        folder: to write.
-        donor: of `omp`, the model that knows the new tokens.
-        module_share: of heads and neurons (`adapt.model.additions.exbert.add_exbert`); None for no module.
+        pretrained: the original model.
+        rebuilt: the tokenizer with the new tokens.
+        init: the initialization of new rows, a name in `adapt.vocabulary.embedding_rows.INITS`.
+        seed: seed of random rows.
+        causal: whether the model predicts next tokens.
+        folder: the folder in which model and tokenizer are written.
+        donor: for `omp`, the model that knows the new tokens.
+        module_share: size of an exBERT module as a share of the model's heads and neurons
+            (`adapt.model.additions.exbert.add_exbert`); None for no module.
 
     Raises:
-        ModelError: the model, or the tokenizer that was written, cannot be loaded; or the model cannot have a module.
+        ModelError: the model or the written tokenizer cannot be loaded, or the model cannot have a module.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     old = tokenizer.get_vocab()
@@ -135,16 +137,16 @@ def write_extended(
 def save_tokenizer(
     tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, folder: Path, trust_remote_code: bool
 ) -> None:
-    """Writes a tokenizer with other tokens than it had, and holds what is read back to it.
+    """Writes a tokenizer with changed tokens, reads it back, and checks that it is the same.
 
     Args:
-        tokenizer: as it was.
-        backend: as it is to be.
-        folder: to write; has the config.json.
-        trust_remote_code: run code that comes with the checkpoint.
+        tokenizer: the original tokenizer.
+        backend: the changed tokenizer.
+        folder: the folder in which it is written, which already has config.json.
+        trust_remote_code: whether code that comes with the checkpoint may run.
 
     Raises:
-        ModelError: it comes back as another.
+        ModelError: the tokenizer that was read back differs.
     """
     tokenizer.save_pretrained(folder)
     backend.save(str(folder / "tokenizer.json"))
@@ -154,22 +156,22 @@ def save_tokenizer(
     is_same = all(before.pieces(token) == after.pieces(token) for token, _ in newest)
     if found.get_vocab() != backend.get_vocab() or not is_same:
         raise ModelError(
-            f"a tokenizer of class {type(tokenizer).__name__} does not keep its new tokens when it is written and read",
+            f"a tokenizer of class {type(tokenizer).__name__} loses its new tokens when it is written and read",
             "choose a model with a plain tokenizer.json",
         )
 
 
 def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
-    """The pieces that words of a corpus have with a tokenizer, by how often they come."""
+    """Returns the number of pieces of all words of a corpus with a tokenizer."""
     return sum(word.count * len(reader.pieces(word.word)) for word in words)
 
 
 @one_at_a_time
 def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> None:
-    """Writes the model and the tokenizer without the tokens that are dropped; arguments as above.
+    """Writes the model and the tokenizer without the dropped tokens. For the arguments see `write_extended`.
 
     Raises:
-        ModelError: config.json names a special token that would be dropped; or the model cannot be loaded.
+        ModelError: config.json names a special token that would be dropped, or the model cannot be loaded.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     settings = with_new_ids(read_json(pretrained.model / CONFIG), trimmed)
@@ -193,10 +195,10 @@ CARD = """\
 
 {facts}
 
-The tokenizer was built anew: ids that there were keep their meaning, texts without a new token have the
-tokens of before, and the new ids come after the old ones. `words.json` lists them.
+The tokenizer was rebuilt: old ids are unchanged, texts without a new token have the same tokens as before,
+and the new ids come after the old ones. `words.json` lists the new tokens.
 
-First of them: {first}.
+The first new tokens: {first}.
 
 ## How to load it
 
@@ -205,24 +207,24 @@ First of them: {first}.
 
 
 def write_extension_card(folder: Path, name: str, base_model: str, extended: Extended, causal: bool) -> None:
-    """Writes the card.
+    """Writes the model card of an extended model.
 
     Args:
-        folder: of the model.
-        name: of the job.
-        base_model: what the configuration calls the model that was extended.
-        extended: what became of the vocabulary.
-        causal: it predicts next tokens.
+        folder: folder of the extended model.
+        name: name of the job.
+        base_model: the original model, as named in the configuration.
+        extended: the result of the extension.
+        causal: whether the model predicts next tokens.
     """
     additions = [entry["kind"] for entry in stored_additions(folder)]
     facts = {
         "new tokens": extended.words + extended.steps,
         "tokens": extended.vocabulary,
         "rows of the embeddings": extended.rows,
-        "pieces a word of the corpus, before": round(extended.fertility_before, 3),
-        "pieces a word of the corpus, now": round(extended.fertility_after, 3),
-        "new rows": extended.init,
-        **({"beside the architecture": ", ".join(additions)} if additions else {}),
+        "tokens per word of the corpus, before": round(extended.fertility_before, 3),
+        "tokens per word of the corpus, now": round(extended.fertility_after, 3),
+        "initialization of new rows": extended.init,
+        **({"additions to the architecture": ", ".join(additions)} if additions else {}),
     }
     card = CARD.format(
         front=front_matter(base_model, "text-generation" if causal else "fill-mask"),

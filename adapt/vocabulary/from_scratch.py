@@ -1,4 +1,4 @@
-"""A tokenizer that is trained on a domain, and a model of random weights for it, of the kind of another."""
+"""Trains a tokenizer on a domain, and creates a model with random weights for it, with a given architecture."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -25,25 +25,25 @@ DIMENSIONS = {
     "medium": {"layers": 8, "hidden": 512, "heads": 8, "inner": 2048},
     "base": {"layers": 12, "hidden": 768, "heads": 12, "inner": 3072},
 }
-"""The sizes of BERT of Turc et al., arXiv 1908.08962."""
+"""The sizes of the BERT models of Turc et al., arXiv 1908.08962."""
 
 
 @one_at_a_time
 def write_scratch(
     pretrained: Pretrained, texts: Iterable[str], size: int | None, dimensions: str | None, seed: int, folder: Path
 ) -> tuple[int, int]:
-    """Writes a tokenizer and a model, and gives the number of tokens and that of the model's parameters.
+    """Writes a new tokenizer and model, and returns the number of tokens and the number of parameters.
 
     Args:
-        pretrained: the model whose architecture, kind of tokenizer and special tokens are taken.
-        texts: what the tokenizer is trained on.
-        size: tokens at most; None for as many as `pretrained` has.
-        dimensions: of DIMENSIONS; None for those of `pretrained`.
-        seed: of the weights.
-        folder: to write.
+        pretrained: the model whose architecture, kind of tokenizer and special tokens are used.
+        texts: the documents on which the tokenizer is trained.
+        size: largest number of tokens; None for the number of tokens of `pretrained`.
+        dimensions: a name in DIMENSIONS; None for the dimensions of `pretrained`.
+        seed: seed of the weights.
+        folder: the folder in which model and tokenizer are written.
 
     Raises:
-        ModelError: the dimensions cannot be set, or a special token of config.json is none.
+        ModelError: the dimensions cannot be set, or the model cannot be saved.
     """
     old = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     with quiet():
@@ -60,7 +60,7 @@ def write_scratch(
 
 
 def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) -> dict[str, Any]:
-    """A config.json with other dimensions, under the names that it has for them."""
+    """Returns the settings of config.json with other dimensions."""
     changed = dict(settings)
     for name, value in (DIMENSIONS[dimensions] if dimensions else {}).items():
         named = [key for key in ALIASES[name] if key in settings]
@@ -80,7 +80,7 @@ def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) 
 def _special_ids(
     settings: Mapping[str, Any], old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast
 ) -> dict[str, Any]:
-    """The ids that the new tokenizer has for the special tokens which a config.json names, alone or in lists."""
+    """Returns the settings of config.json that are ids of special tokens, or lists of them, with their new ids."""
     names, ids = {number: token for token, number in old.get_vocab().items()}, new.get_vocab()
 
     def renewed(number: int) -> int | None:

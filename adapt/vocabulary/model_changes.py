@@ -1,4 +1,4 @@
-"""A model with more tokens, for words of domains, or without the tokens that its texts never use. It loads torch."""
+"""Extends a model's vocabulary by words of domains, or trims it to the tokens of some texts. It imports torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,23 +33,23 @@ from adapt.vocabulary.vocabulary_results import Extended, empty_corpus
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
 SHOWN = 30
-"""New tokens that the record names."""
+"""Number of new tokens that are listed in the record."""
 TOGETHER = 256
-"""Documents that are tokenized together."""
+"""Number of documents that are tokenized at once."""
 
 
 @dataclass(frozen=True)
 class ExtensionTask:
-    """A model that is to have words of domains as tokens."""
+    """The input of a vocabulary extension."""
 
     name: str
     config: Config
     start: Pretrained
-    """The model."""
+    """The original model."""
     base: str
-    """What its card calls the model before."""
+    """Name of the original model in the model card."""
     donor: Pretrained | None
-    """The model that knows the words, of `omp`."""
+    """For `vocabulary.init` omp, the model that knows the words."""
     domains: Sequence[str]
     """Names of the domains, for messages."""
     is_listed: bool
@@ -59,19 +59,19 @@ class ExtensionTask:
 def extend_model(
     task: ExtensionTask, texts: Callable[[], Iterator[str]], general: Iterator[str] | None, folder: Path
 ) -> tuple[Extended, list[dict[str, Any]]]:
-    """Chooses words, builds the tokenizer anew, gives the model rows, and writes it with its card.
+    """Chooses words, rebuilds the tokenizer with them, adds rows to the model, and writes it with its model card.
 
     Args:
-        task: the model, and how its words are chosen.
-        texts: gives the documents of the domains; they may be read twice.
-        general: general text, where `divergence` compares with it.
-        folder: gets the model.
+        task: the model, and the options of the extension.
+        texts: returns the documents of the domains; it may be called twice.
+        general: general text for candidates by `divergence`; else None.
+        folder: the folder in which the model is written.
 
     Returns:
-        The result, and each new token with its id and its old pieces.
+        The result, and a list of the new tokens with their ids and old pieces.
 
     Raises:
-        DataError: the domains have no words, or none that could become tokens; or the file of words cannot be used.
+        DataError: the domains have no words, or none that can become tokens; or the file of words cannot be used.
         ModelError: the tokenizer or the model cannot be extended.
     """
     config, start = task.config, task.start
@@ -81,7 +81,7 @@ def extend_model(
     found = _candidates(task, words, reader, tokenizer, texts, general)
     number = len(found) if task.is_listed else wanted(config.vocabulary.size, found, len(tokenizer))
     if number > len(found):
-        log(f"{number:,} words were to become tokens, and {len(found):,} can")
+        log(f"{number:,} words are configured to become tokens, but only {len(found):,} can")
     known = [*words, *(found if task.is_listed else [])]
     reached = build_reached(tokenizer.backend_tokenizer, found[:number], known)
     causal, asked = config.objective.kind == "causal", config.vocabulary
@@ -117,7 +117,7 @@ def _candidates(
     texts: Callable[[], Iterator[str]],
     general: Iterator[str] | None,
 ) -> list[CountedWord]:
-    """What may become tokens, the best first."""
+    """Returns the words that may become tokens, the best first."""
     asked = task.config.vocabulary
     if task.is_listed:
         return candidates.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
@@ -131,14 +131,14 @@ def _candidates(
         found = candidates.by_saved(words, reader, asked.min_count)
     if not found:
         raise DataError(
-            f"no word that comes {asked.min_count} times would save pieces as a token",
-            "lower vocabulary.min_count, or take a larger corpus; it may be that the model knows these words",
+            f"no word that occurs at least {asked.min_count} times would save pieces as a token",
+            "lower vocabulary.min_count, or take a larger corpus; perhaps these words are tokens already",
         )
     return found
 
 
 def _words(reader: WordReader, texts: Iterable[str], domains: Iterable[str]) -> list[CountedWord]:
-    """The words of some texts, which are of these domains."""
+    """Counts the words of some texts. The names of their domains are for the error if there are no words."""
     words = count_words(count_chunks(texts)[0], reader)
     if not words:
         raise empty_corpus(", ".join(domains))
@@ -146,7 +146,7 @@ def _words(reader: WordReader, texts: Iterable[str], domains: Iterable[str]) -> 
 
 
 def _described(reached: Reached, tokenizer: PreTrainedTokenizerFast, reader: WordReader) -> Iterator[dict[str, Any]]:
-    """Each new token with its id and its old pieces, and for words how often they come."""
+    """Yields each new token with its id and its old pieces, and for words the number of occurrences."""
     words = {word.word: word for word in reached.chosen}
     for token, number in reached.rebuilt.added.items():
         word = words.get(token)
@@ -161,11 +161,11 @@ def trim_model(
     """Writes a model without the tokens that some texts never use.
 
     Args:
-        config: of the job.
-        start: the model.
-        texts: whose tokens stay.
-        domains: their names, for messages.
-        folder: gets the model.
+        config: the job's configuration.
+        start: the original model.
+        texts: documents whose tokens remain.
+        domains: names of the domains, for messages.
+        folder: the folder in which the model is written.
 
     Returns:
         The fields of `adapt.stage.trim_vocabulary.TrimmedVocabulary`.

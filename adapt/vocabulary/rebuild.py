@@ -1,8 +1,8 @@
-"""Builds a tokenizer anew with more tokens: its model knows the new tokens, and old ids keep their meaning.
+"""Rebuilds a tokenizer with more tokens inside its model, such that old ids are unchanged.
 
-Tokens that are merely added would be cut out of a text before the tokenizer's model reads it, wherever they are in a
-word, and would take longer the more there are. Instead, BPE gets merges that lead from the old pieces of a word to one
-token. Unigram gets pieces that score a little more than the best path over other pieces.
+Tokens that are only added to a tokenizer are cut out of a text before the model splits it, also inside words, and
+tokenizing takes longer with each of them. Instead, BPE gets merges that lead from the old pieces of a word to one
+token, and Unigram gets pieces with a slightly higher score than the best path over other pieces.
 """
 
 import json
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from adapt.support.errors import ModelError
 
 Described = dict[str, Any]
-"""A tokenizer's model as tokenizer.json has it."""
+"""A tokenizer's model as in tokenizer.json."""
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,20 @@ class Rebuilt:
     added: dict[str, int]
     """The new tokens with their ids, in order."""
     steps: frozenset[str]
-    """Those of them that only stand on the way of merges to others."""
+    """New tokens that are only intermediate results of merges."""
     left_out: list[str]
-    """Words that cannot become tokens without a change of other texts."""
+    """Words that did not become tokens, because texts without them would be split differently."""
 
 
 def rebuild(backend: Tokenizer, pieces: Mapping[str, Sequence[str]]) -> Rebuilt:
-    """Builds a tokenizer with new tokens, whose ids follow the highest there is.
+    """Builds a tokenizer with new tokens, whose ids follow the highest old id.
 
     Args:
-        backend: the tokenizer, which stays as it is.
-        pieces: for each new token, in the letters of the model, its old pieces.
+        backend: the original tokenizer, which is not changed.
+        pieces: for each new token, in the tokenizer's spelling, its old pieces.
 
     Raises:
-        ModelError: its model is of no known family, or an id would change.
+        ModelError: the type of the tokenizer's model is not supported, or an id would change.
     """
     whole = json.loads(backend.to_str())
     model = whole["model"]
@@ -61,10 +61,10 @@ def rebuild(backend: Tokenizer, pieces: Mapping[str, Sequence[str]]) -> Rebuilt:
 
 
 def check_ids(old: Mapping[str, int], added: Mapping[str, int], found: Mapping[str, int]) -> None:
-    """Refuses a rebuilt tokenizer in which a token has another id than it should.
+    """Checks that all tokens of a rebuilt tokenizer have the expected ids.
 
     Raises:
-        ModelError: names one.
+        ModelError: a token has another id; the message names it.
     """
     wrong = [token for token, number in {**old, **added}.items() if found.get(token) != number]
     if wrong or len(found) != len(old) + len(added):
@@ -78,14 +78,14 @@ def check_ids(old: Mapping[str, int], added: Mapping[str, int], found: Mapping[s
 def _wordpiece(
     model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
-    """The longest piece that fits is taken, so a word that is a piece is one token."""
+    """Returns all words as tokens. WordPiece takes the longest piece that fits, so each word becomes one token."""
     return list(pieces), []
 
 
 def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Merges come after the old ones; tokens are those that were asked for, then those on their way."""
+    """Appends new merges, and returns the new tokens, intermediate ones last, and the words that are left out."""
     merges, left_out = new_merges(pieces.values(), old)
-    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # and not with a blank between
+    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # else as texts with a space
     model["merges"] += [list(merge) if in_lists else " ".join(merge) for merge in merges]
     made = [left + right for left, right in merges]
     return [
@@ -97,46 +97,49 @@ def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str
 def _unigram(
     model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
-    """Scores are found before ids, since the model's list is in the order of ids."""
+    """Computes the scores of the new pieces, and stores them in `scores` until ids are assigned."""
     scores = dict(map(tuple, model["vocab"]))
     model["scores"] = {**scores, **new_scores(scores, list(pieces))}
     return list(pieces), []
 
 
 def _by_name(model: Described, ids: Mapping[str, int]) -> None:
-    """Added tokens of the old tokenizer become part of the model, so that the new ids come after theirs."""
+    """Sets the vocabulary of WordPiece or BPE. It includes the old added tokens, so that new ids come after theirs."""
     model["vocab"] = dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
 def _by_place(model: Described, ids: Mapping[str, int]) -> None:
-    """Places without a token get one that no text has; tokens without a score get the lowest there is."""
+    """Sets the vocabulary of Unigram, a list in the order of ids.
+
+    Ids without a token get a name that occurs in no text. Tokens without a score get the lowest score.
+    """
     scores: dict[str, float] = model.pop("scores")
     lowest = min(score for _, score in model["vocab"])
     names = {number: piece for piece, number in ids.items()}
-    places = range(max(names) + 1)
     model["vocab"] = [
-        [names.get(place, f"\0unused{place}"), scores.get(names.get(place, ""), lowest)] for place in places
+        [names.get(number, f"\0unused{number}"), scores.get(names.get(number, ""), lowest)]
+        for number in range(max(names) + 1)
     ]
 
 
 Family = Callable[[Described, Mapping[str, Sequence[str]], Mapping[str, int]], tuple[list[str], list[str]]]
 FAMILY: dict[str, Family] = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}
-"""For each type of model what makes new tokens of words, and which words are left out."""
+"""For each type of model, the function that adds tokens to it. It returns new tokens and left-out words."""
 
 
 def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Merges from left to right: `hep at itis` takes (hep, at) and then (hepat, itis).
+    """Returns merges from left to right: for `hep at itis`, (hep, at) and then (hepat, itis).
 
-    They come after all old merges, so a text first falls into its old pieces, and is left at that where no new merge
-    applies. What stands on the way (`hepat`) becomes a token too, shared by all words that begin so. A word on whose
-    way there is an old token is left out: a merge to that would change texts without a new word.
+    They come after all old merges, so a text is first split into its old pieces, which remain if no new merge applies.
+    The intermediate result `hepat` becomes a token too, which all words with this beginning share. A word is left out
+    if an intermediate result is an old token, because a merge to an old token would change texts without a new word.
 
     Args:
-        words: each as its old pieces, at least two.
+        words: the old pieces of each word, at least two.
         known: old tokens.
 
     Returns:
-        The merges in their order, and the words that are left out.
+        The merges in order, and the words that are left out.
     """
     merges: dict[tuple[str, str], None] = {}
     left_out = []
@@ -153,33 +156,33 @@ def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[l
 
 
 MARGIN = 0.01
-"""By how much a new piece scores above the best path of old ones [nats]: it is taken, and little else changes."""
+"""Score of a new piece above the best path over other pieces [nats]. So it is chosen, and little else changes."""
 UNKNOWN = 10.0
-"""How far below the worst piece a character scores that no piece has, as in the library."""
+"""Score of an unknown character below the lowest score of a piece [nats], as in the library."""
 
 
 def new_scores(scores: Mapping[str, float], pieces: Sequence[str]) -> dict[str, float]:
-    """The scores of new pieces.
+    """Returns the scores of new pieces.
 
-    Shorter ones come first, so that the best path of a longer one may go over them, and the longer one is taken still.
+    Shorter pieces are scored first, so that a longer piece also scores above paths over new shorter ones.
 
     Args:
-        scores: of the pieces that there are [nats].
-        pieces: the new ones.
+        scores: scores of the old pieces [nats].
+        pieces: the new pieces.
     """
-    known, lowest, found = dict(scores), min(scores.values(), default=0.0) - UNKNOWN, {}
-    for piece in sorted(pieces, key=lambda each: (len(each), each)):
-        found[piece] = known[piece] = best_path(piece, known, lowest) + MARGIN
-    return found
+    known, lowest, new = dict(scores), min(scores.values(), default=0.0) - UNKNOWN, {}
+    for piece in sorted(pieces, key=lambda text: (len(text), text)):
+        new[piece] = known[piece] = best_path(piece, known, lowest) + MARGIN
+    return new
 
 
 def best_path(text: str, scores: Mapping[str, float], unknown: float) -> float:
-    """The highest sum of scores of pieces that make up a text (Viterbi; Kudo 2018, arXiv 1804.10959).
+    """Returns the highest sum of scores over all splits of a text into pieces (Viterbi; Kudo 2018, arXiv 1804.10959).
 
     Args:
-        text: to be put together.
-        scores: by piece.
-        unknown: of a character that is no piece.
+        text: the text.
+        scores: scores of the pieces.
+        unknown: score of a character that is not a piece.
     """
     best = [0.0] + [-inf] * len(text)
     for end in range(1, len(text) + 1):

@@ -1,9 +1,8 @@
 """Trains the rows of new tokens on the text of a corpus, by distillation and by a warm-up.
 
-Token distillation (arXiv 2505.20133): the text around a new token has some hidden states with the token, and others
-with its old pieces. The row is learnt that brings these together. It is a row of the embeddings. If head and embeddings
-are one table, the warm-up teaches how well the token is predicted: rows of new tokens, and no others, are trained with
-the objective of pre-training.
+Token distillation (arXiv 2505.20133) trains the embedding row of a new token such that the text around the token has
+the same hidden states as with its old pieces. The warm-up trains the rows of new tokens, and nothing else, with the
+objective of pre-training, so that the model also learns to predict the tokens.
 """
 
 import random
@@ -32,20 +31,20 @@ from adapt.objective.objective import Batch, Objective
 from adapt.vocabulary.embedding_rows import OnlyRows, embedding_table
 
 TOKENS = 50
-"""Tokens of a snippet."""
+"""Length of a snippet [tokens]."""
 STEP_SNIPPETS = 16
-"""Snippets of a step."""
+"""Number of snippets per step."""
 HELD_OUT = 20
-"""One snippet in so many is not learnt from: on these the error is measured."""
+"""One of this many snippets is held out to measure the error."""
 
 
 def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) -> Iterator[np.ndarray]:
-    """Pieces of documents around new tokens, int64 [at most TOKENS].
+    """Yields parts of documents around new tokens, int64 [at most TOKENS].
 
     Args:
-        documents: tokens of each.
+        documents: token ids of each document.
         new: ids of the new tokens.
-        most: snippets for each of them; one that holds several counts for each.
+        most: largest number of snippets per new token. A snippet with several new tokens counts for each of them.
     """
     asked, counts = np.array(sorted(new)), Counter[int]()
     for tokens in documents:
@@ -62,7 +61,7 @@ def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) 
 
 @dataclass(frozen=True)
 class Error:
-    """The stated error: mean squared difference of hidden states, on snippets that were not learnt from."""
+    """The error before and after distillation: mean squared difference of hidden states on held-out snippets."""
 
     before: float
     after: float
@@ -78,16 +77,16 @@ def distil(
     causal: bool,
     device: torch.device,
 ) -> Error:
-    """Teaches the rows of new tokens, in place; one pass over the snippets.
+    """Trains the rows of new tokens by distillation, in place, with one pass over the snippets.
 
     Args:
         teacher: the model before its vocabulary was extended, without its head (`adapt.model.load.load_base`).
-        student: the same with the new rows.
-        pieces: for the id of each new token the ids of its old pieces.
-        snippets: with the new tokens, in random order.
-        learning_rate: of AdamW.
-        causal: states before a new token do not know of it, and are left out.
-        device: to compute on.
+        student: the model with the new rows, without its head.
+        pieces: for the id of each new token, the ids of its old pieces.
+        snippets: snippets with the new tokens, in random order.
+        learning_rate: learning rate of AdamW.
+        causal: whether the model is causal. Then states before a new token do not depend on it, and are left out.
+        device: the device that computes.
     """
     for model in (teacher, student):
         model.to(device)
@@ -112,7 +111,7 @@ def state_error(
     causal: bool,
     device: torch.device,
 ) -> Tensor:
-    """Mean squared difference of the last hidden states at tokens that both have; arguments as of `distil`."""
+    """Returns the mean squared difference of the last hidden states at shared tokens; arguments as in `distil`."""
     old = [list(chain.from_iterable(pieces.get(token, [token]) for token in snippet.tolist())) for snippet in batch]
     shared, places = [], []
     for snippet in batch:
@@ -142,14 +141,14 @@ def _mean_error(error: Any, snippets: Sequence[np.ndarray]) -> float:
 
 
 STEP_ROWS = 16
-"""Rows of a step."""
+"""Number of rows per step."""
 LONGEST = 128
-"""Tokens of a row, at most."""
+"""Largest length of a row [tokens]."""
 
 
 @dataclass(frozen=True)
 class Warmed:
-    """Mean loss of the first and the last tenth of the steps [nats a predicted token]."""
+    """Mean loss of the first and the last tenth of the steps of a warm-up [nats per predicted token]."""
 
     first: float
     last: float
@@ -166,17 +165,17 @@ def warm_up(
     length: int,
     device: torch.device,
 ) -> Warmed:
-    """Trains the rows of new tokens, in place. All else of the model stays, bit for bit.
+    """Trains the rows of new tokens with an objective, in place. No other parameter of the model changes.
 
     Args:
         model: a language model (`adapt.model.load.load_model`).
-        objective: what is predicted.
-        documents: tokens of each, with special tokens.
+        objective: the training objective.
+        documents: token ids of each document, with special tokens.
         new: ids of the new tokens.
-        steps: at most; fewer if the text ends before.
-        learning_rate: of AdamW.
-        length: of rows.
-        device: to compute on.
+        steps: largest number of steps; there are fewer if the text ends earlier.
+        learning_rate: learning rate of AdamW.
+        length: length of a row [tokens].
+        device: the device that computes.
     """
     model.to(device)
     rows, losses = OnlyRows(model, new, learning_rate), []
@@ -190,7 +189,7 @@ def warm_up(
 
 
 def batches_in_turn(documents: Iterable[np.ndarray], length: int) -> Iterator[Batch]:
-    """Documents one after another, cut into rows and these into batches; what does not fill a batch is left."""
+    """Concatenates documents, splits them into rows, and yields full batches of rows. The rest is dropped."""
     size, held = STEP_ROWS * length, [np.zeros(0, np.int64)]
     starts, number = [np.zeros(0, bool)], 0
     for tokens in documents:
@@ -219,7 +218,7 @@ def _mean_loss(losses: Sequence[float]) -> float:
 
 
 TOGETHER = 64
-"""Documents that are tokenized together."""
+"""Number of documents that are tokenized at once."""
 
 
 def distil_rows(
@@ -230,15 +229,15 @@ def distil_rows(
     config: Config,
     folder: Path,
 ) -> Error:
-    """Teaches new rows what the model before made of their pieces (`adapt.vocabulary.teaching`), and writes the model.
+    """Trains new rows by distillation from the original model, and writes the model.
 
     Args:
         teacher: the model before its vocabulary was extended.
-        extended: the model after.
-        pieces: for the id of each new token the ids of its old pieces.
-        texts: documents that new rows are taught on.
-        config: `vocabulary`, `objective` and `seed`.
-        folder: to write.
+        extended: the extended model.
+        pieces: for the id of each new token, the ids of its old pieces.
+        texts: the training documents.
+        config: the job's configuration (`vocabulary`, `objective` and `seed`).
+        folder: the folder in which the model is written.
     """
     asked, causal = config.vocabulary, config.objective.kind == "causal"
     snippets = list(snippets_of(_documents(extended, texts), pieces, asked.snippets))
@@ -254,7 +253,7 @@ def distil_rows(
 
 
 def warm_rows(extended: Pretrained, new: Sequence[int], texts: Iterable[str], config: Config, folder: Path) -> Warmed:
-    """Teaches new rows by the objective (`adapt.vocabulary.teaching`), and writes the model; arguments as above."""
+    """Trains new rows with the objective of pre-training, and writes the model. For arguments see `distil_rows`."""
     asked, causal = config.vocabulary, config.objective.kind == "causal"
     model = load_model(extended.model, causal, extended.trust_remote_code)
     tokenizer = load_tokenizer(extended.model, extended.tokenizer, extended.trust_remote_code)
@@ -267,7 +266,7 @@ def warm_rows(extended: Pretrained, new: Sequence[int], texts: Iterable[str], co
 
 
 def _documents(pretrained: Pretrained, texts: Iterable[str]) -> Iterator[np.ndarray]:
-    """The tokens of each document."""
+    """Yields the token ids of each document."""
     quick, texts = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer), iter(texts)
     while some := list(islice(texts, TOGETHER)):
         yield from quick(some).lists(IDS)

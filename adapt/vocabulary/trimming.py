@@ -1,7 +1,7 @@
-"""A tokenizer without the tokens that a domain never uses (arXiv 2305.15020), and the rows that are left of the model.
+"""Removes tokens that a domain never uses from a tokenizer and a model (arXiv 2305.15020).
 
-Texts whose tokens are all kept have the same tokens as before, under new ids. WordPiece still finds the longest piece,
-Unigram the best path, and BPE keeps every merge on the way to a token that is kept.
+Texts whose tokens all remain are split as before; only the ids change. WordPiece still finds the longest piece, Unigram
+the best path, and BPE keeps every merge that leads to a remaining token.
 """
 
 import json
@@ -19,7 +19,7 @@ from adapt.vocabulary.embedding_rows import token_tables
 from adapt.vocabulary.word_reader import WordReader
 
 SPECIAL_ID = "_token_id"
-"""What settings of config.json end with that name a token."""
+"""Settings of config.json that are the id of a token end with this."""
 
 
 @dataclass(frozen=True)
@@ -28,26 +28,26 @@ class Trimmed:
 
     backend: Tokenizer
     kept: list[int]
-    """For each id its old one."""
+    """The old id of each remaining token, in the order of new ids."""
 
     @property
     def ids(self) -> dict[int, int]:
-        """New ids by old ones."""
+        """The new id of each remaining token, by its old id."""
         return {old: new for new, old in enumerate(self.kept)}
 
 
 def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[int]) -> Trimmed:
-    """Drops tokens.
+    """Removes the unused tokens of a tokenizer.
 
-    Special and added tokens stay, so do bytes and ASCII characters, and what merges need on their way.
+    Special and added tokens, bytes, ASCII characters, and intermediate results of merges always remain.
 
     Args:
-        backend: the tokenizer, which stays as it is.
-        used: ids to keep.
+        backend: the original tokenizer, which is not changed.
+        used: ids of the used tokens.
         special: ids of special tokens.
 
     Raises:
-        ModelError: its model is of no known family.
+        ModelError: the type of the tokenizer's model is not supported.
     """
     whole = json.loads(backend.to_str())
     model, ids = whole["model"], backend.get_vocab(with_added_tokens=True)
@@ -68,7 +68,7 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
 
 
 def _is_basic(token: str, model: Mapping[str, Any]) -> bool:
-    """Whether it is a byte or an ASCII character, at the beginning of a word or within."""
+    """Whether a token is a byte or a single character (for Unigram and WordPiece, in ASCII), anywhere in a word."""
     text = token.removeprefix(model.get("continuing_subword_prefix") or "##").removeprefix("▁")
     return len(text) == 1 if model["type"] == "BPE" else (len(text) <= 1 and text.isascii()) or token.startswith("<0x")
 
@@ -79,7 +79,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _needed_by_merges(model: Mapping[str, Any], ids: Mapping[str, int], keep: set[int]) -> set[int]:
-    """What the tokens that are kept are merged from, and that from what, down to characters."""
+    """Returns the ids of all tokens from which the remaining tokens are merged, down to characters."""
     parts: dict[str, list[str]] = {}
     for merge in model["merges"]:
         left, right = _pair(merge)
@@ -95,7 +95,7 @@ def _needed_by_merges(model: Mapping[str, Any], ids: Mapping[str, int], keep: se
 
 
 def _renumber(whole: dict[str, Any], ids: Mapping[str, int], new: Mapping[int, int]) -> None:
-    """Takes tokens out of a tokenizer.json, and gives the others their new ids wherever it names them."""
+    """Removes tokens from the content of tokenizer.json, and replaces all ids of the others by their new ids."""
     model = whole["model"]
     vocabulary = model["vocab"]
     if model["type"] == "Unigram":
@@ -115,7 +115,7 @@ def _renumber(whole: dict[str, Any], ids: Mapping[str, int], new: Mapping[int, i
 
 
 def _with_new_ids(value: Any, ids: Mapping[str, int], new: Mapping[int, int]) -> Any:
-    """A post-processor, which names tokens as `["</s>", 2]` or with lists of `ids`."""
+    """Returns a part of a post-processor with new ids. It names tokens as `["</s>", 2]` or in lists `ids`."""
     if isinstance(value, list):
         if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int):
             return [value[0], new[ids[value[0]]]]
@@ -129,10 +129,10 @@ def _with_new_ids(value: Any, ids: Mapping[str, int], new: Mapping[int, int]) ->
 
 
 def with_new_ids(settings: Mapping[str, Any], trimmed: Trimmed) -> dict[str, Any]:
-    """A config.json with the new ids of special tokens and the new size.
+    """Returns the settings of config.json with the new ids of special tokens and the new vocabulary size.
 
     Raises:
-        ModelError: a special token that it names would be dropped.
+        ModelError: a special token that config.json names would be dropped.
     """
     ids: dict[int, int] = trimmed.ids
     changed: dict[str, Any] = {"vocab_size": len(trimmed.kept)}
@@ -149,15 +149,15 @@ def with_new_ids(settings: Mapping[str, Any], trimmed: Trimmed) -> dict[str, Any
 
 
 def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
-    """Leaves a model the rows of some tokens, in their new order, in place. Logits of these stay as they were.
+    """Removes the rows of all other tokens from a model, in place. The logits of the remaining tokens do not change.
 
     Args:
         model: a language model.
-        kept: for each new id the old one.
+        kept: the old ids of the remaining tokens, in the order of new ids.
     """
     with torch.no_grad():
         for table in token_tables(model):
             table[: len(kept)] = table[kept].clone()
-    model.config.pad_token_id = None  # else a row would be made zeros while the table is cut
+    model.config.pad_token_id = None  # else resizing would set a row to zeros
     with quiet():
         model.resize_token_embeddings(len(kept), mean_resizing=False)

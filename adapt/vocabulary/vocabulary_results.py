@@ -1,4 +1,4 @@
-"""Results of the vocabulary stages: broken words, what more tokens save, and curves of pieces per word as a picture."""
+"""Results of the vocabulary stages: split words, savings of more tokens, and a picture of tokens per word."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,64 +16,69 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class BrokenWord:
-    """A frequent word that the tokenizer breaks."""
+    """A frequent word that the tokenizer splits into several pieces."""
 
     word: str
     count: int
+    """Number of occurrences in the text."""
     pieces: list[str]
-    """As people write them."""
+    """The pieces as readable text."""
 
 
 @dataclass(frozen=True)
 class Extension:
-    """What a number of tokens would do."""
+    """The savings of adding a number of tokens."""
 
     tokens: int
-    """Words that become tokens, those first that save most pieces."""
+    """Number of words that become tokens, beginning with those that save most pieces."""
     fertility: float
-    """Pieces a word that would be left."""
+    """Pieces per word with these tokens."""
     length_saved: float
-    """Share of the pieces that would be saved."""
+    """Share of the pieces that these tokens save."""
     compute_saved: float | None
-    """Share of a training's FLOPs that the same text would save: it is shorter, and the head has more rows. None where
-    the model's dimensions cannot be told."""
+    """Saved share of the FLOPs of training on the same text: the text is shorter, but the head has more rows. None if
+    the dimensions of the model are not known."""
 
 
 @dataclass(frozen=True)
 class DomainWords:
-    """How the words of a domain are broken. A word has a letter or a digit, and ends where the tokenizer's do."""
+    """How a tokenizer splits the words of a domain.
+
+    A word has a letter or a digit, and ends where the tokenizer's words end.
+    """
 
     bytes: int
-    """Size of the text that was read, as UTF-8."""
+    """Size of the text that was read [bytes of UTF-8]."""
     words: int
     distinct: int
-    """Different words."""
+    """Number of distinct words."""
     pieces: int
     fertility: float
-    """Pieces a word (Rust et al., arXiv 2012.15613)."""
+    """Pieces per word (Rust et al., arXiv 2012.15613)."""
     fragment_score: float
-    """Pieces a different word, each counted once, of those that come `vocabulary.min_count` times."""
+    """Pieces per distinct word, over the distinct words with at least `vocabulary.min_count` occurrences."""
     broken_share: float
-    """Share of the words that are more than one piece."""
+    """Share of the words that are split into several pieces."""
     unknown_share: float
-    """Share of the words of which the tokenizer does not know a part."""
+    """Share of the words that have a part that the tokenizer does not know."""
     byte_share: float
-    """Share of the pieces that are no whole characters: bytes, and parts of characters."""
+    """Share of the pieces that are bytes or other parts of a character."""
     length_overhead: float | None
-    """How many more pieces a byte it has than general text, as a share; None without general text."""
+    """Pieces per byte, relative to general text, minus 1; None without general text."""
     worst: list[BrokenWord]
-    """Those that would save most pieces as tokens."""
+    """The split words that would save most pieces as tokens."""
     candidates: int
-    """Words that would save pieces as tokens, and come `vocabulary.min_count` times; at most 20,000."""
+    """Number of words that would save pieces as tokens, with at least `vocabulary.min_count` occurrences; at most
+    20,000."""
     elbow: int
-    """Number of tokens after which a further one saves less than the mean of all candidates."""
+    """Number of tokens after which a further token saves less than the mean of all candidates."""
     curve: list[Extension]
-    """By growing number of tokens, from none to all candidates; the elbow is among them."""
+    """Savings by number of tokens, from none to all candidates, including the elbow."""
 
     @property
     def at_elbow(self) -> Extension:
-        """What the tokens up to the elbow would do."""
-        return next(each for each in self.curve if each.tokens == self.elbow)
+        """The savings of the tokens up to the elbow."""
+        return next(extension for extension in self.curve if extension.tokens == self.elbow)
 
     def sentence(self, name: str) -> str:
         """Says how often words are split, and what new tokens would save."""
@@ -104,7 +109,7 @@ class DomainWords:
         ]
 
     def extensions(self, name: str) -> Table:
-        """Makes the table of what more tokens would save, by their number."""
+        """Returns the table of savings by number of added tokens."""
         rows = [
             [
                 f"{each.tokens:,}" + (" (elbow)" if each.tokens == self.elbow else ""),
@@ -118,7 +123,7 @@ class DomainWords:
         return Table(header, rows, f"{name}: what adding tokens would save")
 
     def worst_words(self, name: str) -> Table:
-        """Makes the table of the words that would save most tokens if each were one token."""
+        """Returns the table of the words that would save most tokens if each were one token."""
         rows = [[each.word, f"{each.count:,}", " ".join(each.pieces)] for each in self.worst[:SHOWN]]
         title = f"{name}: words that cost most tokens"
         return Table(["word", "occurrences", "split into"], rows, title, words=True)
@@ -126,12 +131,12 @@ class DomainWords:
 
 @dataclass(frozen=True)
 class Analyzed:
-    """The words of each domain."""
+    """How a tokenizer splits the words of each domain."""
 
     vocabulary: int
-    """Tokens that the tokenizer knows."""
+    """Number of tokens of the tokenizer."""
     domains: dict[str, DomainWords]
-    """By name; general text is `(general)`."""
+    """The result for each domain by name; general text is `(general)`."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows how often words are split, and tables of words and of what more tokens would save."""
@@ -186,7 +191,7 @@ WORD_NOTE = (
 
 
 def compute_saved(saved: float | None, added: int | None = None) -> list[str]:
-    """Says how much less compute training on the same text takes; returns nothing if that is not known."""
+    """Returns a sentence on the saved compute of training on the same text; nothing if it is not known."""
     if saved is None:
         return []
     parameters = f"The model has {added:,} parameters more. " if added is not None else ""
@@ -196,36 +201,42 @@ def compute_saved(saved: float | None, added: int | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class Extended(OneModel):
-    """What became of a vocabulary. The model and the tokenizer are in the stage's folder, all words in `words.json`."""
+    """The result of a vocabulary extension.
+
+    The model and the tokenizer are in the folder of the stage, and all new tokens are in `words.json`.
+    """
 
     words: int
-    """Candidates that became tokens."""
+    """Number of candidates that became tokens."""
     steps: int
-    """Further tokens, which merges need on their way to those."""
+    """Number of further tokens, which are intermediate results of merges."""
     vocabulary: int
-    """Tokens that the tokenizer has now."""
+    """Number of tokens after the extension."""
     rows: int
-    """Rows of the model's embeddings now."""
+    """Number of rows of the model's embeddings after the extension."""
     candidates: int
-    """Words that could have become tokens."""
+    """Number of words that could have become tokens."""
     left_out: int
-    """Candidates that were chosen and did not become tokens: texts without them would change, or no word has them."""
+    """Number of chosen candidates that did not become tokens, because other texts would be split differently or no word
+    contains them."""
     fertility_before: float
-    """Pieces a word of the corpus."""
+    """Tokens per word of the corpus before the extension."""
     fertility_after: Less[float]
+    """Tokens per word of the corpus after the extension."""
     length_saved: More[float]
-    """Share of the pieces of the corpus' words that is saved."""
+    """Saved share of the tokens of the corpus."""
     init: str
+    """How new rows were initialized (`vocabulary.init`)."""
     first: list[str]
-    """Some of the new tokens, as people write them, the best first."""
+    """Some of the new tokens as readable text, the best first."""
     parameters_added: Less[int | None] = None
-    """Trained numbers that the model has more: rows, and a module."""
+    """Number of added parameters: new rows, and a module if there is one."""
     compute_saved: More[float | None] = None
-    """Share of a training's FLOPs that the same text saves: it is shorter, and the model is larger. None where the
-    model's dimensions cannot be told."""
+    """Saved share of the FLOPs of training on the same text: the text is shorter, but the model is larger. None if the
+    dimensions of the model are not known."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what became of the vocabulary, and where the model is."""
+        """Returns sentences on the new tokens and the savings, and the path of the model."""
         said = (
             f"Added {self.words:,} words of the corpus as tokens: its text is {self.length_saved:.1%} shorter"
             f" ({self.fertility_after:.2f} tokens per word instead of {self.fertility_before:.2f})."
@@ -247,15 +258,15 @@ class Extended(OneModel):
 
 
 def empty_corpus(name: str) -> DataError:
-    """The error for a corpus without words."""
+    """Returns the error for a corpus without words."""
     return DataError(
-        f"the text of {name} has no words after cleaning, beside what is held out",
+        f"the text of {name} has no words after cleaning, apart from held-out documents",
         "check corpus.paths, corpus.text_field and corpus.cleaning",
     )
 
 
 def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:
-    """Writes a curve for each domain as PNG, its elbow marked."""
+    """Draws tokens per word by number of added tokens for each domain, marks the elbow, and writes a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")

@@ -1,4 +1,4 @@
-"""Words as a tokenizer sees them: what it makes of a text before it looks for pieces, and the pieces of each."""
+"""Splits texts into words as a tokenizer's pre-tokenizer does, and words into the tokenizer's pieces."""
 
 import json
 import re
@@ -17,22 +17,24 @@ from adapt.model.tokenize.cuts import cut, table_of
 from adapt.model.tokenize.library_calls import plain_of
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""A piece that stands for a byte, in tokenizers that fall back to bytes."""
+"""Name of a piece that is a single byte, in tokenizers that fall back to bytes."""
 WORTH_CHUNKS = 300_000
-"""So many different strings between blanks make it worth while to find out how they may be cut."""
+"""From this number of distinct chunks on, it is faster to find out how chunks may be cut, and to split each distinct
+piece once."""
 NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-"""What a part of a character is shown as."""
+"""The character that a decoder shows for a part of a character."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountedWord:
-    """A word of a corpus."""
+    """A word of a corpus, with its pieces and the number of its occurrences."""
 
     word: str
-    """In the letters of the tokenizer's model, such as `Ġhepatitis` or `▁hepatitis`."""
+    """The word in the tokenizer's spelling, such as `Ġhepatitis` or `▁hepatitis`."""
     surface: str
-    """As people write it."""
+    """The word as readable text."""
     count: int
+    """Number of occurrences in the corpus."""
     pieces: tuple[int, ...]
     """The ids of its pieces, in order."""
     unknown: bool
@@ -40,37 +42,37 @@ class CountedWord:
 
     @property
     def saved(self) -> int:
-        """Pieces that the corpus would save if the word were one token. An unknown word counts its letters."""
+        """Number of pieces that the corpus would save if the word were one token. Unknown words count their letters."""
         return self.count * ((len(self.surface) if self.unknown else len(self.pieces)) - 1)
 
 
 class WordReader:
-    """Finds words and their pieces with the parts of a tokenizer: normaliser, pre-tokenizer, model, decoder.
+    """Finds words and their pieces with the parts of a tokenizer: normalizer, pre-tokenizer, model, decoder.
 
-    A word is what the pre-tokenizer leaves whole, as it stands after a blank. Tokenizers without one have words between
-    blanks. No piece of a word reaches into the next, so a token for a word is a matter of that word alone.
+    A word is a unit that the pre-tokenizer does not split, as it occurs after a space. Without a pre-tokenizer, words
+    are separated by spaces. No piece extends over two words, so a new token for a word affects this word only.
 
     Args:
-        backend: a tokenizer that takes special tokens by their letters (`adapt.model.tokenizer`).
+        backend: a tokenizer that treats special tokens in a text as ordinary text (`adapt.model.tokenizer`).
     """
 
     def __init__(self, backend: Tokenizer) -> None:
         self.backend = backend
         self._normalizer, self._pre, self._model = backend.normalizer, backend.pre_tokenizer, backend.model
         self.lead = ""
-        """What stands before a word: a blank, where that makes a difference."""
+        """A space if the tokenizer distinguishes words after a space; else empty."""
         self.lead = max(("", " "), key=lambda lead: self._fits(lead) * len("".join(self.words(lead + "b"))))
 
     def _fits(self, lead: str) -> bool:
-        """Whether a word with this before it becomes what it is in a text."""
+        """Whether a word after this prefix is split in the same way as after a space in a text."""
         return "".join(self.split("a b")).endswith("".join(self.split(lead + "b")))
 
     def words(self, chunk: str) -> list[str]:
-        """The words of what stands between two blanks of a text."""
+        """Splits a chunk, the text between two spaces, into words."""
         return self.split(self.lead + chunk)
 
     def split(self, text: str) -> list[str]:
-        """The words of a text that stands as it is: no blank is put before it."""
+        """Splits a text into words exactly as given, without the leading space that some tokenizers add."""
         if self._normalizer:
             text = self._normalizer.normalize_str(text)
         if self._pre is None:
@@ -78,12 +80,12 @@ class WordReader:
         return [word for word, _ in self._pre.pre_tokenize_str(text)]
 
     def pieces(self, word: str) -> tuple[int, ...]:
-        """The ids of a word's pieces."""
+        """Returns the ids of a word's pieces."""
         return tuple(token.id for token in self._model.tokenize(word))
 
     @property
     def size(self) -> int:
-        """Tokens that there are."""
+        """Number of tokens of the tokenizer."""
         return self.backend.get_vocab_size()
 
     def knows(self, piece: str) -> bool:
@@ -91,7 +93,7 @@ class WordReader:
         return self.backend.token_to_id(piece) is not None
 
     def parts(self, piece: str) -> tuple[int, ...]:
-        """The ids of the pieces of a part of a word, which may go on from another (`##itis`)."""
+        """Returns the ids of the pieces of a part of a word, which may continue another part (`##itis`)."""
         prefix = self._continues
         if not prefix or not piece.startswith(prefix):
             return self.pieces(piece)
@@ -107,7 +109,10 @@ class WordReader:
         return tuple(found)
 
     def keys(self) -> dict[str, int]:
-        """All whole tokens as people write them, with a ▁ where one begins a word: the same in every family."""
+        """Returns the ids of all tokens by readable text, with a ▁ if the token begins a word.
+
+        These names are the same for all types of tokenizers. Bytes and parts of characters are left out.
+        """
         found: dict[str, int] = {}
         for token, number in self.backend.get_vocab(with_added_tokens=False).items():
             begins = not token.startswith(self._continues) if self._continues else token[:1] in ("Ġ", "▁")
@@ -117,12 +122,12 @@ class WordReader:
         return found
 
     def joined(self, pieces: Sequence[int]) -> str:
-        """The beginning of a word that some pieces make up."""
+        """Joins pieces to the beginning of a word, in the tokenizer's spelling."""
         first, *others = (str(self.backend.id_to_token(piece)) for piece in pieces)
         return "".join([first, *(other.removeprefix(self._continues) for other in others)])
 
     def surface(self, word: str) -> str:
-        """A word, or a piece of one, as people write it."""
+        """Returns a word, or a piece of a word, as readable text."""
         decoder = self.backend.decoder
         return (decoder.decode([word]) if decoder else word).strip()
 
@@ -133,19 +138,19 @@ class WordReader:
 
     @cached_property
     def _continues(self) -> str:
-        """What pieces begin with that go on from another."""
+        """Prefix of pieces that continue a word, such as `##`; empty if there is none."""
         return self._described.get("continuing_subword_prefix") or ""
 
     @cached_property
     def unknown(self) -> int | None:
-        """The id of what the tokenizer does not know; None where its model has none."""
+        """The id of the token for unknown text; None if the tokenizer has none."""
         token = self._described.get("unk_token")
         number: int | None = self._described.get("unk_id") if token is None else self.backend.token_to_id(token)
         return number
 
     @cached_property
     def bytes(self) -> frozenset[int]:
-        """The ids of pieces that are no whole characters: bytes, and parts of characters."""
+        """The ids of pieces that are bytes or other parts of a character."""
         vocabulary: Mapping[str, int] = self.backend.get_vocab(with_added_tokens=False)
         return frozenset(
             number
@@ -155,7 +160,7 @@ class WordReader:
 
 
 def count_chunks(texts: Iterable[str]) -> tuple[Counter[str], int]:
-    """How often each string between blanks comes, and the size of the texts [bytes of UTF-8]."""
+    """Counts the chunks of texts (the strings between spaces), and the size of the texts [bytes of UTF-8]."""
     chunks: Counter[str] = Counter()
     size = 0
     for text in texts:
@@ -165,9 +170,9 @@ def count_chunks(texts: Iterable[str]) -> tuple[Counter[str], int]:
 
 
 def count_words(chunks: Mapping[str, int], reader: WordReader) -> list[CountedWord]:
-    """The words of counted chunks, the most frequent first, then by their letters.
+    """Returns the words of counted chunks, the most frequent first, words of equal frequency in alphabetical order.
 
-    Marks are no words: a word has a letter or a digit.
+    A word has a letter or a digit, so punctuation marks are not words.
     """
     counts = by_piece(chunks, reader) if len(chunks) >= WORTH_CHUNKS else None
     if counts is None:
@@ -176,19 +181,19 @@ def count_words(chunks: Mapping[str, int], reader: WordReader) -> list[CountedWo
             for word in reader.words(chunk):
                 counts[word] += count
     found = sorted(_read(counts, reader), key=attrgetter("word"))
-    found.sort(key=attrgetter("count"), reverse=True)  # keeps the order of those that come as often
+    found.sort(key=attrgetter("count"), reverse=True)  # a stable sort
     return found
 
 
 def by_piece(chunks: Mapping[str, int], reader: WordReader) -> Counter[str] | None:
-    """How often each word comes, marks included, where each different piece of the chunks is looked at once.
+    """Counts the words of chunks, including punctuation marks, and splits each distinct part of a chunk only once.
 
     Args:
-        chunks: how often each comes.
-        reader: the tokenizer's.
+        chunks: number of occurrences of each chunk.
+        reader: the word reader of the tokenizer.
 
     Returns:
-        None where the tokenizer does not allow to cut.
+        None if the tokenizer does not allow to cut chunks into parts.
     """
     texts = probes(reader.backend)
     rules = allowed_rules(reader.backend, texts)

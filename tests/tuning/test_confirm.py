@@ -129,7 +129,8 @@ def test_a_test_split_that_is_not_there_is_refused_before_the_first_trial(search
 
 
 @pytest.mark.parametrize(
-    ("seeds", "message"), [([0, 7], r"\[0\] are seeds of the trials"), ([7, 7], "a seed twice"), ([-1], "out of range")]
+    ("seeds", "message"),
+    [([0, 7], r"\[0\] are seeds of the trials"), ([7, 7], "a seed is repeated"), ([-1], "out of range")],
 )
 def test_seeds_that_are_not_fresh_are_refused(seeds: list[int], message: str) -> None:
     config = replace(Config(), tune=TuneConfig(fresh_seeds=seeds))

@@ -119,7 +119,7 @@ def test_a_field_may_matter_for_some_values_of_another_alone(given: dict[str, An
     ("names", "message"),
     [
         ([], "empty"),
-        (["dev_score", "dev_score"], "a name twice"),
+        (["dev_score", "dev_score"], "a name is repeated"),
         (["dev_scor"], "reports no dev_scor"),
         (["losses.general.after"], "needs general text"),
         (["average"], "reports no average"),

@@ -59,7 +59,7 @@ def test_where_nothing_says_how_long_stages_take_the_hours_are_not_known(search:
     assert hours_of_all(ahead, 6) is None
 
 
-def test_people_are_told_what_all_trials_cost(search: Search, tmp_path: Path) -> None:
+def test_the_total_cost_of_all_trials_is_shown(search: Search, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs")
     for run in seeds_of(search, {}):
         finished(run, store, 1.0)

@@ -47,10 +47,10 @@ def test_any_field_may_be_given_beside_the_space(given: list[str]) -> None:
 
 SPACE = "--space=finetune.yaml"
 WRONG: dict[str, tuple[str, list[str], str]] = {
-    "no space": (RATES, [], "no job is named"),
+    "no space": (RATES, [], "no job to search is named"),
     "no space for a job": (RATES, ["--job=finetune"], r"tune\.space is empty"),
     "a space that is not there": (RATES, ["--space=gone/finetune.yaml"], "there is no file gone/finetune.yaml"),
-    "a space named after no job": (RATES, ["--space=gone.yaml"], "gone.yaml is named after none"),
+    "a space named after no job": (RATES, ["--space=gone.yaml"], "gone.yaml does not have the name of a job"),
     "a job that is none": (RATES, [SPACE, "--job=finetun"], "finetun"),
     "an empty space": ("{}", [SPACE], "searches no field"),
     "an unknown field": ("finetune.rate: [1, 2]", [SPACE], r"unknown key finetune\.rate"),
