@@ -60,7 +60,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def test_the_whole_way(folder: Path, tmp_path: Path) -> None:
+def test_a_causal_model_is_trained_measured_and_exported(folder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(folder)
     model = load_model(folder, causal=True)
     objective = make(CAUSAL, tokenizer, 0)
@@ -91,7 +91,7 @@ def test_the_whole_way(folder: Path, tmp_path: Path) -> None:
     assert float(alone) == pytest.approx(after[0], rel=1e-4) or len(sample.tokens[0]) > 64
 
 
-def test_next_words_are_guessed_from_what_is_before(folder: Path) -> None:
+def test_next_words_are_predicted_from_the_preceding_tokens(folder: Path) -> None:
     tokenizer, model = load_tokenizer(folder), load_model(folder, causal=True)
     sample = Heldout.sample(folder / "corpus", EVALUATION)
     examples = next_words(model, tokenizer, sample, 6, CPU)

@@ -45,7 +45,7 @@ def alone(model: Any, objective: Any, sample: Heldout, number: int) -> np.ndarra
     return heldout_losses(model, objective, sample, EVALUATION, CPU)[0]
 
 
-def test_each_document_takes_the_set_of_its_nearest_domain(parts: tuple[Any, Any, Heldout]) -> None:
+def test_each_document_is_measured_with_the_parts_of_its_nearest_domain(parts: tuple[Any, Any, Heldout]) -> None:
     model, objective, sample = parts
     first, second = (alone(model, objective, sample, number) for number in (0, 1))
     expected = np.where(np.arange(8) % 2, second, first)
@@ -55,7 +55,7 @@ def test_each_document_takes_the_set_of_its_nearest_domain(parts: tuple[Any, Any
     assert found.routed_right is None
 
 
-def test_with_a_domain_given_all_take_its_set_and_the_others_are_told_apart(parts: tuple[Any, Any, Heldout]) -> None:
+def test_a_known_domain_uses_its_own_parts_and_reports_routing(parts: tuple[Any, Any, Heldout]) -> None:
     model, objective, sample = parts
     expected = alone(model, objective, sample, 1)
     routed = losses_by_domain(model, objective, sample, EVALUATION, CPU).routed
@@ -107,7 +107,7 @@ def probabilities(model: Any, corrupted: Any) -> list[list[list[float]]]:
 
 
 @pytest.mark.parametrize(("kind", "family"), [("causal", "gpt2"), ("mlm", "bert")])
-def test_weights_follow_what_each_expert_has_predicted(kind: Any, family: str) -> None:
+def test_mixture_weights_are_posteriors_of_the_experts(kind: Any, family: str) -> None:
     """A document of several pieces goes on with the weights of the piece before."""
     model, draw = experts(family, 3), np.random.default_rng(0)
     texts = [draw.integers(5, 50, length) for length in (7, 20, 8, 3)]
@@ -133,7 +133,7 @@ def test_weights_follow_what_each_expert_has_predicted(kind: Any, family: str) -
     assert found.mixed != pytest.approx(found.routed, rel=1e-3)
 
 
-def test_equal_experts_mix_to_one() -> None:
+def test_a_mixture_of_equal_experts_equals_one_expert() -> None:
     losses = np.array([[3.0, 500.0, 0.0]] * 4)
     np.testing.assert_allclose(mixture_losses(losses), losses[0], atol=1e-12)
     apart = np.array([[3.0, 900.0], [800.0, 1.0]])  # no probability is lost to rounding

@@ -36,7 +36,7 @@ def corpora(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
-def test_by_words(tiny_bert: Path, corpora: dict[str, Path], tmp_path: Path):
+def test_domains_are_compared_by_words(tiny_bert: Path, corpora: dict[str, Path], tmp_path: Path):
     found = compare_domains(corpora, [], Pretrained(tiny_bert, tiny_bert, False), 100, tmp_path)
     assert Similar(**json.loads((tmp_path / FILE).read_text())) == found
     assert found.domains == ["cells", "code"]
@@ -45,7 +45,7 @@ def test_by_words(tiny_bert: Path, corpora: dict[str, Path], tmp_path: Path):
     assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
-def test_by_the_losses_of_models(tiny_bert: Path, corpora: dict[str, Path], tmp_path: Path):
+def test_domains_are_compared_by_losses_of_models(tiny_bert: Path, corpora: dict[str, Path], tmp_path: Path):
     evaluations = []
     for place in range(2):
         folder = tmp_path / f"evaluation-{place}"
@@ -86,7 +86,7 @@ def test_cross_loss_is_the_divergence_of_word_frequencies():
     assert [found[0][0], found[1][1]] == pytest.approx([0, 0])
 
 
-def test_a_domain_without_words_is_unlike_any():
+def test_a_domain_without_words_has_no_similarity():
     found = similarities({"none": ["the of and"], "code": CODE})
     assert found.overlap[0][1] == 0
     assert found.jaccard[0][1] == 0
@@ -109,7 +109,7 @@ def test_samples_take_heldout_documents_first(tmp_path: Path):
     assert len(sample_texts(tmp_path, Decoder(), 2)) == 2
 
 
-def test_overlap_is_of_as_much_text_of_each() -> None:
+def test_overlap_compares_samples_of_equal_size() -> None:
     """A long text must not look nearer because it holds more words."""
     words = [f"w{number}" for number in range(1000)]
     texts = {

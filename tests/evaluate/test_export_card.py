@@ -103,7 +103,7 @@ def handed_over(handover: Handover, folder: Path) -> str:
     return (folder / "README.md").read_text()
 
 
-def test_nothing_measured_at_all(handed: Make, tmp_path: Path) -> None:
+def test_a_card_without_measurements(handed: Make, tmp_path: Path) -> None:
     assert "not measured" in handed_over(handed(), tmp_path / "out").lower()
 
 
@@ -147,12 +147,12 @@ def test_model_files_and_card(handed: Make, tmp_path: Path) -> None:
         (CorpusConfig(paths="https://me:secret@host/a.jsonl?sign=x"), "https://host/a.jsonl"),
     ],
 )
-def test_where_the_text_came_from(handed: Make, tmp_path: Path, source: CorpusConfig, named: str) -> None:
+def test_the_card_names_the_source_of_the_text(handed: Make, tmp_path: Path, source: CorpusConfig, named: str) -> None:
     card = handed_over(replace(handed(domain=5), config=Config(corpus=source)), tmp_path / "out")
     assert f"| source | {named} |" in card
 
 
-def test_the_text_of_tasks(handed: Make, tmp_path: Path) -> None:
+def test_the_card_describes_the_text_of_tasks(handed: Make, tmp_path: Path) -> None:
     config = Config(task=TaskConfig(name="cells"), tapt=TaptConfig(transductive=True))
     handover = replace(handed(domain=5), config=config, is_of_tasks=True, is_transductive=True)
     assert "| source | text of all splits (transductive) of cells, without labels |" in handed_over(
@@ -160,7 +160,7 @@ def test_the_text_of_tasks(handed: Make, tmp_path: Path) -> None:
     )
 
 
-def test_the_options_of_a_method_and_what_it_was_not_to_forget(handed: Make, tmp_path: Path) -> None:
+def test_the_card_names_the_method_and_its_options(handed: Make, tmp_path: Path) -> None:
     handover = handed(domain=5)
     start = {"start.training": {"stage": "train", "key": "k", "path": "runs/train/before"}}
     config = replace(CONFIG, method=MethodConfig(kind="mine.rehearse:MyRehearsal"), method_options=Rehearsal())
@@ -171,7 +171,7 @@ def test_the_options_of_a_method_and_what_it_was_not_to_forget(handed: Make, tmp
         assert said in card
 
 
-def test_again_over_the_leftovers_of_a_run_that_died(handed: Make, tmp_path: Path) -> None:
+def test_an_export_replaces_the_files_of_a_killed_run(handed: Make, tmp_path: Path) -> None:
     handover, out = handed(domain=50), tmp_path / "out"
     handed_over(handover, out)
     content = {file.name: file.read_bytes() for file in out.iterdir()}
@@ -193,7 +193,7 @@ def test_copies_where_files_cannot_be_linked(handed: Make, tmp_path: Path, monke
     assert (tmp_path / "out" / "model.safetensors").read_text() == "the trained model's model.safetensors"
 
 
-def test_a_loss_and_its_change(handed: Make, tmp_path: Path) -> None:
+def test_the_card_shows_losses_and_changes(handed: Make, tmp_path: Path) -> None:
     (found,) = handed(domain=50).changes
     before, counts = read_losses(tmp_path / "before", "domain")
     after, _ = read_losses(tmp_path / "after", "domain")
@@ -236,7 +236,7 @@ def facts(**changes: Any) -> CardFacts:
     return CardFacts(**values)
 
 
-def test_front_matter_is_what_the_hub_reads() -> None:
+def test_front_matter_is_valid_for_the_hub() -> None:
     data = ModelCard(model_card(facts())).data.to_dict()
     assert data["base_model"] == "FacebookAI/roberta-base"
     assert data["library_name"] == "transformers"
@@ -286,7 +286,7 @@ def test_results_give_loss_and_perplexity_with_intervals() -> None:
     assert f"{math.exp(4):.2f} ({math.exp(3.95):.2f} to {math.exp(4.05):.2f})" in row
 
 
-def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> None:
+def test_few_documents_have_no_intervals_and_no_verdict() -> None:
     few = LossChange("domain", 9, Estimate(4), Estimate(3), Estimate(-1))
     assert card_verdict([few]) == (
         "Held-out loss on the domain went from 4.00 to 3.00 nats per token. Too few documents are held out for a 95% "
@@ -296,7 +296,7 @@ def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> No
     assert [cell.strip() for cell in row.split("|")[3:-1]] == ["4.000", "3.000", "-1.000", "54.60", "20.09"]
 
 
-def test_verdict_says_gain_and_loss_no_stronger_than_measured() -> None:
+def test_the_verdict_follows_the_intervals() -> None:
     assert card_verdict([result("domain", 4.0, 3.0), result("general", 3.0, 3.2)]) == (
         "Held-out loss on the domain fell from 4.00 to 3.00 nats per token (95% interval of the change: -1.05 to "
         "-0.95). Loss on general text rose from 3.00 to 3.20 nats per token (95% interval of the change: +0.15 to "
@@ -316,7 +316,7 @@ def test_verdict_says_gain_and_loss_no_stronger_than_measured() -> None:
     assert "The domain was not measured: fewer than two documents are held out" in of_general
 
 
-def test_what_the_tokenizer_does_not_know_is_said() -> None:
+def test_the_card_warns_of_unknown_words() -> None:
     assert "**Note:**" not in model_card(facts())
     assert "**Note:** the tokenizer does not know 32%." in model_card(
         facts(remarks=["the tokenizer does not know 32%"])

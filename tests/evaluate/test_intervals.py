@@ -123,21 +123,21 @@ def test_one_document_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize("documents", [2, 5])
-def test_few_documents_have_none_for_all_may_lie_on_one_side(documents: int) -> None:
+def test_fewer_than_six_documents_have_no_interval(documents: int) -> None:
     """From the least to the most, five hold their median less than 95% of the time: in 6% all lie on one side."""
     losses, counts = np.arange(1.0, documents + 1), np.ones(documents, int)
     assert astuple(mean_loss(losses, counts, 500)) == (losses.mean(), None, None)
     assert stats.binomtest(0, documents).pvalue > 0.05
 
 
-def test_six_documents_have_one() -> None:
+def test_six_documents_have_an_interval() -> None:
     found = mean_loss(np.array([1.0, 2, 3, 4, 5, 9]), np.ones(6, int), 500)
     assert found.low is not None
     assert 1 < found.low < 4 < found.high < 9
     assert stats.binomtest(0, 6).pvalue < 0.05
 
 
-def test_repeatable(measured: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+def test_intervals_are_reproducible(measured: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     before, _, counts = measured
     assert mean_loss(before, counts, 300) == mean_loss(before, counts, 300)
 
@@ -173,13 +173,13 @@ def drawn(seed: int, documents: int = 40) -> TextLosses:
     return TextLosses(counts * draw.normal(3, 0.3, documents), counts, predictable, predictable * 4)
 
 
-def test_a_sample_knows_how_long_its_texts_are(corpus: Path) -> None:
+def test_a_sample_has_the_lengths_of_its_texts(corpus: Path) -> None:
     sample = Heldout.sample(corpus, EVALUATION)
     assert sample.sizes == [len(TEXTS[number].encode()) for number in sample.documents]
     assert sample.only([3, 1]).sizes == [sample.sizes[3], sample.sizes[1]]
 
 
-def test_what_could_be_predicted_is_every_ordinary_token(corpus: Path, tiny_bert: Path) -> None:
+def test_all_ordinary_tokens_are_predictable(corpus: Path, tiny_bert: Path) -> None:
     tokenizer, sample = load_tokenizer(tiny_bert), Heldout.sample(corpus, EVALUATION)
     objective = make(ObjectiveConfig(), tokenizer, 0)
     special = set(tokenizer.all_special_ids)
@@ -189,7 +189,7 @@ def test_what_could_be_predicted_is_every_ordinary_token(corpus: Path, tiny_bert
     assert found.sum() <= sum(ordinary) + 1
 
 
-def test_of_a_causal_model_it_is_the_surprise_of_the_text_over_its_length(corpus: Path) -> None:
+def test_bits_per_byte_of_a_causal_model(corpus: Path) -> None:
     sample, objective = Heldout.sample(corpus, EVALUATION), CausalLanguageModelling()
     uniform = torch.nn.Module()
 
@@ -205,7 +205,7 @@ def test_of_a_causal_model_it_is_the_surprise_of_the_text_over_its_length(corpus
     assert byte_loss(measured, 10).value == pytest.approx(counts.sum() * math.log2(50) / sum(sample.sizes))
 
 
-def test_a_model_loses_as_much_a_byte_whatever_share_is_masked(corpus: Path, tiny_bert: Path) -> None:
+def test_bits_per_byte_do_not_depend_on_the_masked_share(corpus: Path, tiny_bert: Path) -> None:
     """What is not asked is made up for: masking twice as much leaves the figure near where it was."""
     model, sample = load_model(tiny_bert), Heldout.sample(corpus, EVALUATION)
     found = []
@@ -262,7 +262,7 @@ def halved(measured: TextLosses) -> TextLosses:
     return TextLosses(measured.losses * 2 * counts / measured.counts, counts, measured.predictable / 2, measured.sizes)
 
 
-def test_longer_tokens_that_lose_as_much_in_all_are_no_worse(tmp_path: Path) -> None:
+def test_bits_per_byte_do_not_depend_on_the_length_of_tokens(tmp_path: Path) -> None:
     counts = np.full(40, 10)
     base = TextLosses(counts * np.random.default_rng(0).normal(3, 0.3, 40), counts, counts * 7, counts * 30)
     folders = {

@@ -74,7 +74,7 @@ def test_nothing_to_classify() -> None:
     assert knn_accuracy(np.ones((2, 3)), np.array([0, 1]), np.ones((0, 3)), np.array([]), 1) is None
 
 
-def test_on_the_cluster_without_texts_that_stand_in_train(tiny_bert: Path, tmp_path: Path, ray_cluster: None) -> None:
+def test_leaked_texts_are_left_out_on_the_cluster(tiny_bert: Path, tmp_path: Path, ray_cluster: None) -> None:
     train = split(12)
     train.save(tmp_path, "train")
     test = Split(train.ids[:4], train.tokens[:4], train.segments[:4], [0, 1, 1, 0], [False, False, True, True])

@@ -67,7 +67,7 @@ def test_sample_is_fixed(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 29, 30, 31, 10**9])
-def test_sample_has_at_most_so_many_documents(corpus: Path, most: int) -> None:
+def test_a_sample_has_at_most_the_configured_number_of_documents(corpus: Path, most: int) -> None:
     whole = Heldout.sample(corpus, EVALUATION)
     sample = Heldout.sample(corpus, replace(EVALUATION, max_documents=most))
     assert sample.documents == whole.documents[:most]

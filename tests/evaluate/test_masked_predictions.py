@@ -62,7 +62,7 @@ def test_equals_the_loop(tiny_bert: Path, micro_batch: int) -> None:
         assert loss == pytest.approx(expected, abs=1e-4 * max(number, 1))
 
 
-def test_of_corpora_on_the_cluster(tiny_bert: Path, tmp_path: Path, ray_cluster: None) -> None:
+def test_pseudo_perplexity_of_corpora_on_the_cluster(tiny_bert: Path, tmp_path: Path, ray_cluster: None) -> None:
     texts = documents(5, 12)
     (tmp_path / "empty").mkdir()
     (tmp_path / "some").mkdir()
@@ -126,7 +126,7 @@ def sample(tokenizer: PreTrainedTokenizerFast) -> Heldout:
     return sample_of(TEXTS, tokenizer)
 
 
-def test_the_same_places_for_two_models(
+def test_examples_of_two_models_mask_the_same_words(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sample: Heldout
 ) -> None:
     torch.manual_seed(1)
@@ -168,7 +168,9 @@ def test_guesses_are_the_models_first_with_their_probabilities(
         assert [share for _, share in example["guesses"]] == pytest.approx(expected.values.tolist(), abs=1e-3)
 
 
-def test_nothing_that_reads_well(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sample: Heldout) -> None:
+def test_there_are_no_examples_without_suitable_documents(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sample: Heldout
+) -> None:
     texts = ["model data", "the of and in is a " * 4, "jxfd mwgu pplp qqqq zzzz jxfd", "model " * 60]
     assert filled_masks(model, tokenizer, sample_of(texts, tokenizer), 5, CPU) == []
     assert filled_masks(model, tokenizer, Heldout([], []), 5, CPU) == []

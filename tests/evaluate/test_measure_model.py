@@ -19,7 +19,7 @@ from tests.corpus.test_heldout import shards
 
 
 @pytest.mark.parametrize(("shared_by", "threads"), [(1, 8), (2, 4), (16, 1)])
-def test_it_computes_on_its_share_of_the_cores(
+def test_a_model_computes_on_its_share_of_the_cores(
     shared_by: int, threads: int, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)
@@ -81,7 +81,7 @@ def lineage(tmp_path: Path) -> dict[str, Record]:
 
 
 @pytest.mark.parametrize(("model", "expected"), [("training", 3), ("export", 3), ("finetune", 3), ("before", 1)])
-def test_what_was_trained_on_in_any_training_up_to_a_model_is_found(
+def test_texts_of_all_earlier_trainings_are_found(
     lineage: dict[str, Record], tmp_path: Path, model: str, expected: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpora = {
@@ -92,7 +92,7 @@ def test_what_was_trained_on_in_any_training_up_to_a_model_is_found(
     assert f"trained on {expected} of the documents that are measured as domain" in capsys.readouterr().err
 
 
-def test_what_is_not_known_is_not_said_to_be_none(lineage: dict[str, Record], tmp_path: Path) -> None:
+def test_unknown_training_texts_are_reported_as_unknown(lineage: dict[str, Record], tmp_path: Path) -> None:
     corpora = {"domain": shards(tmp_path / "measured", [], TEXTS)}
     assert overlaps(corpora, trained_on(None)) == {"domain": None}
     (lineage["before"].path / "stage.json").unlink()

@@ -53,7 +53,7 @@ def test_changes_are_against_the_first_model(tmp_path: Path) -> None:
     assert table.rows[0][1] == Cell("-0.290", "-0.320 to -0.260")
 
 
-def test_what_could_not_be_measured_is_a_dash(tmp_path: Path) -> None:
+def test_missing_figures_are_shown_as_a_dash(tmp_path: Path) -> None:
     found = compared(knn={"acl_arc": {"RoBERTa": None, "CS": 0.5, "Reviews": 0.4}}, knn_left_out={"acl_arc": 52})
     assert tables_of(found, tmp_path)["Accuracy of nearest neighbours"].rows == [["acl_arc", NONE, "50.0%", "40.0%"]]
     said = [block.text for block in found.blocks(Fake(tmp_path).record("compare", "x")) if isinstance(block, TextBlock)]
@@ -91,7 +91,7 @@ def test_each_text_has_a_sentence_with_its_best_model(tmp_path: Path) -> None:
     ]
 
 
-def test_the_pairs_of_domains_that_share_most_and_fewest_words_are_said(tmp_path: Path) -> None:
+def test_the_summary_names_the_most_and_least_similar_domains(tmp_path: Path) -> None:
     shared = [[1, 0.41, 0.2], [0.41, 1, 0.12], [0.2, 0.12, 1]]
     assert said_by(Similar(["cs", "bio", "news"], [9, 9, 9], shared, shared, shared), tmp_path) == [
         "Most words are shared by cs and bio (41% of their 10,000 most frequent words), fewest by bio and news (12% of"

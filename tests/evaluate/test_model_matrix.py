@@ -46,7 +46,7 @@ def test_losses_and_paired_changes(evaluations: dict[str, Path], tmp_path: Path)
     assert (np.array(found.loss_high) - 0.1 > found.loss).all()
 
 
-def test_it_is_written_and_drawn(evaluations: dict[str, Path], tmp_path: Path) -> None:
+def test_matrix_and_picture_are_written(evaluations: dict[str, Path], tmp_path: Path) -> None:
     found = compare_models(evaluations, DOMAINS, 10, tmp_path)
     assert ModelsCompared(**json.loads((tmp_path / FILE).read_text())) == found
     assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")

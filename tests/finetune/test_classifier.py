@@ -75,7 +75,7 @@ def padded(name: str, classifier: Classifier, split: Split, pooling: str) -> Ten
     ],
 )
 @torch.no_grad()
-def test_packed_is_padded(name: str, kind: str, pooling: str, tmp_path: Path) -> None:
+def test_packed_batches_give_the_same_logits_as_padded_ones(name: str, kind: str, pooling: str, tmp_path: Path) -> None:
     classifier, split, examples = setting(name, tmp_path, kind, pooling)
     expected = padded(name, classifier, split, pooling)
     found = classifier(examples.batch(ALL, CPU))
@@ -123,7 +123,7 @@ def test_gradients_of_used_words_are_those_of_the_table(tmp_path: Path) -> None:
     assert expected.abs().sum() == pytest.approx(words.rows.grad.abs().sum())  # no others had any
 
 
-def test_words_that_training_does_not_know(tmp_path: Path) -> None:
+def test_tokens_that_are_not_trained_keep_their_vectors(tmp_path: Path) -> None:
     classifier, _, examples = setting("bert", tmp_path, "single_label", "first")
     table = classifier.encoder.get_input_embeddings().weight.detach().clone()
     train_used_words(classifier.encoder, np.array([7, 9]))
@@ -161,7 +161,7 @@ def test_balanced_weights_are_scikit_learns() -> None:
     np.testing.assert_allclose(balanced(ignored, 3), expected, rtol=1e-6)
 
 
-def test_a_class_without_examples_weighs_nothing() -> None:
+def test_a_class_without_examples_has_weight_zero() -> None:
     np.testing.assert_allclose(balanced(TARGETS * 2, 5)[::2], balanced(TARGETS, 3))
     assert balanced(TARGETS * 2, 5)[1] == 0
 
@@ -202,7 +202,7 @@ def test_a_batch_without_labelled_tokens() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
-def test_losses_of_parts_add_up_by_their_masses(kind: str, weighted: bool, tmp_path: Path) -> None:
+def test_weighted_losses_of_parts_add_up_to_the_mean(kind: str, weighted: bool, tmp_path: Path) -> None:
     """To the mean of all, though parts have units of other classes, or more of them."""
     toy(tmp_path, kind)
     examples = Problem.load(tmp_path, 128, []).examples["train"]

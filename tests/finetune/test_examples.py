@@ -12,7 +12,7 @@ def kept(tokens: list[int], room: int) -> list[int]:
     return np.array(tokens)[keep(np.array(tokens), room, {SEP})].tolist()
 
 
-def test_short_ones_stay_whole() -> None:
+def test_short_examples_are_not_truncated() -> None:
     assert kept([CLS, 1, 2, SEP], 4) == [CLS, 1, 2, SEP]
 
 
@@ -21,14 +21,14 @@ def test_a_text_is_cut_before_the_token_that_ends_it() -> None:
     assert kept([1, 2, 3, 4], 3) == [1, 2, 3]  # no special tokens
 
 
-def test_of_a_pair_the_longer_text_is_cut() -> None:
+def test_the_longer_text_of_a_pair_is_truncated() -> None:
     assert kept([CLS, 1, 2, 3, 4, 5, SEP, 8, 9, SEP], 7) == [CLS, 1, 2, SEP, 8, 9, SEP]
     assert kept([CLS, 1, SEP, 5, 6, 7, 8, 9, SEP], 6) == [CLS, 1, SEP, 5, 6, SEP]
     assert kept([CLS, 1, SEP, SEP, 5, 6, 7, 8, 9, SEP], 7) == [CLS, 1, SEP, SEP, 5, 6, SEP]  # as RoBERTa joins
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_comes_it_fits_and_keeps_order(seed: int) -> None:
+def test_truncated_examples_fit_and_keep_their_order(seed: int) -> None:
     draw = np.random.default_rng(seed)
     tokens = np.where(draw.random(draw.integers(1, 30)) < 0.2, SEP, 5)
     room = int(draw.integers(1, 30))

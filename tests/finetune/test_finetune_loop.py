@@ -43,7 +43,7 @@ def run(
         ([0.0, 0.0, 0.0, 0.0], 4, 1),
     ],
 )
-def test_the_best_epochs_weights_are_left(scores: list[float], ran: int, best: int) -> None:
+def test_the_weights_of_the_best_epoch_are_restored(scores: list[float], ran: int, best: int) -> None:
     module, seen, history = run(scores)
     assert (len(history.curve), history.best_epoch) == (ran, best)
     assert history.best == scores[best - 1]
@@ -53,7 +53,7 @@ def test_the_best_epochs_weights_are_left(scores: list[float], ran: int, best: i
 
 
 @pytest.mark.parametrize("at_once", [None, 1, 3, 8, 100])
-def test_against_a_plain_loop(at_once: int | None) -> None:
+def test_the_loop_equals_plain_adamw(at_once: int | None) -> None:
     module, _, history = run([0.1, 0.2], at_once=at_once)
     torch.manual_seed(0)
     plain = nn.Linear(4, 1)

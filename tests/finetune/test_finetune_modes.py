@@ -28,7 +28,7 @@ from tests.finetune.toy import toy
 CPU = FinetunePlace(torch.device("cpu"), "fp32")
 
 
-def test_lora_leaves_the_weights_and_trains_its_additions(tiny_bert: Path, tmp_path: Path) -> None:
+def test_lora_trains_only_its_additions(tiny_bert: Path, tmp_path: Path) -> None:
     toy(tmp_path)
     problem = Problem.load(tmp_path, 128, [])
     encoder = load_model(tiny_bert, causal=False).base_model
@@ -44,7 +44,7 @@ def test_lora_leaves_the_weights_and_trains_its_additions(tiny_bert: Path, tmp_p
     assert any(tensor.abs().sum() > 0 for name, tensor in after.items() if "lora_B" in name)
 
 
-def test_lora_begins_where_the_model_is(tiny_bert: Path, tmp_path: Path) -> None:
+def test_lora_does_not_change_the_model_before_training(tiny_bert: Path, tmp_path: Path) -> None:
     toy(tmp_path)
     problem = Problem.load(tmp_path, 128, [])
     model = load_model(tiny_bert, causal=False)
@@ -57,7 +57,7 @@ def test_lora_begins_where_the_model_is(tiny_bert: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
-def test_a_saved_model_needs_transformers_alone(learn: Learn, tmp_path: Path, kind: str) -> None:
+def test_a_saved_model_loads_with_transformers(learn: Learn, tmp_path: Path, kind: str) -> None:
     for name in ("model", ".model.aside"):
         (tmp_path / "out" / name).mkdir(parents=True)
         (tmp_path / "out" / name / "half.safetensors").touch()  # of a run that died
@@ -111,7 +111,7 @@ def _check(folder: Path, lines: list[dict], kind: str) -> None:
         ({"pooling": "mean"}, "no classifier like ours for model type 'bert' with finetune.pooling mean"),
     ],
 )
-def test_what_cannot_be_saved(tiny_bert: Path, changes: dict, message: str) -> None:
+def test_models_that_cannot_be_saved_are_refused(tiny_bert: Path, changes: dict, message: str) -> None:
     settings = FinetuneSettings.of(FinetuneConfig(save_model=True, **changes), tiny_bert, False, 10)
     with pytest.raises(ConfigError, match=message):
         check_savable(settings, tiny_bert, "single_label")

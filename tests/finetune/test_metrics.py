@@ -40,7 +40,7 @@ def sure(*labels: int) -> np.ndarray:
     return np.eye(4)[list(labels)] * 0.9 + 0.025
 
 
-def test_single_label_is_what_sklearn_says() -> None:
+def test_single_label_scores_equal_those_of_sklearn() -> None:
     guess = PROBABILITIES.argmax(1)
     found = task_scores(single(), TRUTH, PROBABILITIES, [False] * 80)
     assert found["score"] == found["macro_f1"] == pytest.approx(f1_score(TRUTH, guess, average="macro"))
@@ -63,7 +63,7 @@ def test_single_label_is_what_sklearn_says() -> None:
     assert found["nll"] == pytest.approx(log_loss(TRUTH, PROBABILITIES, labels=range(4)))
 
 
-def test_multi_label_is_what_sklearn_says() -> None:
+def test_multi_label_scores_equal_those_of_sklearn() -> None:
     guess = SIGMOIDS >= 0.5
     found = task_scores(multi(), held(), SIGMOIDS, [False] * 80)
     assert found["macro_f1"] == pytest.approx(f1_score(HELD, guess, average="macro", zero_division=0))
@@ -122,7 +122,7 @@ def test_the_score_is_that_of_the_metric_with_and_without_leaks(case: str) -> No
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_all_leaked() -> None:
+def test_no_score_without_leaks_if_all_examples_leak() -> None:
     found = task_scores(single(), TRUTH, PROBABILITIES, [True] * 80)
     assert (found["score_without_leaks"], found["examples_without_leaks"]) == (None, 0)
 
@@ -192,7 +192,7 @@ def test_counts() -> None:
     assert list(found.by_type) == ["X", "Y"]
 
 
-def test_nothing_to_find() -> None:
+def test_texts_without_entities() -> None:
     assert EntityCounts.of([(["O"], ["O"])]).total == {"precision": 0, "recall": 0, "f1": 0, "support": 0}
     assert EntityCounts.of([(["O"], ["B-X"])]).by_type == {"X": {"precision": 0, "recall": 0, "f1": 0, "support": 0}}
 
@@ -203,7 +203,7 @@ def drawn(n: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("n", "classes"), [(1, 2), (7, 2), (500, 4)])
-def test_against_definitions(n: int, classes: int) -> None:
+def test_calibration_equals_its_definitions(n: int, classes: int) -> None:
     truth, probabilities = drawn(n, classes)
     found = calibration(truth, probabilities)
     error = 0.0
@@ -230,13 +230,13 @@ def test_the_bins_hold_all_decisions() -> None:
     )
 
 
-def test_sure_and_right() -> None:
+def test_confident_and_correct_predictions() -> None:
     found = calibration(np.array([0, 1]), np.eye(2))
     assert (found["ece"], found["nll"], found["brier"]) == (0, 0, 0)
     assert found["reliability"] == [{"low": 14 / 15, "high": 1.0, "decisions": 2, "accuracy": 1.0, "confidence": 1.0}]
 
 
-def test_sure_and_wrong_is_finite() -> None:
+def test_confident_errors_have_a_finite_likelihood() -> None:
     found = calibration(np.array([1, 0]), np.eye(2))
     assert (found["ece"], found["brier"]) == (1, 2)
     assert found["nll"] == pytest.approx(-np.log(1e-12))

@@ -46,7 +46,7 @@ MODES = ("fine_tune", "lora", "feature_extraction", "linear_probe")
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
 @pytest.mark.parametrize("mode", MODES)
-def test_it_learns(learn: Learn, mode: str, kind: str) -> None:
+def test_every_mode_learns_the_toy_task(learn: Learn, mode: str, kind: str) -> None:
     found = learn(kind, mode)
     metrics = found.metrics
     assert metrics["dev_score"] > metrics["majority_score"] + 0.25
@@ -63,14 +63,14 @@ def test_it_learns(learn: Learn, mode: str, kind: str) -> None:
             np.testing.assert_allclose(probabilities.sum(-1), 1, atol=1e-5)
 
 
-def test_two_runs_with_one_seed_are_alike(learn: Learn) -> None:
+def test_two_runs_with_one_seed_are_equal(learn: Learn) -> None:
     first, again, other = (learn(seed=seed, epochs=2) for seed in (0, 0, 1))
     assert first.predictions == again.predictions
     assert first.curve == again.curve
     assert first.predictions != other.predictions
 
 
-def test_the_curve_and_what_was_best(learn: Learn) -> None:
+def test_the_curve_and_the_best_epoch(learn: Learn) -> None:
     found = learn(epochs=5)
     metrics, scores = found.metrics, [entry["dev"] for entry in found.curve]
     assert metrics["epochs"] == len(scores) <= 5
@@ -128,12 +128,12 @@ def test_an_empty_split(tiny_bert: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_but_special_tokens_left_of_words(learn: Learn, mode: str) -> None:
+def test_truncation_that_removes_all_words_is_refused(learn: Learn, mode: str) -> None:
     with pytest.raises(DataError, match="task toy: no word of the train examples fits into 1 tokens"):
         learn("tokens", mode, max_length=1)
 
 
-def test_one_answer_for_all_is_reported(learn: Learn) -> None:
+def test_equal_predictions_for_all_examples_are_reported(learn: Learn) -> None:
     found = learn(learning_rate=1e-12, epochs=1, class_weights="none")
     answers = {line["predicted"] for line in found.predictions["test"]}
     assert found.metrics["degenerate"] == (len(answers) == 1)
@@ -160,7 +160,9 @@ def test_through_ray(ray_cluster: None, tiny_bert: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("asked", [{"cpus_per_seed": 1000.0}, {"gpus_per_seed": 1000.0}])
-def test_more_than_any_machine_has(ray_cluster: None, tiny_bert: Path, tmp_path: Path, asked: dict) -> None:
+def test_resources_that_no_machine_has_are_refused(
+    ray_cluster: None, tiny_bert: Path, tmp_path: Path, asked: dict
+) -> None:
     run = FinetuneRun(Config(finetune=FinetuneConfig(**asked)), Pretrained(tiny_bert, tiny_bert), str(tmp_path), 0)
     with pytest.raises(ClusterError, match=r"1000 [CG]PU") as caught:
         run_finetuning(run, tmp_path)
@@ -177,7 +179,7 @@ def test_more_than_any_machine_has(ray_cluster: None, tiny_bert: Path, tmp_path:
         ({"mode": "linear_probe"}, "lower finetune.max_length", 1),
     ],
 )
-def test_what_takes_less_memory(asked: dict, fix: str, sequences: int) -> None:
+def test_the_fix_for_too_little_memory(asked: dict, fix: str, sequences: int) -> None:
     told, passing = fits_with_less(FinetuneConfig(**asked))
     assert told.startswith(fix)
     assert passing == sequences
@@ -239,7 +241,7 @@ def run(model: Path, domain: str | None, mode: str = "feature_extraction") -> An
 
 
 @pytest.mark.heavy
-def test_the_parts_that_are_named_or_nearest(parts: Path) -> None:
+def test_the_configured_or_nearest_domain_is_used(parts: Path) -> None:
     nearest, near, far = (run(parts, domain) for domain in (None, "near", "far"))
     assert nearest.predictions == near.predictions != far.predictions
     told = [(found.metrics["domain"], found.metrics["nearest_domain"]) for found in (nearest, near, far)]
@@ -248,14 +250,14 @@ def test_the_parts_that_are_named_or_nearest(parts: Path) -> None:
         run(parts, "law")
 
 
-def test_an_ordinary_model_has_none_to_name(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_domain_is_refused_for_an_ordinary_model(tiny_bert: Path, tmp_path: Path) -> None:
     toy(tmp_path / "task", "single_label")
     config = Config(finetune=FinetuneConfig(domain="law"))
     with pytest.raises(ModelError, match="no parts for single domains"):
         finetune_work(config, Pretrained(tiny_bert, tiny_bert), tmp_path / "task", 0, tmp_path / "out")
 
 
-def test_the_model_is_not_kept_without_its_parts(parts: Path) -> None:
+def test_a_model_with_domain_parts_cannot_be_saved(parts: Path) -> None:
     config = Config(finetune=FinetuneConfig(save_model=True, pooling="first"))
     with pytest.raises(ModelError, match=r"finetune.save_model: it carries adapters, domains"):
         finetune_work(config, Pretrained(parts, parts), parts.parent / "task", 0, parts.parent / "out")

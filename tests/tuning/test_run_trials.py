@@ -53,8 +53,9 @@ def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
     row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
     assert (row.fitting, row.error) == ({"training.micro_batch": 2}, "")
     assert row.settings == {"a.x": 0.01, "training.micro_batch": 2}
-    assert "trial 1: a device ran out of memory with 8 sequences per pass; it continues with training.micro_batch 4" in (
-        capsys.readouterr().err
+    assert (
+        "trial 1: a device ran out of memory with 8 sequences per pass; it continues with training.micro_batch 4"
+        in (capsys.readouterr().err)
     )
     assert len(search.notes.read_text().splitlines()) == 3  # with 8, 4 and 2
 

@@ -68,7 +68,8 @@ def test_the_total_cost_of_all_trials_is_shown(search: Search, tmp_path: Path) -
     asked = replace(search, config=replace(search.config, resources=priced, tune=tuned))
     hours = 3 * len(search.config.finetune.seeds)
     assert SearchAhead.of(asked, store).total() == (
-        f"3 trials will take about {hours} device-hours, {2.5 * hours:.2f}; at most 50 (tune.budget_device_hours)"
+        f"All 3 trials will take about {hours} device-hours (cost {2.5 * hours:.2f}), and at most 50"
+        " (tune.budget_device_hours)."
     )
 
 
