@@ -434,6 +434,12 @@ def records_page() -> str:
         kind = classes()[name][0]
         text += [f"### {name} {{ #{name} }}", f"{_first(kind.doc)} Result of {' and '.join(jobs)}."]
         text.append(_table(all_fields(kind), further))
+    prepared = classes()["Prepared"][0]
+    text += [
+        "### Prepared { #Prepared }",
+        f"{_first(prepared.doc)} Result of stage `prepare`, in `metrics` of `prepare/NAME-KEY/stage.json`.",
+        _table(all_fields(prepared), further),
+    ]
     text += ["## Parts of results"]
     for name in further:
         if name not in shown:

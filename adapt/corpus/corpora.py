@@ -237,6 +237,18 @@ def warn_of_little(documents: int, text: str, fields: str) -> None:
         log(f"{text}: its loss will not be measured, because it has {documents} document; add text to {fields}")
 
 
+def dropped_documents(kept: int, dropped: Mapping[str, int]) -> str:
+    """Returns how many documents of a text were dropped, in total and by reason; empty if none was dropped.
+
+    Args:
+        kept: number of documents that were kept.
+        dropped: number of dropped documents by reason.
+    """
+    number = sum(dropped.values())
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+    return f"{number:,} of {kept + number:,} documents dropped: {reasons}" if number else ""
+
+
 def _contents(manifests: Sequence[Manifest]) -> set[str]:
     return {part.digest for manifest in manifests for part in manifest.parts}
 

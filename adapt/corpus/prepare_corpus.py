@@ -10,7 +10,7 @@ workers.
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -22,7 +22,7 @@ import ray
 from ray.data import TaskPoolStrategy
 
 from adapt.config import CorpusConfig
-from adapt.corpus.corpora import PLAIN, Form
+from adapt.corpus.corpora import PLAIN, Form, dropped_documents
 from adapt.corpus.decontamination import evaluation_index
 from adapt.corpus.encode_chunks import Encode, EncodedChunk, share_tokenizer
 from adapt.corpus.entities import Tagged
@@ -242,6 +242,8 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
     check_few_bad(tally, corpus.max_bad_fraction)
     if tally.bad:
         log(f"skipped {sum(tally.bad.values())} of {tally.seen} records: {tally.unreadable}")
+    if text := dropped_documents(tally.kept, tally.dropped):
+        log(f"prepare: {text}")
     first = manifest.parts[0].path if manifest.parts else "no part"
     if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
         raise DataError(
@@ -265,11 +267,16 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
         )
 
 
+BY_REASON = ("dropped", "changed", "bad")
+"""Metrics that are counts by reason."""
+
+
 def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
     """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their counts.
 
     Returns:
-        The sums of the sources' metrics that are whole numbers, and how the tokenizer splits the words of all sources.
+        The sums of the sources' metrics that are whole numbers or counts by reason, and how the tokenizer splits the
+            words of all sources.
     """
     with storage_errors(folder):
         for number, source in enumerate(sources):
@@ -278,5 +285,15 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
     names = dict.fromkeys(name for source in sources for name in source.metrics)
     values = {name: [source.metrics.get(name, 0) for source in sources] for name in names}
     sums = {name: sum(counts) for name, counts in values.items() if all(type(value) is int for value in counts)}
+    counted = {name: values[name] for name in BY_REASON if name in values}
+    reasons = {name: _added(counts) for name, counts in counted.items() if all(type(of) is dict for of in counts)}
     legibility = Legibility.together(source.metrics.get("legibility") for source in sources)
-    return {**sums, **({"legibility": legibility} if legibility else {})}
+    return {**sums, **reasons, **({"legibility": legibility} if legibility else {})}
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Adds up numbers by reason."""
+    total = Counter[str]()
+    for each in counts:
+        total.update(each)
+    return dict(total)

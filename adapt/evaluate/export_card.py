@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from adapt.config import Config, CorpusConfig, section_of, what
-from adapt.corpus.corpora import FEWEST_DOCUMENTS
+from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
 from adapt.evaluate.intervals import change, mean_loss
@@ -101,6 +101,7 @@ def _facts(handover: Handover) -> CardFacts:
     corpus = {
         "source": _tasks(handover) if handover.is_of_tasks else _source(config.corpus),
         "documents": text.metrics.get("train_documents"),  # not counted if the corpus is streamed
+        **_dropped(text.metrics),
         "tokens": text.metrics.get("train_tokens"),
         **_words(legibility),
         "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
@@ -129,6 +130,13 @@ def _facts(handover: Handover) -> CardFacts:
         additions=[entry["kind"] for entry in entries if entry["kind"] != "domains"],
         domains=[name for entry in entries if entry["kind"] == "domains" for name in entry["names"]],
     )
+
+
+def _dropped(prepared: Mapping[str, Any]) -> dict[str, str]:
+    """Returns how many documents of the training text were dropped, by reason."""
+    kept = sum(prepared.get(name) or 0 for name in ("train_documents", "heldout_documents"))
+    text = dropped_documents(kept, prepared.get("dropped") or {})
+    return {"dropped": text} if text else {}
 
 
 def _words(legibility: Legibility | None) -> dict[str, str]:

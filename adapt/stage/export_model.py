@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
+from adapt.corpus.corpora import dropped_documents
 from adapt.evaluate.measurements import NOT_MEASURED, LossChange, Text, bits_of_earlier
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
@@ -37,12 +38,17 @@ class Adapted(Trained, OneModel):
     """Losses on each text; texts with fewer than two held-out documents are missing."""
     text_faults: list[str] = field(default_factory=list)
     """Problems of the tokenizer with the training text, each with what to do about it."""
+    documents: int | None = None
+    """Number of documents of the training text after cleaning, including held-out ones. None if it was streamed."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Number of documents that were dropped from the training text, by reason."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
         name = "your tasks' text" if "text" in record.inputs else "your domain"
         said = [of.sentence(name) for of in self.losses.values()]
+        dropped = dropped_documents(self.documents or 0, self.dropped)
         missing = "" if "domain" in self.losses else f"The loss on {name} was not measured: {NOT_MEASURED}."
         return [
             *summary(missing, *said),
@@ -50,6 +56,7 @@ class Adapted(Trained, OneModel):
             *([Findings(faults)] if faults else []),
             *_guesses(record),
             *_curve(record),
+            *([TextBlock(f"Training text: {dropped}.")] if dropped else []),
             TextBlock(self._cost(record)),
             TextBlock(f"Model: {record.path}"),
         ]
@@ -173,10 +180,13 @@ class Export(Stage[Adapted]):
             made_of=[done.records[stage.key] for stage in parts if stage],
         )
         hand_over(handover, folder)
-        legibility = done[self.text or self.domain].result.legibility
+        text = done[self.text or self.domain].result
+        legibility = text.legibility
         result = Adapted(
             **vars(training.result),
             losses={change.text: change for change in changes},
             text_faults=legibility.faults() if legibility else [],
+            documents=None if text.train_documents is None else text.train_documents + text.heldout_documents,
+            dropped=text.dropped or {},
         )
         return Outcome(result, training.record.cost, training.record.resources)

@@ -14,6 +14,7 @@ from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
 from adapt.evaluate.measurements import LossChange, Text, TextLoss
 from adapt.runner import Done, Finished, Outcome, Stage, Store, ensure
+from adapt.show.blocks import TextBlock
 from adapt.stage.export_model import Adapted, Export
 from adapt.stage.model_evaluation import Evaluated
 from adapt.stage.prepare_text import Prepared
@@ -43,7 +44,7 @@ class ToyText(Stage[Prepared]):
         return {"name": self.name}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
-        return Outcome(Prepared(heldout_documents=9, heldout_tokens=99))
+        return Outcome(Prepared(9, 99, train_documents=1158, train_tokens=9999, dropped={"few_es": 333}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +114,9 @@ def test_the_record_has_losses_before_and_after_with_their_change_and_the_traini
     assert done.record.cost["cost"] == 0.04
     assert done.record.resources["workers"] == 2
     card = (done.path / "README.md").read_text()
+    assert "| dropped | 333 of 1,500 documents dropped: few_es 333 |" in card
+    assert (done.result.documents, done.result.dropped) == (1167, {"few_es": 333})
+    assert TextBlock("Training text: 333 of 1,500 documents dropped: few_es 333.") in done.result.blocks(done.record)
     assert all(each.key in card for each in stage.inputs.values())
 
 
