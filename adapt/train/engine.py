@@ -124,8 +124,8 @@ class Engine:
         """Ends a pass; after the last pass of a step, updates the weights.
 
         Args:
-            learning_rate: of the step.
-            head_alone: whether only the language-model head is trained (needs `splits_head`).
+            learning_rate: learning rate of the step.
+            head_alone: whether to train only the language-model head, which needs `splits_head`.
 
         Returns:
             Global gradient norm before clipping: 0 after the other passes, and infinite if fp16 overflowed, which skips

@@ -28,7 +28,7 @@ def build_optimizer(
         model: model, on the device that it trains on.
         training: settings.
         sharded: whether ZeRO will replace each parameter by this rank's share of it.
-        splits_head: whether the language-model head gets groups of its own, so that it can be trained alone.
+        splits_head: whether the language-model head gets separate groups, so that only the head can be trained.
     """
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     spared = set() if training.decay_embeddings else embeddings
