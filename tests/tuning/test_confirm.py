@@ -77,7 +77,7 @@ def test_fresh_seeds_are_of_training_and_fine_tuning_and_see_the_real_test(searc
     assert confirm.inputs["search"] is search
 
 
-def test_the_gain_that_does_not_come_again_was_selection(search: Search) -> None:
+def test_the_gain_that_fresh_seeds_do_not_confirm_was_selection(search: Search) -> None:
     scores = {"dev_score": ([0.7, 0.8, 0.9], [0.6, 0.6, 0.9]), "test_score": ([0.5, 0.5, 0.8], [0.4, 0.5, 0.6])}
     found = confirmed(search, searched(0.9, 0.5), scores)
     assert found.apparent == pytest.approx(0.4)
@@ -95,13 +95,13 @@ def test_a_loss_that_falls_is_a_gain(search: Search) -> None:
     assert (found.apparent, found.gained, found.selection) == (2.0, 0.5, 1.5)
 
 
-def test_what_was_of_dev_and_is_of_test_now_is_not_compared(search: Search) -> None:
+def test_figures_of_dev_and_test_are_not_compared(search: Search) -> None:
     found = confirmed(search, searched(0.9, 0.5, "average"), {"average": ([0.7] * 3, [0.6] * 3)})
     assert found.gained == pytest.approx(0.1)
     assert found.selection is None
 
 
-def test_where_the_configuration_as_it_is_failed_the_best_is_tested_and_compared_with_nothing(
+def test_the_best_trial_is_tested_if_the_unchanged_configuration_failed(
     search: Search, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It would fail again with fresh seeds, and end the job after the search."""

@@ -62,7 +62,7 @@ def test_a_trial_needs_no_test_split(name: str, config: Config) -> None:
         trial_of(JOBS[name], config)
 
 
-def test_dev_stands_for_test_in_all_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dev_is_the_test_split_of_all_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = on_dev(sequence_world(tmp_path, monkeypatch))
     assert seen.tasks
     assert all(task.test == task.dev != task.train for task in seen.tasks)
@@ -75,7 +75,7 @@ def test_a_model_is_taught_its_tasks_with_every_seed(config: Config) -> None:
     assert {run.start.training for run in runs} == {trial.final.training}  # type: ignore[attr-defined]
 
 
-def test_nothing_is_taught_that_no_objective_asks_for(config: Config) -> None:
+def test_no_fine_tuning_without_an_objective_that_needs_it(config: Config) -> None:
     assert not built("tapt", replace(config, tune=TuneConfig(objectives=["losses.domain.after"]))).runs
 
 
@@ -89,7 +89,7 @@ def test_a_job_that_fine_tunes_is_measured_by_its_own_runs(
     }
 
 
-def test_trials_share_what_they_have_in_common(config: Config) -> None:
+def test_trials_share_equal_stages(config: Config) -> None:
     other = replace(config, training=replace(config.training, learning_rate=3e-3))
     one, two = ({stage.key: stage.kind for stage in everything([built("tapt", each)])} for each in (config, other))
     shared = [one[key] for key in one.keys() & two.keys()]
@@ -121,7 +121,7 @@ def test_the_numbers_of_a_result_come_with_their_intervals() -> None:
 
 
 @pytest.mark.parametrize("name", ["tapt", "finetune"])
-def test_what_is_written_down_is_the_same_configuration(name: str, config: Config, tmp_path: Path) -> None:
+def test_the_written_configuration_is_the_same(name: str, config: Config, tmp_path: Path) -> None:
     job: Job = JOBS[name]
     arguments: list[str] = [f"--model.path={config.model.path}", f"--storage.root={config.storage.root}"]
     arguments += [f"--task.{split}=data/{split}.jsonl" for split in ("train", "dev", "test")]
@@ -133,7 +133,7 @@ def test_what_is_written_down_is_the_same_configuration(name: str, config: Confi
     assert parse([f"--config={file}"], "", job.kind) == wanted
 
 
-def test_what_is_written_down_holds_no_credentials() -> None:
+def test_the_written_configuration_has_no_credentials() -> None:
     text = as_file({"corpus": {"paths": "https://me:pass@host/a.jsonl?sig=abc"}})
     assert yaml.safe_load(text) == {"corpus": {"paths": "https://host/a.jsonl"}}
     assert text.startswith("# Credentials are left out")
@@ -231,7 +231,7 @@ def test_trials_on_gpus_do_not_share_the_memory_of_the_machine(
     assert side_by_side(Context.of(config)).config.resources.trainings_per_machine == 4
 
 
-def test_how_many_share_a_machine_changes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_trials_on_a_machine_changes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = on_dev(task_world(tmp_path, monkeypatch))
     found = []
     for trainings in (None, 1, 2):

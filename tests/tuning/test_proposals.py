@@ -62,7 +62,7 @@ def test_tpe_finds_a_known_optimum_that_random_draws_miss() -> None:
     assert best["tpe"] < best["random"]
 
 
-def test_tpe_knows_all_trials_but_those_under_way() -> None:
+def test_tpe_uses_all_trials_that_are_not_running() -> None:
     asked = proposals(SPACE, TuneConfig(searcher="tpe", samples=9, at_once=3), [True])
     assert [asked.told(number) for number in range(5)] == [0, 0, 0, 1, 2]
     assert proposals(SPACE, TuneConfig(at_once=3), [True]).told(8) == 0

@@ -189,7 +189,7 @@ def test_trials_under_way_and_the_best_that_have_ended(tmp_path: Path) -> None:
     assert failed == ["4", "failed:", "no", "text", "x", "4"]
 
 
-def test_what_a_search_writes_down_is_what_it_draws_and_goes_when_it_has_ended(tmp_path: Path) -> None:
+def test_the_progress_file_equals_the_table_and_is_removed_at_the_end(tmp_path: Path) -> None:
     search: Any = ScriptedSearch(watched_score, tmp_path / "notes")
     trials, drawn = Trials(search, Store(tmp_path / "runs"), (None, 4)), list[Any]()
     assert TrialsNow.load(tmp_path) is None
@@ -218,7 +218,7 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
         assert TrialsNow.load(tmp_path) is None
 
 
-def test_those_that_came_furthest_stand_first_and_losses_should_be_low() -> None:
+def test_trials_with_most_steps_and_the_lowest_loss_come_first() -> None:
     rows = [
         TrialRow(number, {}, "", {"loss": Estimate(value)} if value else {}, steps=steps)
         for number, (value, steps) in enumerate([(1.0, 30), (3.0, 90), (2.0, 90), (None, 90)])

@@ -110,7 +110,7 @@ def test_an_unknown_field_names_the_nearest(given: dict[str, Any]) -> None:
     assert caught.value.fix == "did you mean finetune.learning_rate?"
 
 
-def test_a_field_may_matter_for_some_values_of_another_alone(given: dict[str, Any]) -> None:
+def test_a_field_may_matter_only_for_some_values_of_another(given: dict[str, Any]) -> None:
     space = {"method.kind": tune.choice(["plain", "l2sp"]), "l2sp.alpha": tune.choice([0.1, 0.2])}
     check("tapt", given, space)
 
@@ -143,7 +143,7 @@ def test_scores_need_a_task(given: dict[str, Any]) -> None:
     check_objectives(losses, trial_of(job, on_dev(losses)))
 
 
-def test_a_figure_of_which_neither_more_nor_less_is_better_is_refused(given: dict[str, Any]) -> None:
+def test_a_figure_without_a_better_direction_is_refused(given: dict[str, Any]) -> None:
     job = JOBS["tapt"]
     for name in ("steps", "tokens"):
         config = configure(job, given, {"tune.objectives": [name]})
@@ -153,7 +153,7 @@ def test_a_figure_of_which_neither_more_nor_less_is_better_is_refused(given: dic
 
 
 @pytest.mark.parametrize(("objective", "way"), [("loss_forward_transfer", "max"), ("loss_forgetting", "min")])
-def test_a_search_goes_the_way_that_the_result_declares(given: dict[str, Any], objective: str, way: str) -> None:
+def test_the_result_declares_which_direction_is_better(given: dict[str, Any], objective: str, way: str) -> None:
     """A loss in the name says nothing: of the transfer in losses, more is better."""
     Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 1.0e-4]")
     domains = [{"name": name, "paths": f"data/{file}.jsonl"} for name, file in (("one", "one"), ("two", "general"))]

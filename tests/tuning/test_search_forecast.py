@@ -33,7 +33,7 @@ def seeds_of(search: Search, values: Mapping[str, Any]) -> tuple[Finetune, ...]:
     return runs
 
 
-def test_what_is_told_ahead_needs_no_result() -> None:
+def test_trials_are_forecast_if_their_values_need_no_result() -> None:
     count = {
         searcher: len(told_ahead(proposals(SPACE, TuneConfig(searcher=searcher, samples=9, at_once=3), [False])))
         for searcher in ("random", "grid", "tpe")
@@ -53,7 +53,7 @@ def test_a_stage_counts_for_the_first_trial_that_needs_it(search: Search, tmp_pa
     assert hours_of_all([first, *others], 6) == 2.0 * seeds * 7
 
 
-def test_where_nothing_says_how_long_stages_take_the_hours_are_not_known(search: Search, tmp_path: Path) -> None:
+def test_hours_are_unknown_if_the_duration_of_stages_is_unknown(search: Search, tmp_path: Path) -> None:
     ahead = trials_ahead(search, proposals(SPACE, SETTINGS, [False]), Store(tmp_path / "runs"))
     assert {each.device_hours for each in ahead} == {None}
     assert hours_of_all(ahead, 6) is None

@@ -40,7 +40,7 @@ def test_the_job_is_the_one_that_the_space_is_named_after_or_the_one_that_is_nam
     assert asked(given, RATES, "--space=finetune.yaml", "--job=tapt").job.name == "tapt"
 
 
-def test_any_field_may_be_given_beside_the_space(given: list[str]) -> None:
+def test_the_command_line_may_set_any_field(given: list[str]) -> None:
     config = asked(given, RATES, "--space=finetune.yaml", "--tune.samples=3", "--finetune.epochs=2").config
     assert (config.tune.samples, config.finetune.epochs) == (3, 2)
 

@@ -86,7 +86,7 @@ def test_a_search_that_is_killed_ends_with_the_same_table(jobs: Jobs, tiny_bert:
     assert status() == {"state": "finished"}
 
 
-def test_a_point_that_is_beaten_in_all_is_left_out() -> None:
+def test_dominated_points_are_left_out() -> None:
     assert nondominated([[1, 3], [2, 2], [3, 1], [3, 3], [2, 3]]) == [0, 1, 2]
 
 
@@ -94,7 +94,7 @@ def test_of_equal_points_the_first_stays() -> None:
     assert nondominated([[1, 1], [1, 1], [0, 2]]) == [0, 2]
 
 
-def test_one_objective_leaves_its_best() -> None:
+def test_with_one_objective_the_front_is_its_best_point() -> None:
     assert nondominated([[3], [1], [2]]) == [1]
 
 
@@ -166,7 +166,7 @@ def test_trials_are_a_table(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_gain_is_said_where_selection_is_known(
+def test_the_gain_is_shown_if_selection_is_known(
     tmp_path: Path, known: dict[str, float | None], said: str | None
 ) -> None:
     failed = known["gained"] is None

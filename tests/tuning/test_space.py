@@ -34,7 +34,7 @@ def drawn(space: dict[str, Any]) -> dict[str, list[Any]]:
     return {name: [draw(domain, generator) for _ in range(20)] for name, domain in space.items()}
 
 
-def test_both_forms_say_the_same(tmp_path: Path) -> None:
+def test_yaml_and_python_give_the_same_space(tmp_path: Path) -> None:
     python, other = (read_space(written(tmp_path, f"s.{end}", text)) for end, text in (("py", PYTHON), ("yaml", YAML)))
     assert drawn(python) == drawn(other)
     assert {name: ends(domain) for name, domain in other.items()} == {
@@ -72,7 +72,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
+def test_errors_of_a_yaml_space_name_the_field(name: str, tmp_path: Path) -> None:
     content, message = WRONG[name]
     with pytest.raises(ConfigError, match=message) as caught:
         read_space(written(tmp_path, "s.yaml", content))
@@ -95,7 +95,7 @@ WRONG_PYTHON = {
 
 
 @pytest.mark.parametrize("name", WRONG_PYTHON)
-def test_what_is_wrong_with_python_is_named(name: str, tmp_path: Path) -> None:
+def test_errors_of_a_python_space_name_the_file(name: str, tmp_path: Path) -> None:
     content, message = WRONG_PYTHON[name]
     with pytest.raises(ConfigError, match=message):
         read_space(written(tmp_path, "s.py", content))

@@ -128,7 +128,7 @@ def test_trials_whose_steps_depend_on_their_length_are_refused(name: str, world:
     replace(whole, config=replace(whole.config, tune=replace(whole.config.tune, scheduler="none"))).check()
 
 
-def test_trials_that_do_the_same_steps_are_not(world: Config) -> None:
+def test_trials_with_the_same_steps_are_accepted(world: Config) -> None:
     searched(world, RATES, **{"method.kind": "l2sp"}).check()
     searched(world, RATES, **{"mixture.replay_last": 0.1}).check()  # which is the first share, too
     searched(world, {"mixture.replay_fraction": [0.1, 0.3]}).check()

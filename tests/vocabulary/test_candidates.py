@@ -20,7 +20,7 @@ CHUNKS = {"hepatitis": 30, "hepatic": 10, "nephritis": 20, "value": 50, "3.14": 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_whole_words_by_what_they_save(family: str) -> None:
+def test_whole_words_are_ordered_by_savings(family: str) -> None:
     reader = WordReader(FAMILIES[family]())
     found = by_saved(count_words(CHUNKS, reader), reader, 5)
     saved = [word.saved for word in found]
@@ -67,7 +67,7 @@ def test_pieces_of_a_tokenizer_of_the_domain_are_reached(family: str) -> None:
     assert pieces_in(words, after) < pieces_in(words, reader)
 
 
-def test_a_candidate_that_no_word_comes_to_have_is_left_out() -> None:
+def test_a_candidate_that_no_word_uses_is_left_out() -> None:
     reader = WordReader(wordpiece())
     words = count_words({"hepatitis": 5}, reader)
     (whole,) = by_saved(words, reader, 1)
@@ -77,7 +77,7 @@ def test_a_candidate_that_no_word_comes_to_have_is_left_out() -> None:
     assert list(reached.rebuilt.added) == ["hepatitis"]
 
 
-def test_how_many_words_become_tokens() -> None:
+def test_the_number_of_words_that_become_tokens() -> None:
     words = by_saved(count_words(CHUNKS, WordReader(wordpiece())), WordReader(wordpiece()), 1)
     assert wanted(None, words, 30_522) == 305
     assert wanted(7, words, 100) == 7

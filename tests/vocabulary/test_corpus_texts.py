@@ -20,7 +20,7 @@ def read(folder: Path, megabytes: float, heldout: float) -> list[str]:
     return list(corpus_texts(build_manifest(corpus, Digests(folder.parent / "digests")), corpus, megabytes))
 
 
-def test_all_that_is_not_held_out_and_no_more_than_is_asked_for(tmp_path: Path) -> None:
+def test_texts_are_not_held_out_and_have_about_the_configured_size(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     parts = [sentences(100, seed) for seed in range(3)]

@@ -56,7 +56,7 @@ def test_zero_logits_are_zero(model) -> None:  # type: ignore[no-untyped-def]
     assert torch.equal(logits(model)[:, 100:], torch.zeros(4, 2))
 
 
-def test_draws_are_of_the_tables_distribution_and_of_the_seed() -> None:
+def test_random_rows_have_the_distribution_of_the_table_and_depend_on_the_seed() -> None:
     pieces = {100 + number: [1, 2] for number in range(400)}
 
     def drawn(seed: int) -> torch.Tensor:
@@ -77,14 +77,14 @@ def test_draws_are_of_the_tables_distribution_and_of_the_seed() -> None:
     assert not torch.equal(drawn(1), drawn(2))
 
 
-def test_filling_behind_the_last_token_is_used_first(tiny_bert: Path) -> None:
+def test_padding_rows_are_used_first(tiny_bert: Path) -> None:
     model = load_model(tiny_bert)
     size = model.config.vocab_size
     add_rows(model, {size - 2: [5, 6], size - 1: [7, 8]}, size - 2, "mean_subword", 0)
     assert model.config.vocab_size == size
 
 
-def test_sparse_sums_are_found_again() -> None:
+def test_sparse_sums_are_recovered() -> None:
     draws = np.random.default_rng(0)
     anchors, weights = draws.normal(size=(40, 60)), np.zeros((3, 40))
     for row in weights:

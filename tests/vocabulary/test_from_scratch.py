@@ -50,7 +50,7 @@ def test_special_tokens_of_the_config_have_their_new_ids(tiny_bert: Path, tmp_pa
     assert found.get("bos_token_id") is None
 
 
-def test_weights_are_those_of_the_seed(tiny_bert: Path, tmp_path: Path) -> None:
+def test_weights_depend_on_the_seed(tiny_bert: Path, tmp_path: Path) -> None:
     first, same, other = (
         load_model(written(tiny_bert, tmp_path / name, seed)).state_dict()
         for name, seed in (("first", 1), ("same", 1), ("other", 2))

@@ -30,7 +30,7 @@ def extended(backend: Tokenizer, words: list[str] = WORDS) -> tuple[Rebuilt, lis
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_new_token_is_reached(family: str) -> None:
+def test_every_new_token_is_used(family: str) -> None:
     rebuilt, asked = extended(FAMILIES[family]())
     assert rebuilt.left_out == []
     reader = WordReader(rebuilt.backend)
@@ -51,7 +51,7 @@ def test_ids_keep_their_meaning_and_new_ones_follow(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_texts_in_which_no_new_token_comes_have_the_tokens_of_before(family: str) -> None:
+def test_texts_without_a_new_token_have_the_same_tokens_as_before(family: str) -> None:
     backend = FAMILIES[family]()
     rebuilt, _ = extended(backend)
     texts = [*TEXTS[:150], *TEXTS[-100:], *SENTENCES.values()]
@@ -71,7 +71,7 @@ def test_texts_come_back_as_they_did_before(family: str) -> None:
         assert rebuilt.backend.decode(rebuilt.backend.encode(text).ids) == backend.decode(backend.encode(text).ids)
 
 
-def test_words_that_begin_alike_share_the_steps_of_merges() -> None:
+def test_words_with_the_same_beginning_share_merges() -> None:
     rebuilt, asked = extended(byte_level(), ["hepatitis", "hepatic"])
     assert rebuilt.steps == {*rebuilt.added} - {*asked}
     merges, left_out = new_merges([["hep", "at", "itis"], ["hep", "at", "ic"]], {"hep"})

@@ -49,7 +49,7 @@ def test_there_is_no_error_where_no_token_is_new() -> None:
     assert float(state_error(teacher, student, PIECES, old, False, torch.device("cpu"))) == pytest.approx(0, abs=1e-9)
 
 
-def test_states_that_do_not_know_of_a_new_token_are_left_out() -> None:
+def test_states_before_a_new_token_are_left_out_in_causal_models() -> None:
     teacher, student = pair("llama")
     last = [np.array([12, 13, 14, 100])]
     assert float(state_error(teacher, student, PIECES, last, True, torch.device("cpu"))) == 0
@@ -66,7 +66,7 @@ def test_snippets_hold_new_tokens_and_each_has_no_more_than_asked() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_a_warm_up_teaches_new_rows_alone(name: str) -> None:
+def test_a_warm_up_trains_only_new_rows(name: str) -> None:
     from transformers import PreTrainedTokenizerFast
 
     from tests.tokenizers import wordpiece

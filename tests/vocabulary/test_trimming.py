@@ -33,7 +33,7 @@ def test_texts_of_the_domain_have_the_same_tokens(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_other_texts_in_ascii_stay_known(family: str) -> None:
+def test_other_texts_in_ascii_have_no_unknown_tokens(family: str) -> None:
     backend, found = trimmed(family)
     for text in sentences(30, seed=99):
         known = backend.token_to_id("<unk>") in backend.encode(text).ids
@@ -41,7 +41,7 @@ def test_other_texts_in_ascii_stay_known(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_special_tokens_stay_where_they_come(family: str) -> None:
+def test_special_tokens_keep_their_positions(family: str) -> None:
     backend, found = trimmed(family)
     assert {name for name in SPECIAL if found.backend.token_to_id(name) is None} == set()
     before, after = json.loads(backend.to_str()), json.loads(found.backend.to_str())

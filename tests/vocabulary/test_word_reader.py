@@ -44,7 +44,7 @@ def test_words_are_counted_by_the_tokenizers_letters() -> None:
     assert [word.count for word in words] == sorted(found.values(), reverse=True)
 
 
-def test_a_word_of_bytes_is_shown_as_people_write_it() -> None:
+def test_a_word_of_bytes_is_shown_as_readable_text() -> None:
     (word,) = count_words({"Über": 1}, WordReader(byte_level()))
     assert (word.word, word.surface) == ("ĠÃľber", "Über")
 
@@ -56,7 +56,7 @@ def test_parts_of_characters_are_bytes() -> None:
 
 
 @pytest.mark.parametrize("build", [wordpiece, unigram])
-def test_what_a_tokenizer_does_not_know_is_unknown_and_saves_letters(build) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_words_save_one_piece_per_letter(build) -> None:  # type: ignore[no-untyped-def]
     known, unknown = count_words({"value": 2, "☃ж☃ж": 2}, WordReader(build()))
     assert (known.unknown, unknown.unknown) == (False, True)
     assert unknown.saved == 2 * (len(unknown.surface) - 1)
