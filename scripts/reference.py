@@ -34,7 +34,7 @@ from adapt.parse.keys import OPTIONS  # noqa: E402
 from adapt.parse.shown import documented  # noqa: E402
 from adapt.runner.record import Record  # noqa: E402
 from adapt.select.table import SELECTIONS  # noqa: E402
-from adapt.support import errors  # noqa: E402
+from adapt.support import errors, shipped  # noqa: E402
 
 ALL = tuple(JOBS)
 STREAMING = ("dapt", "tapt", "sequence")
@@ -218,6 +218,7 @@ def _text(about: str) -> str:
         lambda match: f"[{Path(match[1]).name.replace('-', ' ')}](../{match[1]}.md)",
         about,
     )
+    about = about.replace('page "Cleaning blocks"', "page [Cleaning blocks](cleaning.md)")
     about = re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", about)
     about = re.sub(r"(?<![`\w])([a-z_]+\.[a-z_]+)(?![`\w/(])", _linked, about)
     return about.replace("<", "&lt;")
@@ -331,6 +332,7 @@ def commands_page() -> str:
     for name, about in main.COMMANDS.items():
         text += [f"## {name} {{ #{name} }}", f"{about[0].upper()}{about[1:]}."]
         text += [f"```text\n{helps[name]}\n```"] if name in helps else []
+        text += shipped_text() if name == "recipes" else []
     codes = {}
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.AdaptError) and "exit_code" in vars(kind):
@@ -341,6 +343,23 @@ def commands_page() -> str:
     rows = ["| 0 | | Done. |", *rows, "| 70 | | A bug in dontstop, or an untried version of a package. |"]
     text += ["## Exit codes", "| code | error | meaning |\n|---|---|---|\n" + "\n".join(sorted(rows, key=_code))]
     return "\n\n".join(text) + "\n"
+
+
+def shipped_text() -> Iterator[str]:
+    """The recipes and search spaces that come with the package, each with its first sentence."""
+    yield (
+        "`dontstop recipes` shows these tables, and `dontstop recipes NAME` prints a file, so that you can change a"
+        " copy of it. A file in the current folder is used before a shipped one with the same name."
+    )
+    yield "| recipe | what it does | command |\n|---|---|---|\n" + "\n".join(
+        f"| `{recipe.name}` | {_text(recipe.about)} | `{recipe.command}` |"
+        for recipe in map(main.ShippedRecipe, shipped.recipes().values())
+    )
+    yield "Search spaces, for `dontstop tune --space NAME`:"
+    yield "| space | what it searches |\n|---|---|\n" + "\n".join(
+        f"| `{name}` | {_first_sentence(ast.get_docstring(_tree(file)) or '')} |"
+        for name, file in shipped.spaces().items()
+    )
 
 
 def _code(row: str) -> int:
@@ -355,6 +374,8 @@ class ClassText:
     """A class as its source says it is."""
 
     name: str
+    module: Path
+    """File that defines it."""
     doc: str
     bases: tuple[str, ...]
     fields: dict[str, tuple[str, str]]
@@ -367,13 +388,38 @@ def classes() -> dict[str, list[ClassText]]:
     """All classes and functions of the package, by name."""
     found: dict[str, list[ClassText]] = {}
     for file in sorted((ROOT / "adapt").rglob("*.py")):
-        for node in ast.parse(file.read_text("utf-8")).body:
+        for node in _tree(file).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
-                found.setdefault(node.name, []).append(_class_text(node))
+                found.setdefault(node.name, []).append(_class_text(node, file))
     return found
 
 
-def _class_text(node: ast.ClassDef | ast.FunctionDef) -> ClassText:
+@cache
+def _tree(file: Path) -> ast.Module:
+    """The parsed source of a file."""
+    return ast.parse(file.read_text("utf-8"))
+
+
+def meaning(name: str, file: Path) -> ClassText | str | None:
+    """What a name means in a file: a class, the text of an alias such as `Literal["a", "b"]`, or None."""
+    for node in _tree(file).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _class_text(node, file)
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and target.id == name and isinstance(value, ast.expr):
+            return ast.unparse(value)
+    for imported in ast.walk(_tree(file)):
+        if isinstance(imported, ast.ImportFrom) and (imported.module or "").startswith("adapt"):
+            module = ROOT / str(imported.module).replace(".", "/")
+            there = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+            for alias in imported.names:
+                if (alias.asname or alias.name) == name and there.is_file():
+                    return meaning(alias.name, there)
+    return None
+
+
+def _class_text(node: ast.ClassDef | ast.FunctionDef, file: Path) -> ClassText:
     named: dict[str, tuple[str, str]] = {}
     constants: dict[str, str] = {}
     body = [*node.body, ast.Pass()] if isinstance(node, ast.ClassDef) else []
@@ -389,24 +435,25 @@ def _class_text(node: ast.ClassDef | ast.FunctionDef) -> ClassText:
         ):
             constants[line.targets[0].id] = str(line.value.value)
     bases = tuple(ast.unparse(base) for base in getattr(node, "bases", ()))
-    return ClassText(node.name, ast.get_docstring(node) or "", bases, named, constants)
+    return ClassText(node.name, file, ast.get_docstring(node) or "", bases, named, constants)
 
 
 def class_of(place: str) -> ClassText:
     """The class or function at `package.module:name`, without importing it."""
     module, _, name = place.partition(":")
-    source = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
-    (node,) = [n for n in source.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
-    return _class_text(node)
+    file = ROOT / f"{module.replace('.', '/')}.py"
+    (node,) = [n for n in _tree(file).body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
+    return _class_text(node, file)
 
 
-def all_fields(kind: ClassText) -> dict[str, tuple[str, str]]:
-    """The fields of a class, those of its bases first."""
-    inherited: dict[str, tuple[str, str]] = {}
+def all_fields(kind: ClassText) -> dict[str, tuple[str, str, Path]]:
+    """The fields of a class, those of its bases first: annotation, docstring and the file that has it."""
+    inherited: dict[str, tuple[str, str, Path]] = {}
     for base in kind.bases:
-        for other in classes().get(base, [])[:1]:
+        if isinstance(other := meaning(base, kind.module), ClassText):
             inherited |= all_fields(other)
-    return inherited | {name: of for name, of in kind.fields.items() if not of[0].startswith("ClassVar")}
+    own = {name: (*of, kind.module) for name, of in kind.fields.items() if not of[0].startswith("ClassVar")}
+    return inherited | own
 
 
 def records_page() -> str:
@@ -421,7 +468,7 @@ def records_page() -> str:
         "`reports/NAME/` has the report of a chain (`report.html`, `report.md`). `logs/KIND/` has what each stage said,"
         " as lines of JSON.",
         "## stage.json",
-        _table(all_fields(classes()[Record.__name__][0]), leave_out=("path",)),
+        _table(classes()[Record.__name__][0], leave_out=("path",)),
         "## Results",
         "In Python, `run.result` is one of these. On the command line, the line of JSON on stdout has the same"
         " fields in `metrics`. Figures with an interval have `value`, `low` and `high`, the ends of the 95% interval.",
@@ -433,18 +480,18 @@ def records_page() -> str:
     for name, jobs in shown.items():
         kind = classes()[name][0]
         text += [f"### {name} {{ #{name} }}", f"{_first(kind.doc)} Result of {' and '.join(jobs)}."]
-        text.append(_table(all_fields(kind), further))
+        text.append(_table(kind, further))
     prepared = classes()["Prepared"][0]
     text += [
         "### Prepared { #Prepared }",
         f"{_first(prepared.doc)} Result of stage `prepare`, in `metrics` of `prepare/NAME-KEY/stage.json`.",
-        _table(all_fields(prepared), further),
+        _table(prepared, further),
     ]
     text += ["## Parts of results"]
     for name in further:
         if name not in shown:
             kind = classes()[name][0]
-            text += [f"### {name} {{ #{name} }}", _first(kind.doc), _table(all_fields(kind), further)]
+            text += [f"### {name} {{ #{name} }}", _first(kind.doc), _table(kind, further)]
     return "\n\n".join(text) + "\n"
 
 
@@ -458,22 +505,29 @@ def _stages() -> Iterator[str]:
     return (f"| `{kind}/` | {about} |" for kind, about in sorted(rows.items()))
 
 
-def _table(
-    named: Mapping[str, tuple[str, str]], found: list[str] | None = None, leave_out: tuple[str, ...] = ()
-) -> str:
-    """A table of fields. Dataclasses among their types are added to `found`."""
+def _table(kind: ClassText, found: list[str] | None = None, leave_out: tuple[str, ...] = ()) -> str:
+    """A table of the fields of a class. Dataclasses among their types are added to `found`."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
-    for name, (annotation, about) in named.items():
+    for name, (annotation, about, file) in all_fields(kind).items():
         if name in leave_out or name.startswith("_"):
             continue
         annotation = re.sub(r"\b(?:More|Less|Even)\[(.*)\]$", r"\1", annotation.strip("'\""))
-        shown = f"`{annotation.replace(' | ', ' or ')}`"
+        linked = ""
         for part in dict.fromkeys(re.findall(r"[A-Z]\w+", annotation)):
-            if found is not None and part in classes() and all_fields(classes()[part][0]):
+            what = meaning(part, file)
+            if isinstance(what, str) and "Literal[" in what:
+                annotation = re.sub(rf"\b{part}\b", _choices(what), annotation)
+            elif isinstance(what, ClassText) and found is not None and all_fields(what):
                 found.extend([part] if part not in found else [])
-                shown += f" ([{part}](#{part}))"
+                linked += f" ([{part}](#{part}))"
+        shown = f"`{annotation.replace(' | ', ' or ')}`{linked}"
         lines.append(f"| `{name}` | {shown} | {_text(about).replace('|', chr(92) + '|')} |")
     return "\n".join(lines) if len(lines) > 2 else "It has no fields."
+
+
+def _choices(alias: str) -> str:
+    """The values of a `Literal`, with `or` between them."""
+    return re.sub(r"Literal\[(.*?)\]", lambda match: match[1].replace(", ", " or "), alias)
 
 
 # Python

@@ -19,6 +19,7 @@ from adapt.job.registry import JOBS
 from adapt.merge.table import MERGERS
 from adapt.objective.table import OBJECTIVES
 from adapt.parse.keys import option_sections
+from adapt.support import shipped
 from scripts import reference
 from tests.docs.blocks import ROOT
 from tests.docs.test_site import pages_in, site
@@ -69,6 +70,20 @@ def test_units_defaults_and_ranges_are_shown() -> None:
     assert "[MiB]" not in entry
     entry = pages()["reference/fields-model.md"].split("#### `training.micro_batch`")[1].split("####")[0]
     assert "*execution*" in entry
+
+
+def test_types_of_results_are_those_that_their_module_imports() -> None:
+    text = pages()["reference/records.md"]
+    assert "| `losses` | `dict['domain' or 'general', LossChange]` ([LossChange](#LossChange)) |" in text
+    assert "| `checked` | `'holds' or 'does not hold' or 'undecided' or None` |" in text
+    assert "{ #SourceShare }" in text
+    assert "{ #Text }" not in text
+
+
+def test_recipes_and_search_spaces_are_listed() -> None:
+    text = pages()["reference/commands.md"]
+    for name in [*shipped.recipes(), *shipped.spaces()]:
+        assert f"| `{name}` |" in text
 
 
 @pytest.mark.slow
