@@ -253,7 +253,11 @@ def _checked(check: Check | None, texts: list[str]) -> Sequence[Drop | None]:
 
 
 def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
-    """Applies all blocks to a text, and returns the text or the reason of the first block that drops it."""
+    """Applies all blocks to a text, and returns the text or the reason of the first block that drops it.
+
+    Raises:
+        DataError: a block returned neither a text nor a `Drop`.
+    """
     changes: dict[str, int] = {}
     for block in blocks:
         if not text:
@@ -261,6 +265,11 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
         text = block(text, changes)
         if isinstance(text, Drop):
             return text
+        if not isinstance(text, str):
+            raise DataError(
+                f"block {block.name} of corpus.cleaning returned {text!r:.40}, which is neither a text nor a Drop",
+                'let the block return the text, changed or not, or Drop("reason") to leave the document out',
+            )
     if changes:
         text = _plain(text)  # blocks may leave spaces at the ends
     if not text:

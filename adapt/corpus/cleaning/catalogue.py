@@ -36,7 +36,8 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
             `package.module:Class`.
 
     Raises:
-        ConfigError: there is no such block or option, or a value is of the wrong type or out of its range.
+        ConfigError: there is no such block or option, a value is of the wrong type or out of its range, or a user's
+            own block has no name.
     """
     return _blocks(json.dumps(cleaning))
 
@@ -84,4 +85,10 @@ def _name_and_options(entry: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _block(name: str, options: Mapping[str, Any]) -> Block:
-    return read_options(f"corpus.cleaning, {name}", BLOCKS.load(name), options)
+    kind = BLOCKS.load(name)
+    if not isinstance(getattr(kind, "name", None), str):
+        raise ConfigError(
+            f"corpus.cleaning: {kind.__name__} needs `name: ClassVar[str]`",
+            f'give the class a name for records and messages: name: ClassVar[str] = "{kind.__name__.lower()}"',
+        )
+    return read_options(f"corpus.cleaning, {name}", kind, options)

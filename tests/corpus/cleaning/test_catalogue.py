@@ -1,21 +1,22 @@
 """Configurations of cleaning blocks, the errors about wrong ones, and entities that move with their text."""
 
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.cleaning.block import Drop, Edit, edited
+from adapt.corpus.cleaning.block import Block, Drop, Edit, edited
 from adapt.corpus.cleaning.catalogue import blocks_of, check_entities, identity
 from adapt.corpus.cleaning.filters import Length
 from adapt.corpus.cleaning.formatters import FixUnicode
 from adapt.corpus.entities import Tagged
 from adapt.corpus.heldout import MEASURED, TRAINED
 from adapt.corpus.screening import DUPLICATE, Sieve, Tally, clean
-from adapt.support.errors import ConfigError
+from adapt.support.errors import ConfigError, DataError
 
 WRONG = [
     (["lenght"], "corpus.cleaning: there is no 'lenght'", "did you mean length?"),
@@ -39,6 +40,33 @@ def test_wrong_names_and_options_are_named_with_a_fix(cleaning: list[Any], what:
         blocks_of(cleaning)
     assert what in caught.value.what
     assert fix in caught.value.fix
+
+
+@dataclass(frozen=True)
+class NoName(Block):
+    """Has no name."""
+
+
+@dataclass(frozen=True)
+class Forgetful(Block):
+    """Forgets to return the texts that it keeps."""
+
+    name: ClassVar[str] = "forgetful"
+
+    def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
+        return Drop("short") if len(text) < 3 else None  # type: ignore[return-value]
+
+
+def test_a_block_without_a_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"NoName needs `name: ClassVar\[str\]`"):
+        identity([f"{__name__}:NoName"])
+
+
+def test_a_block_that_returns_no_text_is_named() -> None:
+    corpus = CorpusConfig(cleaning=[f"{__name__}:Forgetful"])
+    assert list(clean(["ab"], corpus, Tally(), "file")) == []
+    with pytest.raises(DataError, match=r"block forgetful of corpus\.cleaning returned None"):
+        list(clean(["abc"], corpus, Tally(), "file"))
 
 
 def test_blocks_have_the_order_of_the_configuration_and_default_options() -> None:
