@@ -33,6 +33,8 @@ COMMANDS = {
 }
 """The commands other than jobs, each with a description."""
 HELP = ("-h", "--help", "help")
+SPACE = "spaces/"
+"""Prefix of a search space's name for `dontstop recipes`, because a recipe may have the same name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -105,10 +107,13 @@ def _recipes(arguments: list[str]) -> None:
         width = os.get_terminal_size().columns if sys.stdout.isatty() else 120
         print(render_text(shipped_blocks(), width))
         return
-    files = recipes() | spaces()
-    if arguments[0] not in files:
-        raise ConfigError(f"there is no recipe {arguments[0]}", nearest(arguments[0], files))
-    print(files[arguments[0]].read_text(encoding="utf-8"), end="")
+    name, searched = arguments[0], spaces()
+    files = searched | {f"{SPACE}{space}": file for space, file in searched.items()} | recipes()
+    if name not in files:
+        raise ConfigError(f"there is no recipe {name}", nearest(name, files))
+    print(files[name].read_text(encoding="utf-8"), end="")
+    if name in recipes() and name in searched:
+        log(f"There is a search space of this name too: dontstop recipes {SPACE}{name}")
 
 
 def _completion(arguments: list[str]) -> None:
@@ -178,7 +183,10 @@ def shipped_blocks() -> list[Block]:
     return [
         Table(["recipe", "what it does", "command"], found, "Recipes", words=True),
         Table(["space", "what it searches"], described, "Search spaces, for dontstop tune --space NAME", words=True),
-        TextBlock("dontstop recipes NAME prints the file, so that you can change a copy of it."),
+        TextBlock(
+            "dontstop recipes NAME prints a recipe, and dontstop recipes spaces/NAME a search space, so that you can "
+            "change a copy of it."
+        ),
     ]
 
 

@@ -67,6 +67,21 @@ def test_a_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.fix == "did you mean study?"
 
 
+@pytest.mark.parametrize("name", sorted({*recipes()} & {*spaces()}))
+def test_a_recipe_is_printed_where_a_search_space_has_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(["recipes", name])
+    printed = capsys.readouterr()
+    assert printed.out == recipes()[name].read_text("utf-8")
+    assert f"dontstop recipes spaces/{name}" in printed.err
+    run_command(["recipes", f"spaces/{name}"])
+    assert capsys.readouterr().out == spaces()[name].read_text("utf-8")
+
+
+def test_a_search_space_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(["recipes", "tapt"])
+    assert capsys.readouterr() == (spaces()["tapt"].read_text("utf-8"), "")
+
+
 def test_a_users_own_file_comes_before_a_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert recipe_file("study").endswith("study.yaml")
