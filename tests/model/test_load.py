@@ -134,7 +134,7 @@ def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, said: Said) 
     with pytest.raises(ModelError, match=r"cls.predictions.bias") as caught:
         load_model(bert)
     assert "decoder.weight" not in caught.value.what  # tied to the embeddings, which are in the file
-    assert "for an embedding model, adapt the encoder that it was made from" in caught.value.fix
+    assert "such as an embedding model, set model.head to new" in caught.value.fix
     assert said() == ""
 
 

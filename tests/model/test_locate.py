@@ -228,7 +228,7 @@ def test_a_folder_with_a_complete_model_and_an_adapter_is_accepted(tmp_path: Pat
     assert locate(str(tmp_path)) == tmp_path
 
 
-def test_a_sentence_transformers_model_is_refused_with_advice(tmp_path: Path) -> None:
+def test_the_transformer_of_a_sentence_transformers_folder_is_used(tmp_path: Path) -> None:
     inner = write(tmp_path / "0_Transformer", "config.json", "model.safetensors")
     write(tmp_path / "1_Pooling", "config.json")
     (tmp_path / "modules.json").write_text(json.dumps(MODULES))
