@@ -7,7 +7,19 @@ from itertools import combinations
 from typing import Any, Literal
 
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, Table, TextBlock, darkness, estimated, formatted, interval, square, summary
+from adapt.show.blocks import (
+    Block,
+    Cell,
+    Table,
+    TextBlock,
+    darkness,
+    estimated,
+    formatted,
+    heldout_note,
+    interval,
+    square,
+    summary,
+)
 from adapt.support.better import Less
 
 Unit = Literal["token", "byte"]
@@ -21,6 +33,8 @@ NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction, 
 FEWEST = 6
 """Smallest number of documents for an interval. All n documents lie on one side of the median with probability
 2^(1 - n), which is below 5% from 6 on."""
+FEW_DOCUMENTS = 30
+"""Fewer held-out documents than this lead to a warning, because losses and their intervals are then unreliable."""
 Rows = list[list[float]]
 Ends = list[list[float | None]]
 
@@ -253,7 +267,7 @@ class ModelsCompared:
             ]
             for number, model in enumerate(self.models)
         ]
-        note = "With 95% intervals over documents. Lower is better."
+        note = f"With 95% intervals over documents. Lower is better.{heldout_note(self.documents)}"
         shades = "The darkest cell of a column is the lowest loss."
         return Table(["model", *self.domains], rows, f"Loss on held-out text [{self.unit}]", note, shades=shades)
 

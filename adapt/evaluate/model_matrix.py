@@ -12,14 +12,12 @@ from matplotlib.figure import Figure
 
 from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
 from adapt.evaluate.measure_model import read_losses, read_text_losses
-from adapt.evaluate.measurements import Ends, Estimate, ModelsCompared, Rows, Unit
+from adapt.evaluate.measurements import FEW_DOCUMENTS, Ends, Estimate, ModelsCompared, Rows, Unit
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
 
 FILE, PICTURE = "matrix.json", "matrix.png"
-FEW_DOCUMENTS = 30
-"""A warning is logged if fewer held-out documents than this are measured, because intervals are then unreliable."""
 Grid = list[list[Estimate]]
 
 

@@ -1,6 +1,6 @@
 """The blocks that results are shown as. Terminals, pages, notebooks and Markdown render the same blocks."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -185,6 +185,12 @@ def worded_interval(low: float | None, high: float | None, text: Callable[[float
 def interval(low: float | None, high: float | None, form: str) -> str:
     """Formats an interval as `1.2 to 3.4`; empty if it is not known."""
     return worded_interval(low, high, lambda value: f"{value:{form}}")
+
+
+def heldout_note(documents: Mapping[str, int]) -> str:
+    """Returns a sentence for a table's note with the number of held-out documents of each text; empty without texts."""
+    counts = ", ".join(f"{name} {count:,}" for name, count in documents.items())
+    return f" Held-out documents: {counts}." if counts else ""
 
 
 def estimated(value: float | None, low: float | None, high: float | None, form: str) -> Cell:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from adapt.config import Config
+from adapt.evaluate.measurements import FEW_DOCUMENTS
 from adapt.method.table import method_of
 from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import RECORD_FILE, Record
@@ -14,7 +15,16 @@ from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBl
 from adapt.stage.finetuning import PrepareTask
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Prepared
-from adapt.stage.sequence_matrices import LossMatrix, Runs, ScoreMatrix, Step, loss_matrix, route_table, score_matrix
+from adapt.stage.sequence_matrices import (
+    GENERAL,
+    LossMatrix,
+    Runs,
+    ScoreMatrix,
+    Step,
+    loss_matrix,
+    route_table,
+    score_matrix,
+)
 from adapt.statistics.continual_metrics import SequenceFigures, sequence_figures
 from adapt.support.better import Less
 
@@ -180,6 +190,13 @@ class Sequence(Stage[SequenceResult]):
             for name in self.order
             if name not in losses.columns
         ]
+        if losses.few:
+            counts = ", ".join(f"{name} {documents}" for name, documents in losses.few.items())
+            unmeasured.append(
+                f"fewer than {FEW_DOCUMENTS} documents are held out, so that losses are unreliable: {counts}; raise"
+                " corpus.heldout_fraction"
+                + (", or add text to evaluation.general_paths" if GENERAL in losses.few else "")
+            )
         exports = {step.domain or ", ".join(self.order): str(done[step.handed].path) for step in self.steps}
         result = SequenceResult(
             order=list(self.order),

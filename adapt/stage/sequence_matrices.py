@@ -2,13 +2,13 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from adapt.evaluate.measurements import TextLoss
+from adapt.evaluate.measurements import FEW_DOCUMENTS, TextLoss
 from adapt.method.base import NoteTable
 from adapt.runner import Done, Stage
-from adapt.show.blocks import NONE, Cell, Table
+from adapt.show.blocks import NONE, Cell, Table, heldout_note
 from adapt.stage.export_model import Export
 from adapt.stage.finetuning import Finetune
 from adapt.stage.merge_stage import Merge
@@ -85,6 +85,13 @@ class LossMatrix:
     rows: list[dict[str, float]]
     """Losses by text [domains + 1]. The first row belongs to the base model. Losses that were not measured are
     missing."""
+    documents: dict[str, int] = field(default_factory=dict)
+    """Number of measured held-out documents of each text."""
+
+    @property
+    def few(self) -> dict[str, int]:
+        """Texts whose losses are unreliable because few documents are held out, with the numbers of documents."""
+        return {name: count for name, count in self.documents.items() if count < FEW_DOCUMENTS}
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
         """Returns the table of losses after each domain; None if there are no losses.
@@ -94,7 +101,7 @@ class LossMatrix:
             mode: mode of the sequence (`sequence.mode`).
         """
         cells = [{name: Cell(f"{loss:.3f}") for name, loss in row.items()} for row in self.rows]
-        note = "Lower is better. Each column is a text."
+        note = f"Lower is better. Each column is a text.{heldout_note(self.documents)}"
         return _table("Loss on held-out text [nats per token]", note, self.columns, cells, order, mode)
 
 
@@ -182,7 +189,15 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
     return LossMatrix(
         {name: columns[name] for name in known},
         [{name: value for name in known if (value := row.get(name)) is not None} for row in rows],
+        {name: _documents(done, before, name) for name in known if any(name in row for row in rows)},
     )
+
+
+def _documents(done: Done, before: Mapping[str, Evaluate], name: str) -> int:
+    """Returns the number of measured documents of a domain or of general text."""
+    evaluation, text = (before[name], "domain") if name in before else (next(iter(before.values())), GENERAL)
+    texts = done[evaluation].result.texts
+    return texts[text].documents if text in texts else 0
 
 
 def _loss(done: Done, evaluation: Evaluate, text: str) -> float | None:

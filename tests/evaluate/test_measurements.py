@@ -44,6 +44,7 @@ def test_the_lowest_loss_of_a_column_is_darkest(tmp_path: Path) -> None:
     shades = np.array([[cell.shade for cell in row[1:]] for row in table.rows if not isinstance(row, str)])
     assert shades.argmax(0).tolist() == LOSS.argmin(axis=0).tolist()
     assert (shades.max(), shades.min()) == (1.0, 0.0)
+    assert table.note.endswith(" Held-out documents: papers 100, biomed 100, reviews 100.")
     assert table.rows[0][1] == Cell("1.630", "1.600 to 1.660", shade=shades[0, 0])
 
 

@@ -33,8 +33,8 @@ def built(config: Config, **changes: Any) -> Sequence:
     return sequence_stages(Context.of(replace(config, sequence=replace(config.sequence, **changes))))
 
 
-def losses(overlap: int | None = 0, **values: float | None) -> dict[str, TextLoss]:
-    return {name: TextLoss(value, 9, 99, overlap) for name, value in values.items()}
+def losses(overlap: int | None = 0, documents: int = 99, **values: float | None) -> dict[str, TextLoss]:
+    return {name: TextLoss(value, documents, 99, overlap) for name, value in values.items()}
 
 
 def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:

@@ -76,6 +76,22 @@ def test_a_domain_with_too_little_held_out_text_is_omitted_with_a_warning(config
     assert found.warnings == ["cs has fewer than two held-out documents, so its loss is left out"]
 
 
+@pytest.mark.parametrize(("documents", "said"), [(9, True), (29, True), (30, False)])
+def test_few_held_out_documents_are_warned_of(config: Config, documents: int, said: bool) -> None:
+    stage = built(config)
+    assert stage.order[0] == "cs"
+    found = result(stage, record_of(stage.before["cs"], texts=losses(documents=documents, domain=5.0, general=4.0)))
+    assert found.losses.documents == {"cs": documents, "bio": 99, "general": documents}
+    warning = (
+        f"fewer than 30 documents are held out, so that losses are unreliable: cs {documents}, general {documents};"
+        " raise corpus.heldout_fraction, or add text to evaluation.general_paths"
+    )
+    assert found.warnings == ([warning] if said else [])
+    table = found.losses.table(stage.order, "continual")
+    assert table
+    assert f"Held-out documents: cs {documents}, bio 99, general {documents}." in table.note
+
+
 # --- reports of the method
 
 

@@ -32,6 +32,7 @@ def test_losses_are_in_the_rows_and_columns_of_their_measurements(config: Config
             {"cs": 3.0, "bio": 5.8, "general": 4.1},
             {"cs": 3.6, "bio": 3.5, "general": 4.4},
         ],
+        {"cs": 99, "bio": 99, "general": 99},
     )
 
 
@@ -87,6 +88,7 @@ def test_separate_and_merged_domains_have_the_losses_of_the_merges(config: Confi
             {"cs": 3.1, "general": 4.2},
             {"cs": 3.3, "bio": 3.6, "general": 4.3},
         ],
+        {"cs": 99, "bio": 99, "general": 99},
     )
 
 

@@ -41,6 +41,8 @@ class SequenceRun:
     metric: Mapping[str, str]
     """The metric of each task."""
     figures: Mapping[str, float | None]
+    documents: Mapping[str, int] = field(default_factory=dict)
+    """Number of measured held-out documents of each text."""
     models: Sequence[str] = ()
     """Folder of the model after each domain, in order."""
     made_of: Mapping[str, str] = field(default_factory=dict)
@@ -115,6 +117,7 @@ def _run(record: Record) -> SequenceRun:
         losses=losses_of(metrics["losses"]),
         metric=metrics["scores"]["metric"],
         figures=sequence_figures(metrics["scores"], metrics["losses"], metrics["mode"]),
+        documents=metrics["losses"].get("documents", {}),
         models=list(metrics["models"].values()),
         made_of={name: made["path"] for name, made in record.inputs.items()},
     )

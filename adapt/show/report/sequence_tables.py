@@ -8,7 +8,7 @@ from statistics import fmean, median
 import numpy as np
 
 from adapt.runner.record import Record
-from adapt.show.blocks import METRICS, NONE, Cell, Table, darkness, worded_interval
+from adapt.show.blocks import METRICS, NONE, Cell, Table, darkness, heldout_note, worded_interval
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, SequenceRun, Sequences, by_seed, cells_of
 from adapt.show.report.study import record_at
 from adapt.show.report.task_comparison import hours, stars
@@ -280,17 +280,17 @@ def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
     """
     scores, losses = [run.scores for run in runs], [run.losses for run in runs]
     titles = f"{title}: scores [points of 100]", f"{title}: held-out loss [nats per token]"
-    titled = zip((scores, losses), titles, strict=True)
-    return [_heatmap(by_run, runs[0].order, name) for by_run, name in titled if by_run[0].columns]
+    titled = zip((scores, losses), titles, ("", heldout_note(runs[0].documents)), strict=True)
+    return [_heatmap(by_run, runs[0].order, name, more) for by_run, name, more in titled if by_run[0].columns]
 
 
-def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str) -> Table:
+def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str, more: str) -> Table:
     owners = dict(sorted(by_run[0].columns.items(), key=lambda column: len(order) if column[1] is None else column[1]))
     columns = [_column(by_run, name) for name in owners]
     names = ["before all", *(f"after {domain}" for domain in order)]
     rows = [[name, *cells] for name, *cells in zip(names, *columns, strict=True) if any(c.text != NONE for c in cells)]
     header = ["model", *(_header(name, number, order) for name, number in owners.items())]
-    return Table(header, rows, title, NOTE, shades=SHADES)
+    return Table(header, rows, title, f"{NOTE}{more}", shades=SHADES)
 
 
 def _header(name: str, number: int | None, order: Sequence[str]) -> str:

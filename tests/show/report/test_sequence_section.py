@@ -219,6 +219,8 @@ def test_heatmaps_are_means_over_seeds_darkest_where_best(study, sequences):
     assert (cell.strong, cell.shade, scores.rows[-1][1].shade) == (True, 1.0, 0.0)  # then it is forgotten
     assert scores.rows[0][2].text == NONE
     assert of_texts.header == ["model", *ORDERS["b"], "general"]
+    runs = [replace(run, documents={"cs": 9, "general": 1200}) for run in sequences.of("NCL", ORDERS["b"])]
+    assert matrices(runs, "b")[1].note.endswith(" Held-out documents: cs 9, general 1,200.")
     assert [row[1].shade for row in of_texts.rows][:2] == [0.0, 1.0]
     assert not any(row[-1].strong for row in of_texts.rows)
 
