@@ -1,6 +1,7 @@
 """The blocks of docs/start/tutorial.md run in order, as for a reader, and give the results that the page states."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from tests.drive import run_forked
 
 
 def run(block: CodeBlock, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a block. Commands of dontstop run in forks."""
-    words = shlex.split(block.text.replace("\\\n", " "), comments=True)
+    """Runs a block, with the model's folder of this run in place of the page's. Commands of dontstop run in forks."""
+    made = [file.relative_to(folder).as_posix() for file in folder.glob("runs/export/tutorial-*")]
+    text = re.sub(r"runs/export/tutorial-[0-9a-f]{16}", lambda page: made[0], block.text)
+    words = shlex.split(text.replace("\\\n", " "), comments=True)
     if block.language == "sh" and words[0] == "dontstop":
         return run_forked([str(ROOT / "jobs" / f"{words[1]}.py"), *words[2:]], folder)
-    command = ["sh", "-ec", block.text] if block.language == "sh" else [sys.executable, "-c", block.text]
+    command = ["sh", "-ec", text] if block.language == "sh" else [sys.executable, "-c", text]
     return subprocess.run(command, cwd=folder, text=True, capture_output=True)
 
 
