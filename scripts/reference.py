@@ -348,8 +348,9 @@ def commands_page() -> str:
 def shipped_text() -> Iterator[str]:
     """The recipes and search spaces that come with the package, each with its first sentence."""
     yield (
-        "`dontstop recipes` shows these tables, and `dontstop recipes NAME` prints a file, so that you can change a"
-        " copy of it. A file in the current folder is used before a shipped one with the same name."
+        "`dontstop recipes` shows these tables. `dontstop recipes NAME` prints a recipe and"
+        " `dontstop recipes spaces/NAME` a search space, so that you can change a copy of it. A file in the current"
+        " folder is used before a shipped one with the same name."
     )
     yield "| recipe | what it does | command |\n|---|---|---|\n" + "\n".join(
         f"| `{recipe.name}` | {_text(recipe.about)} | `{recipe.command}` |"
