@@ -114,7 +114,7 @@ FIGURES = {
         1,
         "+.3f",
         "nats per token",
-        "mean fall of losses before the domain is learnt",
+        "mean fall of losses before the domain is learnt; positive: they fell",
     ),
     "general_change": ("change on general text", 1, "+.3f", "nats per token", "positive: general text was forgotten"),
 }

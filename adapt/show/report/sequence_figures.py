@@ -138,8 +138,8 @@ def front_verdict(sequences: Sequences) -> list[FindingBlock]:
     if rivals < FEWEST:
         return []
     names = "; ".join(each.method for each in front)
-    are = "method is" if len(front) == 1 else "methods are"
-    text = f"{len(front)} of {rivals} {are} Pareto-optimal (no other method is better on both losses): {names}"
+    are = "is" if len(front) == 1 else "are"
+    text = f"{len(front)} of {rivals} methods {are} Pareto-optimal (no other method is better on both losses): {names}"
     if bend is None:
         return [FindingBlock("Domains against general text", f"{text}. There is no single best compromise.", "open")]
     loss, change = bend.point

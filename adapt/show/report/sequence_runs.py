@@ -188,7 +188,7 @@ MEASURES = (
     Measure("loss_learning", "loss just learnt", is_loss=True, is_change=False),
     Measure("loss_forgetting", "loss forgetting", is_loss=True),
     Measure("loss_forward_transfer", "loss forward transfer", is_loss=True),
-    Measure("general_change", "general loss", is_loss=True),
+    Measure("general_change", "change on general text", is_loss=True),
 )
 
 

@@ -22,8 +22,9 @@ ABOUT = (
     "Forgetting rate: score just after a domain was learnt minus score at the end, over all domains but the last; "
     "negative if later domains help. Just learnt: mean score right after each task's own domain. Over separate models: "
     "that minus the score of a model that has learnt only this domain. Forward transfer: how much better a task, or "
-    "the loss on a domain's text, is just before its domain is learnt than at the start. "
-    "General loss: change on general text. Scores are in points of 100, losses in nats per token."
+    "the loss on a domain's text, is just before its domain is learnt than at the start; positive if the score rose or "
+    "the loss fell. Change on general text: positive if the loss rose, which is forgetting. "
+    "Scores are in points of 100, losses in nats per token."
 )
 
 

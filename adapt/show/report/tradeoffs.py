@@ -273,8 +273,9 @@ def tradeoff_verdicts(found: Sequence[MeasuredAlike]) -> list[FindingBlock]:
 
 def _finding(measured: MeasuredAlike) -> FindingBlock:
     front, bend = _on_front(measured)
-    are = "model is" if len(front) == 1 else "models are"
-    text = f"{len(front)} of {len(measured.models)} {are} Pareto-optimal (no other model is better on both texts)"
+    are = "is" if len(front) == 1 else "are"
+    number = f"{len(front)} of {len(measured.models)} models"
+    text = f"{number} {are} Pareto-optimal (no other model is better on both texts)"
     if bend is None:
         names = "; ".join(model.label for model in front)
         return FindingBlock("Gain against forgetting", f"{text}: {names}. There is no single best compromise.", "open")

@@ -77,6 +77,13 @@ def test_methods_are_means_over_seeds_each_the_mean_of_its_orders(study, sequenc
     assert "forward transfer" not in table.header  # it was not measured
 
 
+def test_signs_of_changes_are_explained(sequences):
+    table = methods(sequences, compare_methods(sequences))
+    assert "change on general text" in table.header
+    assert "Change on general text: positive if the loss rose, which is forgetting." in table.note
+    assert "positive if the score rose or the loss fell" in table.note
+
+
 def test_separate_models_stand_with_the_average_of_what_each_has_learnt(study, sequences):
     scores = study.entries[6 * SEEDS].record.metrics["scores"]  # ONE, order a, seed 0
     own = [np.mean(scores["rows"][number + 1][task]) for task, number in scores["columns"].items()]
