@@ -25,15 +25,17 @@ from adapt.terminal.console import finish, log
 from adapt.train.capacity.device import has_gpu
 
 HELP = """\
-dontstop init TEXT... [--task TRAIN [DEV TEST]] [--model PATH_OR_ID] [--out my.yaml] [--force]
+dontstop init TEXT... [--task TRAIN [DEV TEST]] [--general TEXT...] [--model PATH_OR_ID] [--out my.yaml]
+              [--force]
 
 Looks at your files and writes a configuration for them that runs as it is.
 
 TEXT is text of the domain: files, folders or globs of .jsonl, .csv, .tsv, .txt (also .gz, .zst, .xz, .bz2), .parquet or
 .arrow. --task names the labelled examples of a task: the files of train, dev and test, or a folder that holds them.
-Where dev or test is absent, a tenth of train is split off, into new files. --model is a Hugging Face id or a folder;
+Where dev or test is absent, a tenth of train is split off, into new files. --general names text that is not of the
+domain: the loss on it before and after shows what the model forgets. --model is a Hugging Face id or a folder;
 without it, the small demo model is taken. --force replaces files that exist."""
-OPTIONS = ("task", "model", "out", "force", "help")
+OPTIONS = ("task", "general", "model", "out", "force", "help")
 """Options of the command, for completion."""
 _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
@@ -69,7 +71,8 @@ def main(arguments: Sequence[str]) -> None:
     model = ModelSeen.of(options.model)
     task = _task(options.task, out, options.force) if options.task else None
     text = look_at_text(options.text) if options.text else None
-    content = Draft(model, text, task).yaml()
+    general = look_at_text(options.general) if options.general else None
+    content = Draft(model, text, task, general).yaml()
     with storage_errors(out):
         write_atomically(out, content)
     for line in [*_found(text, task), *_next(out, text, task)]:
@@ -91,6 +94,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _Parser("dontstop init", add_help=False, allow_abbrev=False)
     parser.add_argument("text", nargs="*")
     parser.add_argument("--task", nargs="+", default=[])
+    parser.add_argument("--general", nargs="+", default=[])
     parser.add_argument("--model", default=DEMO)
     parser.add_argument("--out", default="my.yaml")
     parser.add_argument("--force", action="store_true")
@@ -245,6 +249,7 @@ class Draft:
     model: ModelSeen
     text: TextLook | None
     task: TaskLook | None
+    general: TextLook | None = None
 
     @property
     def job(self) -> str:
@@ -326,8 +331,18 @@ class Draft:
         rate = _rate(self.model) if self.text else "1.0e-4"
         lines.append(f"  learning_rate: {rate}")
         lines += ["evaluation:", f"  sequence_length: {length.sequence}"]
-        lines.append("  # general_paths: FILES        # general text, to measure what the model forgets")
+        lines += self._general()
         return "\n".join(lines)
+
+    def _general(self) -> list[str]:
+        """Writes the fields of general text, or a comment that shows how to name it."""
+        purpose = "# general text, to measure what the model forgets"
+        if self.general is None:
+            return [_with_comment("  # general_paths: FILES", purpose)]
+        lines = [_with_comment(f"  general_paths: {_paths(self.general.paths)}", purpose)]
+        if self.general.text_field:
+            lines.append(f"  general_text_field: {_scalar(self.general.text_field)}")
+        return lines
 
     def _need_task(self) -> TaskLook:
         if self.task is None:

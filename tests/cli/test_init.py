@@ -250,6 +250,21 @@ def test_a_decoder_gets_the_causal_objective() -> None:
     assert config.training.sequence_length <= 256
 
 
+def test_general_text_is_measured() -> None:
+    write(Path("a.jsonl"), [{"text": text} for text in TEXTS])
+    write(Path("news.jsonl"), [{"title": "News", "body": text.upper()} for text in TEXTS])
+    Path("more.txt").write_text("\n".join(TEXTS))
+    evaluation = written("a.jsonl", "--general", "news.jsonl").evaluation
+    assert evaluation.general_paths == "news.jsonl"
+    assert evaluation.general_text_field == "body"
+    assert written("a.jsonl", "--general", "news.jsonl", "more.txt", "--force").evaluation.general_paths == [
+        "news.jsonl",
+        "more.txt",
+    ]
+    with pytest.raises(DataError, match=r"missing\.jsonl"):
+        written("a.jsonl", "--general", "missing.jsonl", "--force")
+
+
 def test_without_a_model_it_uses_the_demo_model_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("odd 'name: #1.jsonl"), [{"text: #": text} for text in TEXTS])
     config = written("odd 'name: #1.jsonl")
