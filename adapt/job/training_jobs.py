@@ -24,12 +24,19 @@ from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
 from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
+from adapt.terminal.console import log
 
 
 def dapt_stages(context: Context) -> Export:
     """Builds the stages in the order in which they run. Stages that can fail on the data run before the training."""
     general = general_text(context)
-    chosen = selection_of_job(context, general) if context.selected or not has_corpus(context.config.corpus) else None
+    uses_corpus = has_corpus(context.config.corpus) and not context.selected
+    if uses_corpus and context.config.select.pool_paths:
+        log(
+            f"{context.config.name}: select.pool_paths is not used, because there is a corpus to train on. To train on"
+            " documents selected from the pool, remove the corpus"
+        )
+    chosen = None if uses_corpus else selection_of_job(context, general)
     text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
     replay = replayed_text(context, general)
     measured = {"domain": text.whole, **({"general": general} if general else {})}

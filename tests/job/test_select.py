@@ -104,6 +104,14 @@ def test_dapt_can_train_on_a_selection_instead_of_a_corpus(config: Config) -> No
     assert text.what()["corpus"]["heldout_fraction"] == 0.01  # the held-out share to measure on
 
 
+def test_dapt_with_a_corpus_says_that_it_selects_nothing(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    with_corpus = replace(config, corpus=replace(config.corpus, paths="data/more.jsonl"))
+    assert "(selection)" not in dapt_stages(Context.of(with_corpus)).training.corpora
+    assert "select.pool_paths is not used, because there is a corpus" in capsys.readouterr().err
+    dapt_stages(Context.of(replace(with_corpus, select=SelectConfig())))
+    assert "select.pool_paths" not in capsys.readouterr().err
+
+
 # --- chains
 
 
