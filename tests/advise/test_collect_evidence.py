@@ -18,7 +18,7 @@ from tests.samples import WORDS, sentences
 
 CONFIG = Config(evaluation=EvaluationConfig(sequence_length=64))
 KNOWN = WORDS[2:]
-"""Words that are one token each."""
+"""Words that the tokenizer encodes as one token each."""
 
 
 def sample(texts: list[str], times: int = 1) -> Sample:
@@ -48,14 +48,14 @@ def test_evidence_of_a_text(tiny_bert: Path) -> None:
     found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {})
     assert found.corpus
     assert found.general
-    # "and", "z ##z ##z ##z", "of", "q ##q ##q" and the full stop: 10 tokens for 5 words and marks
+    # The text has 5 words and marks with 10 tokens: "and", "z ##z ##z ##z", "of", "q ##q ##q" and the full stop.
     assert found.corpus.fertility == pytest.approx(10 / 5)
     assert found.corpus.tokens == (10 + 4) * 100  # each document has two special tokens
     assert (found.corpus.documents, found.corpus.is_exact, found.corpus.sampled) == (200, False, 2)
     assert found.general.fertility < 2
     assert found.general.loss > 0
     assert (found.tasks, found.pool) == ([], None)
-    assert found.corpus.extension is None  # no word occurs five times
+    assert found.corpus.extension is None  # new tokens need words that occur at least five times
 
 
 def test_savings_of_an_extended_vocabulary(tiny_bert: Path) -> None:
@@ -66,7 +66,8 @@ def test_savings_of_an_extended_vocabulary(tiny_bert: Path) -> None:
     assert found.corpus.extension.tokens == 1
     assert found.corpus.extension.length_saved == pytest.approx(
         8 / 14
-    )  # "the" has three tokens, and saves less than the mean
+        # "the" has three tokens and saves fewer tokens than the mean, so only "hepatitis" becomes a token.
+    )
     assert found.general
     assert found.general.extension is None
 
@@ -74,7 +75,8 @@ def test_savings_of_an_extended_vocabulary(tiny_bert: Path) -> None:
 def test_special_tokens_written_in_a_text_are_text(tiny_bert: Path) -> None:
     found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": sample(["[MASK]"] * 20)}, {})
     assert found.corpus
-    assert found.corpus.fertility == pytest.approx(4 / 3)  # "m ##a ##s ##k" for three words and marks; "[" is unknown
+    # The three words and marks have 4 known tokens, "m ##a ##s ##k". Unknown marks such as "[" have no token.
+    assert found.corpus.fertility == pytest.approx(4 / 3)
 
 
 def test_evidence_of_a_task_with_overlaps(tiny_bert: Path, task: Path) -> None:
@@ -88,7 +90,8 @@ def test_evidence_of_a_task_with_overlaps(tiny_bert: Path, task: Path) -> None:
     assert toy.general_overlap is not None
     assert toy.overlap > 0.7 > 0.3 > toy.general_overlap
     assert found.overlap is not None
-    assert TypeAdapter(Evidence).validate_python(asdict(found)) == found  # as stored in a record
+    # The evidence is unchanged after it was stored in a record and read again.
+    assert TypeAdapter(Evidence).validate_python(asdict(found)) == found
 
 
 def test_evidence_of_a_task_without_texts(tiny_bert: Path, task: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_selection_is_trained_on_ten_times_and_compared_with_one_pass_over_the
     assert found.recipes[SELECTED].tokens == 200_000 * 10 * 5 + 10 * (200_000 + 50 * 4000 * 100)
     assert found.whole_pool
     assert found.whole_pool.tokens == 1_000_000_000
-    assert found.selection_share() is None  # the dimensions of the model are not known
+    assert found.selection_share() is None  # FLOPs are unknown without the dimensions of the model
     share = costs(CONFIG, evidence, size, Store(tmp_path)).selection_share()
     assert share == pytest.approx(10 * 20_200_000 / 1e9, rel=0.05)
 

@@ -1,4 +1,4 @@
-"""Tests of each rule a case that meets its condition, a case that does not, and its source."""
+"""Tests each rule with a case that meets its condition and one that does not, and checks that its source exists."""
 
 import re
 from pathlib import Path
@@ -86,7 +86,8 @@ def test_reasons_contain_the_figures_of_the_case() -> None:
     assert "toy 47.2% against 34.7%" in near.reason
     cheap = BY_NAME["tapt_is_cheap"].judge(case({**RECIPES, DAPT: cost(61e3)}))
     assert cheap
-    assert "1/60" in cheap.reason  # the 1e3 of fine-tuning are in both recipes and are not counted
+    # (2e3 - 1e3) / (61e3 - 1e3) = 1/60: the cost of fine-tuning, 1e3, is in both recipes and is not counted.
+    assert "1/60" in cheap.reason
     leak = BY_NAME["texts_leak"].judge(case(tasks=[task(leaked=52, test=139)]))
     assert leak
     assert "toy 52 of 139" in leak.reason
@@ -122,6 +123,6 @@ def test_without_tasks_all_votes_are_for_or_against_dapt() -> None:
 
 
 def test_the_plain_case_meets_only_two_conditions() -> None:
-    """So each case above differs from the plain case by one rule."""
+    """The default case meets only the conditions of these two rules, so each case above adds or removes one rule."""
     quiet = {rule.name for rule in RULES if rule.judge(case())}
     assert quiet == {"tapt_gains", "both_are_best"}

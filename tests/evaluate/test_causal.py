@@ -1,4 +1,4 @@
-"""A decoder goes the whole way: prepared, fed, trained a little, measured, shown, exported and loaded again."""
+"""Tests a decoder in all steps: preparation, training, evaluation, examples, export and loading."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ EVALUATION = EvaluationConfig(sequence_length=64, micro_batch=4, max_documents=4
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny decoder with its tokenizer, which has neither mask nor padding, and a corpus prepared for it."""
+    """A folder with a tiny decoder, its tokenizer without mask and padding tokens, and a corpus prepared for it."""
     from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp(request.param)
@@ -68,7 +68,8 @@ def test_a_causal_model_is_trained_measured_and_exported(folder: Path, tmp_path:
     before, counts = heldout_losses(model, objective, sample, EVALUATION, CPU)
     pieces = [-(-len(tokens) // 64) for tokens in sample.tokens]
     assert counts.tolist() == [len(tokens) - piece for tokens, piece in zip(sample.tokens, pieces, strict=True)]
-    assert before.sum() / counts.sum() == pytest.approx(np.log(len(tokenizer)), rel=0.05)  # it knows nothing yet
+    # The untrained model predicts all tokens with about equal probability.
+    assert before.sum() / counts.sum() == pytest.approx(np.log(len(tokenizer)), rel=0.05)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for columns in Feed.of(str(folder / "corpus"), 64, 8, 0, 0, 10).read():
@@ -117,7 +118,10 @@ def test_next_words_are_predicted_from_the_preceding_tokens(folder: Path) -> Non
 
 
 def _place(tokenizer, tokens: np.ndarray, prefix: str) -> int:
-    """How many tokens make the prefix; the most, since special ones are not shown."""
+    """Returns the number of tokens of the prefix.
+
+    Special tokens are not part of the text, so several numbers of tokens may give the prefix. The largest is returned.
+    """
     return max(n for n in range(len(tokens)) if tokenizer.decode(tokens[:n], skip_special_tokens=True) == prefix)
 
 

@@ -1,4 +1,4 @@
-"""Held-out losses of models with parts for each domain, and of mixtures of experts."""
+"""Tests held-out losses of models with parts for each domain, and of mixtures of experts."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ EVALUATION, CPU = EvaluationConfig(sequence_length=32), torch.device("cpu")
 
 @pytest.fixture
 def parts(tiny_bert: Path) -> tuple[Any, Any, Heldout]:
-    """A model with two domains, an objective, and documents of which each half belongs to one."""
+    """A model with adapters for two domains, an objective, and eight documents that belong to the domains in turn."""
     model = load_model(tiny_bert)
     attach_adapters(model, 2, 4, "sequential", "both", 1.0)
     attach_domains(model, ["first", "second"])
@@ -62,7 +62,8 @@ def test_a_known_domain_uses_its_own_parts_and_reports_routing(parts: tuple[Any,
     found = losses_by_domain(model, objective, sample, EVALUATION, CPU, "second")
     np.testing.assert_allclose(found.losses, expected, rtol=1e-5)
     assert (found.routed, found.routed_right, found.mixed) == (pytest.approx(routed), 0.5, None)
-    unknown = losses_by_domain(model, objective, sample, EVALUATION, CPU, "third")  # not learnt yet
+    # The model has no parts for "third", so it uses the parts of the nearest domain and reports no accuracy.
+    unknown = losses_by_domain(model, objective, sample, EVALUATION, CPU, "third")
     assert (unknown.routed, unknown.routed_right, unknown.mixed) == (pytest.approx(routed), None, None)
     assert unknown.losses.sum() == pytest.approx(unknown.routed * unknown.counts.sum())
     right = losses_by_domain(model, objective, sample.only(range(1, 8, 2)), EVALUATION, CPU, "second")
@@ -93,7 +94,7 @@ def experts(family: str, count: int) -> Any:
 
 
 def probabilities(model: Any, corrupted: Any) -> list[list[list[float]]]:
-    """What each expert gives to what is to be predicted, by row and prediction, in order."""
+    """Returns the probability that each expert gives to each target token, indexed by row, prediction and expert."""
     found, targets = [], corrupted.targets.split(corrupted.positions.sum(1).tolist())
     for row, (ids, positions) in enumerate(zip(corrupted.input_ids, corrupted.positions, strict=True)):
         ids, by_expert = ids[corrupted.real[row]], []
@@ -108,7 +109,10 @@ def probabilities(model: Any, corrupted: Any) -> list[list[list[float]]]:
 
 @pytest.mark.parametrize(("kind", "family"), [("causal", "gpt2"), ("mlm", "bert")])
 def test_mixture_weights_are_posteriors_of_the_experts(kind: Any, family: str) -> None:
-    """A document of several pieces goes on with the weights of the piece before."""
+    """Compares mixture losses with Bayes' rule applied to one prediction after another.
+
+    Each document starts with equal weights of the experts. A later piece starts with the weights of the previous piece.
+    """
     model, draw = experts(family, 3), np.random.default_rng(0)
     texts = [draw.integers(5, 50, length) for length in (7, 20, 8, 3)]
     sample = Heldout(list(range(4)), texts)
@@ -136,5 +140,6 @@ def test_mixture_weights_are_posteriors_of_the_experts(kind: Any, family: str) -
 def test_a_mixture_of_equal_experts_equals_one_expert() -> None:
     losses = np.array([[3.0, 500.0, 0.0]] * 4)
     np.testing.assert_allclose(mixture_losses(losses), losses[0], atol=1e-12)
-    apart = np.array([[3.0, 900.0], [800.0, 1.0]])  # no probability is lost to rounding
+    # Probabilities as small as exp(-900) must not become 0 by rounding.
+    apart = np.array([[3.0, 900.0], [800.0, 1.0]])
     np.testing.assert_allclose(mixture_losses(apart), [3.0 + np.log(2), 1.0 + np.log(2)])

@@ -1,4 +1,4 @@
-"""How similar domains are, and the files that the stage writes."""
+"""Tests the similarity of domains, and the files that the similarity stage writes."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from adapt.model.locate import Pretrained
 
 @pytest.fixture
 def corpora(tmp_path: Path) -> dict[str, Path]:
-    """Two domains of the tiny tokenizer's words."""
+    """Folders of two prepared corpora with words of the tiny tokenizer, keyed by domain."""
     found = {}
     for place, name in enumerate(("cells", "code")):
         folder = tmp_path / name
@@ -63,14 +63,15 @@ CODE = ["programs divide work", "programs grow", "programs the of run", "program
 
 def test_overlap_of_the_most_frequent_words(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "TOP_WORDS", 3)
-    # cells 4, divide 2, then eat, grow, mice with 1 by name: {cells, divide, eat}; programs 4, divide 2, grow 1
+    # The three most frequent words of "cells": cells (4), divide (2) and eat (1, before grow and mice by alphabet).
+    # Those of "code": programs (4), divide (2) and grow (1). One of three words is in both.
     found = similarities({"cells": CELLS, "code": CODE})
     assert found.overlap == [[1, pytest.approx(1 / 3)], [pytest.approx(1 / 3), 1]]
     assert found.documents == [4, 4]
 
 
 def test_jaccard_of_words_in_three_documents():
-    # {cells} and {cells, divide, programs}
+    # Words in at least three documents: {cells} in the first, {cells, divide, programs} in the second domain.
     assert similarities({"a": CELLS, "b": CELLS + CODE}).jaccard[0][1] == pytest.approx(1 / 3)
     assert similarities({"a": CELLS, "b": CODE}).jaccard == [[1, 0], [0, 1]]
 
@@ -81,7 +82,8 @@ def test_cross_loss_is_the_divergence_of_word_frequencies():
     code = np.array([0, 2, 0, 1, 0, 4, 1, 1]) + SMOOTHING
     found = similarities({"cells": CELLS, "code": CODE}).cross_loss
     assert len(words) == len(cells)
-    assert found[0][1] == pytest.approx(entropy(code / code.sum(), cells / cells.sum()))  # cells' model, code's text
+    # Row: the domain of the word frequencies that predict. Column: the domain of the predicted text.
+    assert found[0][1] == pytest.approx(entropy(code / code.sum(), cells / cells.sum()))
     assert found[1][0] == pytest.approx(entropy(cells / cells.sum(), code / code.sum()))
     assert [found[0][0], found[1][1]] == pytest.approx([0, 0])
 
@@ -110,7 +112,7 @@ def test_samples_take_heldout_documents_first(tmp_path: Path):
 
 
 def test_overlap_compares_samples_of_equal_size() -> None:
-    """A long text must not look nearer because it holds more words."""
+    """Samples of equal size are compared, so a long text is not more similar just because it has more words."""
     words = [f"w{number}" for number in range(1000)]
     texts = {
         "task": [" ".join(words[:100])],

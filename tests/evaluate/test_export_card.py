@@ -1,4 +1,4 @@
-"""The exported model and its card."""
+"""Tests the exported model and its model card."""
 
 import json
 import math
@@ -36,7 +36,7 @@ KEYS = {name: f"{number}" * 64 for number, name in enumerate(("manifest", "domai
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Options of a method of a user's own."""
+    """Options of a user-defined method."""
 
     share: float = 0.05
 
@@ -56,7 +56,10 @@ def losses(seed: int, mean: float, documents: int) -> dict[str, list[float]]:
 
 @pytest.fixture
 def handed(tmp_path: Path) -> Callable[..., Handover]:
-    """What is known of a model, as finished stages leave it, with so many documents of each text measured."""
+    """Returns a function that builds a `Handover` from records of finished stages.
+
+    The function takes the number of measured documents of each text.
+    """
 
     def make(**documents: int) -> Handover:
         text = record(
@@ -97,7 +100,7 @@ Make = Callable[..., Handover]
 
 
 def handed_over(handover: Handover, folder: Path) -> str:
-    """The card."""
+    """Exports the model to a folder and returns the text of its card."""
     folder.mkdir(exist_ok=True)
     hand_over(handover, folder)
     return (folder / "README.md").read_text()
@@ -114,8 +117,10 @@ def test_model_files_and_card(handed: Make, tmp_path: Path) -> None:
     assert {file.name for file in out.iterdir()} == {file.name for file in model.iterdir()}
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         assert (out / name).read_bytes() == (model / name).read_bytes()
-        assert (out / name).stat().st_ino == (model / name).stat().st_ino  # no second copy
-    assert (model / "README.md").read_text() == "the trained model's README.md"  # the card did not go through the link
+        # Both names refer to the same file (hard link), so the export takes no further disk space.
+        assert (out / name).stat().st_ino == (model / name).stat().st_ino
+    # Writing the card into the export must not overwrite the README.md of the trained model.
+    assert (model / "README.md").read_text() == "the trained model's README.md"
 
     for said in (
         'base_model: "owner/base-model"',

@@ -1,4 +1,4 @@
-"""Losses per token and per byte with bootstrap intervals."""
+"""Tests losses per token and per byte with bootstrap intervals."""
 
 import json
 import math
@@ -32,7 +32,10 @@ N = 1000
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses of two models on 1000 documents of unequal length; documents differ more than the models do."""
+    """Summed losses of two models and numbers of predictions for 1000 documents of unequal length.
+
+    The losses differ more between documents than between the models.
+    """
     draw = np.random.default_rng(0)
     counts = draw.geometric(0.1, N)
     difficulty = draw.normal(2.0, 0.7, N)
@@ -42,7 +45,7 @@ def measured() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def delta_method(losses: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-    """Normal interval of a ratio of sums over independent documents."""
+    """Returns the 95% interval of a ratio of sums over independent documents in normal approximation (delta method)."""
     ratio = losses.sum() / counts.sum()
     deviation = np.sqrt(((losses - ratio * counts) ** 2).sum()) / counts.sum()
     return ratio - 1.96 * deviation, ratio + 1.96 * deviation
@@ -66,7 +69,8 @@ def test_value_is_summed_loss_over_summed_predictions(documents: list[tuple[floa
 
 
 def test_documents_weigh_by_their_predictions() -> None:
-    assert mean_loss(np.array([1.0, 27.0]), np.array([1, 9]), 10).value == 2.8  # and not the mean of 1 and 3
+    # The mean over all 10 predictions is 28 / 10. The mean of the documents' losses 1 and 3 would be 2.
+    assert mean_loss(np.array([1.0, 27.0]), np.array([1, 9]), 10).value == 2.8
 
 
 def test_interval_agrees_with_bootstrap_and_normal_approximation(
@@ -92,7 +96,9 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         losses = counts * draw.normal(2.0, 0.5, 100)
         estimate = mean_loss(losses, counts, 300)
         covered += estimate.low <= 2.0 <= estimate.high
-    assert 0.89 < covered / 300 < 0.985  # 95% but for the noise of 300 trials and the bias of a percentile interval
+    # About 95% of the intervals hold the true loss 2. The bounds allow for the noise of 300 trials and for the bias
+    # of percentile intervals.
+    assert 0.89 < covered / 300 < 0.985
 
 
 def test_change_is_paired(measured: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
@@ -124,7 +130,11 @@ def test_one_document_has_no_interval() -> None:
 
 @pytest.mark.parametrize("documents", [2, 5])
 def test_fewer_than_six_documents_have_no_interval(documents: int) -> None:
-    """From the least to the most, five hold their median less than 95% of the time: in 6% all lie on one side."""
+    """Five documents are too few for a 95% interval.
+
+    All five lie on the same side of the true median with probability 2 * 0.5**5 = 6%, so even the range from the lowest
+    to the highest value holds the median less than 95% of the time. `binomtest` computes this probability.
+    """
     losses, counts = np.arange(1.0, documents + 1), np.ones(documents, int)
     assert astuple(mean_loss(losses, counts, 500)) == (losses.mean(), None, None)
     assert stats.binomtest(0, documents).pvalue > 0.05
@@ -143,7 +153,7 @@ def test_intervals_are_reproducible(measured: tuple[np.ndarray, np.ndarray, np.n
 
 
 def test_many_documents_need_little_memory() -> None:
-    """The resamples of 200,000 documents at once would be 3 GB."""
+    """Resampling 200,000 documents all at once would need about 3 GB. The peak must stay below 600 MiB."""
     import tracemalloc
 
     losses, counts = np.linspace(1, 2, 200_000), np.ones(200_000, np.int64)
@@ -161,7 +171,7 @@ TEXTS = [*sentences(20, seed=5), "Ünïcode zählt in Bytes.", "jxfd"]
 
 @pytest.fixture
 def corpus(tiny_bert: Path, tmp_path: Path) -> Path:
-    """All of the texts, held out."""
+    """A prepared corpus in which all texts are held out."""
     Encode(Pretrained(tiny_bert, tiny_bert), tmp_path, 1.0)(_row(0, 0, TEXTS, None))
     return tmp_path
 
@@ -185,7 +195,8 @@ def test_all_ordinary_tokens_are_predictable(corpus: Path, tiny_bert: Path) -> N
     special = set(tokenizer.all_special_ids)
     ordinary = [sum(token not in special for token in tokens.tolist()) for tokens in sample.tokens]
     found = predictable_tokens(objective, sample, EVALUATION)
-    assert all(0 <= more <= 1 for more in found - ordinary)  # a piece of special tokens alone predicts one of them
+    # A piece that consists only of special tokens counts one of them as predictable.
+    assert all(0 <= more <= 1 for more in found - ordinary)
     assert found.sum() <= sum(ordinary) + 1
 
 
@@ -206,7 +217,7 @@ def test_bits_per_byte_of_a_causal_model(corpus: Path) -> None:
 
 
 def test_bits_per_byte_do_not_depend_on_the_masked_share(corpus: Path, tiny_bert: Path) -> None:
-    """What is not asked is made up for: masking twice as much leaves the figure near where it was."""
+    """The loss of masked tokens is extrapolated to all tokens, so masking twice as many gives about the same value."""
     model, sample = load_model(tiny_bert), Heldout.sample(corpus, EVALUATION)
     found = []
     for share in (0.15, 0.3):
@@ -215,11 +226,15 @@ def test_bits_per_byte_do_not_depend_on_the_masked_share(corpus: Path, tiny_bert
         predictable = predictable_tokens(objective, sample, EVALUATION)
         assert counts.sum() < 0.5 * predictable.sum()
         found.append(byte_loss(TextLosses(losses, counts, predictable, np.array(sample.sizes)), 10).value)
-    assert found[0] == pytest.approx(found[1], rel=0.1)  # a model that knows nothing loses alike everywhere
+    # An untrained model has about the same loss at all tokens, so both samples of tokens give about the same mean.
+    assert found[0] == pytest.approx(found[1], rel=0.1)
 
 
 def test_a_random_guess_among_all_bytes_takes_eight_bits_per_byte() -> None:
-    """A token per byte, each guessed with probability 1/256, and the same text in tokens of two bytes."""
+    """A uniform guess takes 8 bits per byte, with tokens of one byte and with tokens of two bytes.
+
+    Each token of one byte is guessed with probability 1/256, and each token of two bytes with 1/65536.
+    """
     sizes = np.array([100, 37, 8])
     of_bytes = TextLosses(sizes * -math.log(1 / 256), sizes, sizes, sizes)
     of_pairs = TextLosses(sizes // 2 * -math.log(1 / 65536), sizes // 2, sizes / 2, sizes)
@@ -246,7 +261,7 @@ def test_intervals_are_those_of_a_plain_bootstrap_over_documents() -> None:
     assert (change.low, change.high) == pytest.approx(tuple(np.quantile(found, [0.025, 0.975])), abs=0.1 * width)
 
 
-# Models of different tokens side by side
+# --- comparisons of models with different tokenizers
 
 
 def evaluation(folder: Path, measured: TextLosses, sizes: bool = True) -> Path:
@@ -257,7 +272,7 @@ def evaluation(folder: Path, measured: TextLosses, sizes: bool = True) -> Path:
 
 
 def halved(measured: TextLosses) -> TextLosses:
-    """The same losses in tokens twice as long, each of which loses twice as much."""
+    """Returns the losses of the same texts with tokens twice as long. Each such token has twice the loss."""
     counts = np.maximum(1, measured.counts // 2)
     return TextLosses(measured.losses * 2 * counts / measured.counts, counts, measured.predictable / 2, measured.sizes)
 
@@ -267,7 +282,8 @@ def test_bits_per_byte_do_not_depend_on_the_length_of_tokens(tmp_path: Path) -> 
     base = TextLosses(counts * np.random.default_rng(0).normal(3, 0.3, 40), counts, counts * 7, counts * 30)
     folders = {
         "base": evaluation(tmp_path / "base", base),
-        "long": evaluation(tmp_path / "long", halved(base)[:35]),  # a limit in tokens ends the sample elsewhere
+        # The sample is limited by tokens, so the second model measured fewer documents. Only shared ones are compared.
+        "long": evaluation(tmp_path / "long", halved(base)[:35]),
     }
     found = compare_models(folders, ["cells"], 50, tmp_path, "byte")
     assert (found.unit, found.documents) == ("bits per byte", {"cells": 35})

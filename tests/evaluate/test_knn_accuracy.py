@@ -1,4 +1,4 @@
-"""Features of texts, and how well their neighbours know their labels."""
+"""Tests text features, and the accuracy of labels predicted from nearest neighbours."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ EVALUATION = EvaluationConfig(sequence_length=32, micro_batch=3)
 
 
 def split(count: int, longest: int = 30, seed: int = 0, leaked: tuple[int, ...] = ()) -> Split:
-    """Random texts, of which the second half of each is a second text; labels alternate."""
+    """Returns a split of random text pairs with alternating labels. Half of each pair's tokens are the second text."""
     draw = np.random.default_rng(seed)
     texts = [draw.integers(5, 150, draw.integers(2, longest)).astype(np.int32) for _ in range(count)]
     segments = [(np.arange(len(text)) >= len(text) // 2).astype(np.int8) for text in texts]
@@ -27,7 +27,7 @@ def split(count: int, longest: int = 30, seed: int = 0, leaked: tuple[int, ...] 
 
 
 def padded_states(folder: Path, texts: list[np.ndarray], segments: list[np.ndarray]) -> list[torch.Tensor]:
-    """What transformers makes of each text by itself, [tokens, H]."""
+    """Computes the last hidden states of each text in a separate pass with transformers [tokens, hidden size]."""
     from transformers import BertModel
 
     model = BertModel.from_pretrained(folder).eval()
@@ -82,5 +82,6 @@ def test_leaked_texts_are_left_out_on_the_cluster(tiny_bert: Path, tmp_path: Pat
     config = Config(evaluation=EVALUATION)
     one = Config(evaluation=EVALUATION, comparison=type(config.comparison)(neighbours=1))
     found = nearest_neighbours(one, Pretrained(tiny_bert, tiny_bert), {"toy": tmp_path})
-    # each text's nearest neighbour is itself: 0 and 1 are labelled as in train, 2 and 3 are not but left out
+    # The nearest neighbour of each text is its copy in train. Texts 0 and 1 have the same labels there. Texts 2 and 3
+    # have other labels, but are left out because they are marked as leaked.
     assert found == {"toy": TaskNeighbours(accuracy=1.0, examples=2, left_out=2)}

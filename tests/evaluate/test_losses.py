@@ -1,4 +1,4 @@
-"""Held-out loss of a sample of a corpus, and of other texts."""
+"""Tests the held-out loss of corpus samples and of other texts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def shards(folder: Path, documents: list[list[int]], places: list[int]) -> Path:
     folder.mkdir(exist_ok=True)
     for number, (start, stop) in enumerate(zip([0, *places], [*places, len(documents)], strict=True)):
         write_shard(folder / f"heldout-{number:06d}-000000.arrow", documents[start:stop], 154)
-    write_shard(folder / "train-000000-000000.arrow", [[2, 9, 9, 3]] * 50, 154)  # not to be measured
+    write_shard(folder / "train-000000-000000.arrow", [[2, 9, 9, 3]] * 50, 154)  # not measured
     return folder
 
 
@@ -51,7 +51,7 @@ def objective(tiny_bert: Path) -> MaskedLanguageModelling:
     return MaskedLanguageModelling(ObjectiveConfig(), load_tokenizer(tiny_bert), 0)
 
 
-# The sample
+# --- the sample
 
 
 def test_sample_is_a_random_order_of_the_heldout_documents(corpus: Path) -> None:
@@ -92,7 +92,7 @@ def test_no_heldout_documents(tmp_path: Path, model: PreTrainedModel, objective:
     assert losses.shape == counts.shape == (0,)
 
 
-# Batches
+# --- batches
 
 
 @pytest.mark.parametrize(("length", "micro_batch"), [(32, 4), (7, 1), (90, 100), (200, 3)])
@@ -102,7 +102,7 @@ def test_pieces_hold_every_token_once(corpus: Path, length: int, micro_batch: in
     for index, batch in sample.batches(length, micro_batch):
         assert 1 <= len(index) <= micro_batch
         assert batch.tokens.shape[1] == batch.lengths.max() <= length
-        assert batch.starts.nonzero()[:, 1].tolist() == [0] * len(index)  # one start a row
+        assert batch.starts.nonzero()[:, 1].tolist() == [0] * len(index)  # one start per row
         for document, row, tokens, size in zip(index, batch.rows, batch.tokens, batch.lengths, strict=True):
             found.setdefault(int(document), []).append((int(row), tokens[:size].tolist()))
             assert not tokens[size:].any()
@@ -121,7 +121,7 @@ def test_marks_come_with_their_tokens(tmp_path: Path, length: int) -> None:
         assert torch.equal(batch.marks["even"], (batch.tokens % 2 == 0) & batch.real)
 
 
-# Losses
+# --- losses
 
 
 def by_number(sample: Heldout, values: np.ndarray) -> np.ndarray:
@@ -131,7 +131,10 @@ def by_number(sample: Heldout, values: np.ndarray) -> np.ndarray:
 def brute_force(
     model: PreTrainedModel, objective: MaskedLanguageModelling, sample: Heldout, length: int
 ) -> tuple[list[float], list[int]]:
-    """One piece of one document at a time, without padding, with the whole head."""
+    """Computes the loss and the number of predictions of each document, with one piece per pass and without padding.
+
+    The output head is applied to all tokens, not only to the masked ones.
+    """
     losses, counts = [], []
     for number, tokens in zip(sample.documents, sample.tokens, strict=True):
         losses.append(0.0)
@@ -160,7 +163,8 @@ def test_sums_equal_a_loop_over_single_documents(
     expected_losses, expected_counts = brute_force(model, objective, sample, length)
     assert counts.tolist() == expected_counts
     assert np.allclose(losses, expected_losses, rtol=1e-5)
-    assert np.std(losses / counts) > 0.1  # else a mix-up of documents would not be seen
+    # The documents' losses differ, so the test would notice losses that are assigned to wrong documents.
+    assert np.std(losses / counts) > 0.1
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 7, 1000])
@@ -194,7 +198,10 @@ def test_independent_of_the_shards_and_of_the_sample_around(
 def test_masks_are_the_same_for_every_model(
     corpus: Path, model: PreTrainedModel, objective: MaskedLanguageModelling
 ) -> None:
-    """So the difference of two models is paired; and dropout is off, so a second look gives the same."""
+    """Two models are measured on the same masks, so their losses can be compared in pairs.
+
+    Dropout is off, so measuring a model twice gives the same losses.
+    """
     sample = Heldout.sample(corpus, EVALUATION)
     model.train()
     first = heldout_losses(model, objective, sample, EVALUATION, CPU)

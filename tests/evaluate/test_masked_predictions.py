@@ -1,4 +1,4 @@
-"""Pseudo-perplexity, and sentences with one hidden word."""
+"""Tests pseudo-perplexity, and example sentences with one hidden word."""
 
 from pathlib import Path
 
@@ -34,7 +34,10 @@ def documents(count: int, longest: int) -> list[list[int]]:
 
 
 def one_by_one(folder: Path, pieces: list[list[int]]) -> tuple[float, int]:
-    """Each token but the special ones (0 to 4) masked in a pass of its own."""
+    """Returns the summed loss and the number of predicted tokens, with one pass per masked token.
+
+    Special tokens (ids 0 to 4) are not masked.
+    """
     from transformers import BertForMaskedLM
 
     model, total, count = BertForMaskedLM.from_pretrained(folder).eval(), 0.0, 0
@@ -51,7 +54,7 @@ def one_by_one(folder: Path, pieces: list[list[int]]) -> tuple[float, int]:
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 50])
 def test_equals_the_loop(tiny_bert: Path, micro_batch: int) -> None:
-    texts = [*documents(4, 40), [2, 3], [2, 1, 3]]  # two without an ordinary token
+    texts = [*documents(4, 40), [2, 3], [2, 1, 3]]  # the last two have no ordinary token
     sample = Heldout(list(range(len(texts))), [np.array(text, np.uint16) for text in texts])
     evaluation = EvaluationConfig(sequence_length=16, micro_batch=micro_batch)
     losses, counts = pseudo_losses(load_model(tiny_bert), load_tokenizer(tiny_bert), sample, evaluation, CPU)
@@ -99,7 +102,7 @@ def test_causal_models_have_a_perplexity(tmp_path: Path, ray_cluster: None) -> N
     assert found["a"] == pytest.approx(float(np.exp(float(sum(losses)) / 5)), rel=1e-4)
 
 
-# Every other word has an ending, so it is two tokens, of which the first alone looks like a word.
+# Every other word has the ending "s", so it is two tokens. The first token looks like a whole word but is not one.
 TEXTS = [
     " ".join(word + "s" * (place % 2) for place, word in enumerate(text.rstrip(".").split()))
     for text in sentences(120, seed=3, shortest=2, longest=40)
@@ -151,9 +154,9 @@ def test_text_and_answer_make_the_document(
         assert SHORTEST <= len(sample.tokens[place]) <= LONGEST
         assert example["text"].count("[MASK]") == 1
         assert f" {example['text']} ".count(" [MASK] ") == 1
-        assert example["answer"] in WORDS  # and no piece of another word
+        assert example["answer"] in WORDS  # a whole word, not the first part of a longer word
         assert len(example["answer"]) >= 4
-    assert len({example["text"].split().index("[MASK]") for example in examples}) > 3  # not always the same place
+    assert len({example["text"].split().index("[MASK]") for example in examples}) > 3  # the position varies
 
 
 def test_guesses_are_the_models_first_with_their_probabilities(
@@ -184,7 +187,7 @@ def test_dropout_is_off(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFa
 
 @pytest.fixture(scope="module")
 def byte_level() -> PreTrainedTokenizerFast:
-    """A tokenizer like RoBERTa's, whose words carry the space before them."""
+    """A tokenizer like RoBERTa's, whose tokens include the space before a word."""
     trained = ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trained.train_from_iterator(sentences(300), vocab_size=600, special_tokens=special)

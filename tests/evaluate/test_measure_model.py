@@ -1,4 +1,4 @@
-"""A model loaded on a device, and measured documents that it was trained on."""
+"""Tests loading a model on a device, and the search for measured documents that the model was trained on."""
 
 import os
 from pathlib import Path
@@ -62,7 +62,10 @@ def record(folder: Path, stage: str, what: dict[str, Any] | None = None, **input
 
 @pytest.fixture
 def lineage(tmp_path: Path) -> dict[str, Record]:
-    """A training on texts 4 to 7 and general text 8 and 9, after one on texts 2 and 3 in capitals."""
+    """Records of two trainings in a row, and of an export and a fine-tuning of the second.
+
+    The first training read texts 2 and 3 in capitals. The second read texts 4 to 7, and general texts 8 and 9.
+    """
     first, second, replay = (
         record(shards(tmp_path / name, texts, TEXTS[:1]), "prepare")
         for name, texts in (
@@ -106,7 +109,10 @@ def test_unknown_training_texts_are_reported_as_unknown(lineage: dict[str, Recor
 def test_a_measured_loss_does_not_depend_on_how_the_model_was_trained(
     kind: str, trained_with: float, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All runs of an encoder can be compared: single tokens are hidden, `evaluation.mask_fraction` of a document."""
+    """The evaluation masks a share `evaluation.mask_fraction` of single tokens, whatever the training masked.
+
+    So all training runs of an encoder can be compared.
+    """
     monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)
     lengths = [12, 42, 22]
     texts = [[2, *np.random.default_rng(n).integers(5, 154, n - 2).tolist(), 3] for n in lengths]

@@ -1,4 +1,4 @@
-"""What the tests of fine-tuning share."""
+"""Fixtures for the tests of fine-tuning."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ Learn = Callable[..., RunFound]
 
 @pytest.fixture
 def learn(tiny_bert: Path, tmp_path: Path) -> Learn:
-    """Runs a mode on a toy task in this process."""
+    """Returns a function that runs a fine-tuning mode on a toy task in this process."""
 
     def run(kind: str = "single_label", mode: str = "fine_tune", seed: int = 0, **changes: Any) -> RunFound:
         task, folder = tmp_path / f"task-{kind}", tmp_path / "out"

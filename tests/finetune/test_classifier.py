@@ -1,4 +1,4 @@
-"""The classifier over packed batches, and its loss."""
+"""Tests the classifier on packed batches, and its loss."""
 
 from pathlib import Path
 
@@ -32,12 +32,12 @@ def setting(
     torch.manual_seed(0)
     classifier = new_classifier(model.base_model, FinetuneConfig(), pooling, kind, 3).eval()
     for parameter in classifier.head.parameters():
-        parameter.data *= 20  # so that logits differ
+        parameter.data *= 20  # larger weights make the logits of examples differ clearly
     return classifier, split, Examples.of(split, facts, 128, [])
 
 
 def padded(name: str, classifier: Classifier, split: Split, pooling: str) -> Tensor:
-    """The same logits from padded rows and transformers' ordinary attention."""
+    """Computes the classifier's logits from padded rows with transformers' own attention."""
     model = random_model(name).eval()
     longest = max(map(len, split.tokens))
     rows = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in split.tokens])
@@ -47,7 +47,7 @@ def padded(name: str, classifier: Classifier, split: Split, pooling: str) -> Ten
         segments = [[*each, *[0] * (longest - len(each))] for each in split.segments]
         options["token_type_ids"] = torch.tensor(segments)
     if model.config.model_type == "roberta":
-        options["position_ids"] = torch.arange(longest).expand(len(rows), -1) + 1  # pad_token_id 0
+        options["position_ids"] = torch.arange(longest).expand(len(rows), -1) + 1  # from pad_token_id + 1, here 1
     states = model.base_model(input_ids=rows, attention_mask=mask, **options).last_hidden_state
     if isinstance(split.labels[0], list) and len(split.labels[0]) == len(split.tokens[0]):
         places = [(e, t) for e, labels in enumerate(split.labels) for t, each in enumerate(labels) if each != IGNORED]
@@ -120,7 +120,8 @@ def test_gradients_of_used_words_are_those_of_the_table(tmp_path: Path) -> None:
     words.train()
     loss(classifier(batch), batch.targets).backward()
     torch.testing.assert_close(words.rows.grad, expected[used])
-    assert expected.abs().sum() == pytest.approx(words.rows.grad.abs().sum())  # no others had any
+    # The sums are equal, so the rows of unused words had no gradient in the full table.
+    assert expected.abs().sum() == pytest.approx(words.rows.grad.abs().sum())
 
 
 def test_tokens_that_are_not_trained_keep_their_vectors(tmp_path: Path) -> None:
@@ -203,7 +204,10 @@ def test_a_batch_without_labelled_tokens() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
 def test_weighted_losses_of_parts_add_up_to_the_mean(kind: str, weighted: bool, tmp_path: Path) -> None:
-    """To the mean of all, though parts have units of other classes, or more of them."""
+    """The loss of a batch equals the mean of its parts' losses, weighted by their masses.
+
+    The parts have different numbers of units and different classes. A unit is an example, or a labelled token.
+    """
     toy(tmp_path, kind)
     examples = Problem.load(tmp_path, 128, []).examples["train"]
     loss = TaskLoss(kind, balanced(examples.targets, 3) if weighted else None)

@@ -1,4 +1,4 @@
-"""Examples that are too long lose what matters least."""
+"""Tests how examples that are too long are truncated."""
 
 import numpy as np
 import pytest
@@ -18,13 +18,13 @@ def test_short_examples_are_not_truncated() -> None:
 
 def test_a_text_is_cut_before_the_token_that_ends_it() -> None:
     assert kept([CLS, 1, 2, 3, 4, SEP], 4) == [CLS, 1, 2, SEP]
-    assert kept([1, 2, 3, 4], 3) == [1, 2, 3]  # no special tokens
+    assert kept([1, 2, 3, 4], 3) == [1, 2, 3]  # the text has no special tokens to keep
 
 
 def test_the_longer_text_of_a_pair_is_truncated() -> None:
     assert kept([CLS, 1, 2, 3, 4, 5, SEP, 8, 9, SEP], 7) == [CLS, 1, 2, SEP, 8, 9, SEP]
     assert kept([CLS, 1, SEP, 5, 6, 7, 8, 9, SEP], 6) == [CLS, 1, SEP, 5, 6, SEP]
-    assert kept([CLS, 1, SEP, SEP, 5, 6, 7, 8, 9, SEP], 7) == [CLS, 1, SEP, SEP, 5, 6, SEP]  # as RoBERTa joins
+    assert kept([CLS, 1, SEP, SEP, 5, 6, 7, 8, 9, SEP], 7) == [CLS, 1, SEP, SEP, 5, 6, SEP]  # a RoBERTa pair
 
 
 @pytest.mark.parametrize("seed", range(30))

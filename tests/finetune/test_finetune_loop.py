@@ -1,4 +1,4 @@
-"""The loop keeps the best epoch's weights, and takes AdamW's steps at the scheduled rates."""
+"""Tests that the loop restores the weights of the best epoch and takes AdamW steps at the scheduled learning rates."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def run(
 @pytest.mark.parametrize(
     ("scores", "ran", "best"),
     [
-        ([0.1, 0.5, 0.4, 0.5, 0.3, 0.9], 5, 2),  # an equal score is no better one
+        ([0.1, 0.5, 0.4, 0.5, 0.3, 0.9], 5, 2),  # an equal score is not an improvement
         ([0.1, 0.2, 0.3, 0.4], 4, 4),
         ([0.0, 0.0, 0.0, 0.0], 4, 1),
     ],
@@ -59,7 +59,8 @@ def test_the_loop_equals_plain_adamw(at_once: int | None) -> None:
     plain = nn.Linear(4, 1)
     groups = [{"params": [plain.weight], "weight_decay": 0.01}, {"params": [plain.bias], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6)
-    # 3 steps an epoch, 6 in all; warm-up ceil(1.2) = 2 steps, then down to 0 at step 6
+    # There are 3 steps per epoch and 6 in total. The warm-up takes ceil(1.2) = 2 steps. Then the rate falls linearly
+    # and would reach 0 after step 6.
     rates, step = [0.05, 0.1, 0.1, 0.075, 0.05, 0.025], 0
     for epoch in range(2):
         order, losses = np.random.default_rng([5, epoch]).permutation(20), []

@@ -1,4 +1,4 @@
-"""LoRA trains its additions only; a saved model gives the same answers through transformers alone."""
+"""Tests that LoRA trains only added weights, and that transformers loads a saved model with the same predictions."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_lora_trains_only_its_additions(tiny_bert: Path, tmp_path: Path) -> None
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     trained = {name for name, parameter in learned.classifier.named_parameters() if parameter.requires_grad}
     assert all("lora_" in name or name.startswith("head.") for name in trained)
-    assert sum("lora_A" in name for name in trained) == 2 * 6  # layers x linear ones in a layer
+    assert sum("lora_A" in name for name in trained) == 2 * 6  # 2 layers with 6 linear modules each
     assert learned.trained_parameters == 2 * 4 * (4 * 64 + 2 * 96) + 32 * 32 + 32 + 32 * 3 + 3
     assert any(tensor.abs().sum() > 0 for name, tensor in after.items() if "lora_B" in name)
 
@@ -60,7 +60,7 @@ def test_lora_does_not_change_the_model_before_training(tiny_bert: Path, tmp_pat
 def test_a_saved_model_loads_with_transformers(learn: Learn, tmp_path: Path, kind: str) -> None:
     for name in ("model", ".model.aside"):
         (tmp_path / "out" / name).mkdir(parents=True)
-        (tmp_path / "out" / name / "half.safetensors").touch()  # of a run that died
+        (tmp_path / "out" / name / "half.safetensors").touch()  # a leftover of a killed run
     found = learn(kind, save_model=True, pooling="first", epochs=2)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
     assert not (tmp_path / "out" / "model" / "half.safetensors").exists()

@@ -1,4 +1,4 @@
-"""Metrics of predictions: scores, entities, calibration."""
+"""Tests metrics of predictions: scores, entities and calibration."""
 
 import itertools
 import json
@@ -49,7 +49,8 @@ def test_single_label_scores_equal_those_of_sklearn() -> None:
     assert found["confusion"] == confusion_matrix(TRUTH, guess, labels=range(4)).tolist()
     assert found["per_class"]["never"] == {"precision": 0, "recall": 0, "f1": 0, "support": 0}
     per_class = [found["per_class"][name] for name in "abc"]
-    assert found["macro_f1"] == pytest.approx(sum(each["f1"] for each in per_class) / 3)  # `never` never comes
+    # The mean leaves out the class `never`, which occurs neither in the labels nor in the predictions.
+    assert found["macro_f1"] == pytest.approx(sum(each["f1"] for each in per_class) / 3)
     for number, each in enumerate(per_class):
         true, predicted = np.array(TRUTH) == number, guess == number
         assert each == pytest.approx(
@@ -131,7 +132,7 @@ LABELS = ["O", "B-X", "I-X", "B-Y", "I-Y"]
 
 
 def by_definition(labels: list[str]) -> set[tuple[str, int, int]]:
-    """All stretches that begin as an entity, go on as one, and end as one."""
+    """Finds entities in BIO labels by testing all spans: whether an entity begins there, continues and ends there."""
 
     def begins(place: int) -> bool:
         before = labels[place - 1] if place else "O"

@@ -1,4 +1,4 @@
-"""Runs of fine-tuning in all modes: what they learn, their results, domain parts, and the Ray task."""
+"""Tests fine-tuning runs in all modes: their scores and results, the choice of domain parts, and the Ray task."""
 
 import dataclasses
 import json
@@ -82,7 +82,8 @@ def test_the_curve_and_the_best_epoch(learn: Learn) -> None:
 @pytest.mark.parametrize("mode", ["fine_tune", "linear_probe"])
 def test_training_ends_when_dev_does_not_get_better(learn: Learn, mode: str) -> None:
     found = learn(mode=mode, learning_rate=1e-12, epochs=9, patience=2)
-    assert found.metrics["epochs"] == 3  # the first is the best one; two more are not better
+    # Epoch 1 is the best. Training stops after two epochs without improvement.
+    assert found.metrics["epochs"] == 3
     assert found.metrics["best_epoch"] == 1
 
 
@@ -95,7 +96,7 @@ def test_long_examples_are_cut_and_counted(learn: Learn) -> None:
     found = learn(epochs=1, max_length=10)
     assert found.metrics["max_length"] == 10
     assert all(count > 0 for count in found.metrics["truncated"].values())
-    assert learn(epochs=1).metrics["max_length"] == 128  # the model's
+    assert learn(epochs=1).metrics["max_length"] == 128  # the limit of the model
 
 
 def test_cut_off_words_count_as_outside(learn: Learn) -> None:
@@ -152,7 +153,7 @@ def test_through_ray(ray_cluster: None, tiny_bert: Path, tmp_path: Path) -> None
     assert len((folder / "dev_predictions.jsonl").read_text().splitlines()) == 40
     assert [set(entry) for entry in json.loads((folder / "curve.json").read_text())] == [{"epoch", "loss", "dev"}]
     assert (metrics["seed"], metrics["mode"]) == (3, "fine_tune")
-    assert "task" not in metrics  # its name may change
+    assert "task" not in metrics  # the name of the task may change later, so it is not stored
     assert metrics["device_seconds"] == metrics["seconds"] > 0
     Split([], [], [], [], []).save(tmp_path / "task", "test")
     with pytest.raises(DataError, match="has no test examples"):
@@ -203,7 +204,7 @@ def test_a_run_that_runs_out_of_memory_names_the_field(monkeypatch: pytest.Monke
 def test_the_seeds_share_a_gpu(ray_cluster: None, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})
     share = gpus_per_seed(FinetuneConfig(seeds=list(range(seeds))))
-    assert share * GPU_PARTS == pytest.approx(round(share * GPU_PARTS))  # Ray's own unit
+    assert share * GPU_PARTS == pytest.approx(round(share * GPU_PARTS))  # Ray counts GPUs in these parts
     assert 0.99 < round(share * GPU_PARTS) * seeds / GPU_PARTS <= 1
 
 
@@ -212,7 +213,7 @@ OPTIONS = {"width": 4, "form": "sequential", "placement": "both", "scale": 1.0}
 
 @pytest.fixture
 def parts(tiny_bert: Path, tmp_path: Path) -> Path:
-    """A model with adapters for two domains; the prototype of `near` is made of the task's train split."""
+    """A model with adapters for two domains. The prototype of `near` is computed from the task's train split."""
     toy(tmp_path / "task", "single_label")
     model = load_model(tiny_bert)
     attach_adapters(model, 2, **OPTIONS)  # type: ignore[arg-type]

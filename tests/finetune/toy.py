@@ -1,4 +1,4 @@
-"""Small tasks that can be learned, in the form of a prepared task."""
+"""Builds small prepared tasks that a tiny model can learn."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from tests.samples import SPECIAL, VOCABULARY
 CLS, SEP = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
 WORDS = np.arange(len(VOCABULARY) - 60, len(VOCABULARY))
 SIGNS = WORDS[:3]
-"""A text's class is which of these words it has."""
+"""The word in a text that determines its class: one word per class."""
 
 
 def toy(folder: Path, kind: str = "single_label", pairs: bool = False, train: int = 96, longest: int = 20) -> Facts:
-    """Writes a task of three classes into a folder."""
+    """Writes a prepared task with three classes to a folder and returns its facts."""
     folder.mkdir(parents=True, exist_ok=True)
     metric = "entity_f1" if kind == "tokens" else "macro_f1"
     facts = Facts("toy", kind, ["B-x", "I-x", "O"] if kind == "tokens" else ["a", "b", "c"], metric)

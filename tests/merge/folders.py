@@ -17,7 +17,13 @@ from adapt.merge.tensor_files import stored_weights
 
 
 def folder_of(path: Path, *shards: Mapping[str, Tensor], like: Path | None = None) -> Path:
-    """Writes a folder with these weights, one file per mapping, and the other files of the folder `like`."""
+    """Writes a model folder with the given weights and returns its path.
+
+    Args:
+        path: the new folder.
+        shards: the weights by name, one mapping per weight file.
+        like: folder from which all other files are copied.
+    """
     path.mkdir()
     if like:
         for file in like.iterdir():
@@ -42,7 +48,7 @@ def weights_in(folder: Path) -> dict[str, Tensor]:
 
 
 def moved(weights: Mapping[str, Tensor], seed: int, size: float = 0.1) -> dict[str, Tensor]:
-    """Returns the weights with noise added to the floating-point tensors."""
+    """Returns a copy of the weights with random noise added to the floating-point tensors."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: (one.float() + size * torch.randn(one.shape, generator=generator)).to(one.dtype)
@@ -60,7 +66,7 @@ def merged_in(
     share: float = 0.5,
     tokens: NewTokens | None = None,
 ) -> Path:
-    """Merges models with plain weights and returns the folder of the result."""
+    """Merges models with equal weights into a folder and returns the folder."""
     weights = (1.0,) * len(models)
     merging = Merging(kind, (share,), weights, 0.5 if kind in ("ties", "dare") else None, 0)
     folder.mkdir()
@@ -73,7 +79,7 @@ def merged_in(
 
 
 def extended(folder: Path, like: Path, words: Sequence[str], seed: int = 0, filling: int = 0) -> Path:
-    """Writes a BERT that differs from another by noise, and has new tokens with random rows.
+    """Writes a BERT model: a copy of another one with noise on its weights, and with new tokens that have random rows.
 
     Args:
         folder: folder of the new model.

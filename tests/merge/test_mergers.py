@@ -1,4 +1,4 @@
-"""Compares each way of merging with the same formula in numpy."""
+"""Compares each merge method with its formula computed in numpy."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SHAPES = {"one.weight": (7, 5), "one.bias": (5,), "scale": ()}
 
 
 def tensors(models: int, seed: int = 0) -> dict[str, list[Tensor]]:
-    """Returns random tensors by name, those of the base first."""
+    """Returns, for each tensor name, random tensors of the base and of each model. The base's tensor is the first."""
     rng = np.random.default_rng(seed)
     made = {
         name: [rng.normal(size=shape).astype(np.float32) for _ in range(models + 1)] for name, shape in SHAPES.items()
@@ -67,7 +67,7 @@ def test_average_with_weights_at_several_shares() -> None:
 
 @pytest.mark.parametrize("decay", DECAYS)
 def test_decay_weights_equal_a_run_with_decayed_updates(decay: str) -> None:
-    """WSM: an average of checkpoints equals the first one plus its updates, each scaled by the decay."""
+    """An average of checkpoints equals the first checkpoint plus later updates scaled by the decay (WSM)."""
     rng, count = np.random.default_rng(1), 5
     updates = rng.normal(size=(count, 4))
     checkpoints = np.cumsum(updates, axis=0)
@@ -78,7 +78,7 @@ def test_decay_weights_equal_a_run_with_decayed_updates(decay: str) -> None:
     assert sum(weights) == pytest.approx(1)
     assert min(weights) > 0
     if decay == "linear":
-        assert weights == pytest.approx((0.2,) * 5)  # the plain mean
+        assert weights == pytest.approx((0.2,) * 5)  # linear decay gives equal weights
 
 
 def test_task_arithmetic_adds_weighted_task_vectors() -> None:
@@ -99,7 +99,7 @@ def test_the_residual_is_added_to_the_adapted_base() -> None:
 def ties_in_numpy(
     given: dict[str, list[Tensor]], density: float, weights: Sequence[float], share: float
 ) -> dict[str, np.ndarray]:
-    """Computes TIES as published, on all tensors as one vector."""
+    """Computes TIES as published, with all tensors joined to one vector."""
     flat = [
         np.concatenate([each[place].numpy().ravel() for each in given.values()]) for place in range(len(weights) + 1)
     ]
@@ -129,7 +129,11 @@ def test_ties_trims_over_all_tensors_elects_signs_and_averages_what_agrees(
 
 
 def test_ties_by_hand() -> None:
-    """The two largest of five differences are used. The signs of the fourth disagree, and the larger sum is elected."""
+    """Density 0.4 keeps the two largest of each model's five differences.
+
+    At index 1, both differences are negative and their mean is -3. At index 3, the signs disagree: the sum 3 - 5 is
+    negative, so only -5 is used.
+    """
     base = torch.zeros(5)
     one = torch.tensor([0.1, -4.0, 0.2, 3.0, 0.0])
     two = torch.tensor([0.3, -2.0, 0.1, -5.0, 0.0])
@@ -149,7 +153,10 @@ def test_ties_uses_equal_differences_and_ignores_elements_without_a_sign() -> No
 
 @pytest.mark.parametrize("density", [1e-9, 0.01, 0.3, 0.77, 0.999])
 def test_the_threshold_of_ties_is_exact(density: float) -> None:
-    """Compares counting with sorting, for values over many powers of ten of which many are equal."""
+    """Compares the threshold found by counting with the one found by sorting.
+
+    The values span many powers of ten, and many of them are equal.
+    """
     rng = np.random.default_rng(3)
     learnt = rng.normal(size=3000) * 10.0 ** rng.integers(-30, 6, 3000)
     learnt[::7] = 0
@@ -171,7 +178,7 @@ def test_dare_keeps_differences_at_random_and_scales_them() -> None:
     np.testing.assert_allclose(found[kept], 0.5 / 0.1, rtol=1e-6)
     deviation = math.sqrt(0.1 * 0.9 / 40_000)
     assert abs(kept.mean() - 0.1) < 4 * deviation
-    assert abs(kept.mean(axis=0) - 0.1).max() < 6 * math.sqrt(0.1 * 0.9 / 40)  # no column is favoured
+    assert abs(kept.mean(axis=0) - 0.1).max() < 6 * math.sqrt(0.1 * 0.9 / 40)  # every column keeps about 10%
 
 
 def test_the_expectation_of_dare_is_task_arithmetic() -> None:
@@ -202,7 +209,8 @@ def test_dare_draws_depend_only_on_seed_model_and_name() -> None:
     finally:
         torch.set_num_threads(threads)
     twice = {"a": [torch.zeros(64), torch.ones(64), torch.ones(64)]}
-    assert set(made("dare", twice, 1.0, density=0.5)["a"]) == {0.0, 2.0, 4.0}  # each model has its own
+    # Each model has its own random mask, so an element is kept from neither, one or both models.
+    assert set(made("dare", twice, 1.0, density=0.5)["a"]) == {0.0, 2.0, 4.0}
 
 
 def test_dare_with_density_one_is_task_arithmetic() -> None:

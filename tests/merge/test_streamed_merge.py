@@ -1,4 +1,4 @@
-"""Tests merges of files: the result has the names, types, shards and ties of the base, and bad models are refused."""
+"""Tests merges of files: results keep the base's names, types, shards and tied tensors. Bad models are refused."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ PLAIN: dict[str, Tensor] = {
 
 
 def test_types_names_and_integers_are_those_of_the_base(tmp_path: Path) -> None:
-    """Models may have other types: fp32 exports of a bf16 base are merged in fp32 and stored in bf16."""
+    """Models in fp32 are merged with a bf16 base in fp32. The result has the data types of the base."""
     base = folder_of(tmp_path / "base", PLAIN)
     other = {name: one.float() + 1 if one.is_floating_point() else one + one for name, one in PLAIN.items()}
     model = folder_of(tmp_path / "model", other)
@@ -63,7 +63,8 @@ def test_dare_does_not_depend_on_the_order_of_tensors_or_on_files(tmp_path: Path
     for place in ("whole", "parts"):
         shards = [weights] if place == "whole" else [{"c": weights["c"]}, {"a": weights["a"], "b": weights["b"]}]
         base = folder_of(tmp_path / place, *shards)
-        with pytest.MonkeyPatch.context() as patch:  # these folders have no architecture
+        # These folders have no config.json, so names of tied tensors cannot be looked up.
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr("adapt.merge.tensor_matching.Names.first", lambda names, name: name)
             merged_in(tmp_path / f"{place}-out", base, model, kind="dare")
     one, two = (weights_in(tmp_path / f"{place}-out") for place in ("whole", "parts"))
@@ -84,7 +85,7 @@ TABLE = "bert.embeddings.word_embeddings.weight"
 def test_a_tied_head_that_only_one_model_stores_is_matched(
     tmp_path: Path, tiny_bert: Path, bert: dict[str, Tensor]
 ) -> None:
-    """Tied tensors stay equal, also if elements are dropped at random."""
+    """Tied tensors stay equal, even if a merge drops elements at random (DARE)."""
     tied = "cls.predictions.decoder.weight"
     assert tied not in bert
     both = folder_of(tmp_path / "both", {**bert, tied: bert[TABLE].clone()}, like=tiny_bert)
@@ -106,7 +107,7 @@ def test_a_tied_head_that_only_one_model_stores_is_matched(
 def test_old_names_missing_prefixes_and_extra_parts_are_matched(
     tmp_path: Path, tiny_bert: Path, bert: dict[str, Tensor]
 ) -> None:
-    """Some checkpoints on the Hub have names that transformers renames when it loads them."""
+    """Some Hub checkpoints have old tensor names, such as LayerNorm.gamma, which transformers renames on loading."""
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
         for name, one in bert.items()

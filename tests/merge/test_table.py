@@ -1,4 +1,4 @@
-"""Tests the options of a merge from a configuration, and the refused ones."""
+"""Tests how a configuration becomes the options of a merge, and which configurations are refused."""
 
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
@@ -51,7 +51,8 @@ def test_shares_above_one_need_extrapolate() -> None:
         (1, {"kind": "residual"}, "takes 2 models, but merge.models has 1"),
         (1, {"shares": []}, "empty"),
         (1, {"shares": [0.5, 0.5]}, "repeated"),
-        (1, {"shares": [0.5, 0.5000001]}, "repeated"),  # both would be written to the same folder
+        # Both shares give the same folder name.
+        (1, {"shares": [0.5, 0.5000001]}, "repeated"),
         (1, {"shares": [float("nan")]}, "nan is not a finite number"),
         (1, {"weights": [1.0]}, "merge.weights is set"),
         (2, {"kind": "ties", "weights": [1.0]}, "1 numbers, but there are 2 models"),

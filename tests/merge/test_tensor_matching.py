@@ -1,4 +1,4 @@
-"""Tests that rows of tokens that the base lacks are merged around the mean of the models that have them."""
+"""Tests merging the rows of new tokens. The mean of the models with these rows takes the place of the base's rows."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def first(base: dict[str, Tensor]) -> int:
 def test_new_rows_of_one_model_are_unchanged_at_every_share(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int, share: float
 ) -> None:
-    """This includes a padding row. Rows of the base are interpolated."""
+    """Rows of new tokens and a padding row are copied from the model. Rows of the base are interpolated."""
     model = extended(tmp_path / "model", tiny_bert, WORDS, filling=1)
     tokens = NewTokens(first, 3, (0,))
     found = weights_in(merged_in(tmp_path / "out", tiny_bert, model, share=share, tokens=tokens))
@@ -51,7 +51,7 @@ def test_new_rows_of_one_model_are_unchanged_at_every_share(
 def test_new_rows_of_several_models_are_merged_around_their_mean(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int, kind: str
 ) -> None:
-    """The mean takes the role of the base's rows. A model without these rows does not count."""
+    """The mean of the new rows takes the place of the base's rows. A model without new rows is left out of the mean."""
     models = [extended(tmp_path / f"{seed}", tiny_bert, WORDS, seed=seed) for seed in (1, 2)]
     old = folder_of(tmp_path / "old", moved(base, 3), like=tiny_bert)
     tokens = NewTokens(first, 3, (0, 2))
@@ -89,7 +89,7 @@ def test_padding_rows_of_the_base_are_replaced(first: int, tiny_bert: Path) -> N
 def test_files_and_index_grow_with_new_rows(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int
 ) -> None:
-    """The base has two weight files, and also stores its tied head."""
+    """The base has two weight files and also stores its tied output head. Both grow by the rows of new tokens."""
     tied = "cls.predictions.decoder.weight"
     shards = [{TABLE: base[TABLE], tied: base[TABLE].clone()}, {n: one for n, one in base.items() if n != TABLE}]
     folder = folder_of(tmp_path / "base", *shards, like=tiny_bert)
@@ -128,6 +128,6 @@ def test_models_with_different_numbers_of_new_rows_are_refused(tmp_path: Path, t
 def test_tensors_with_one_row_per_token_are_recognized(
     tmp_path: Path, config: PreTrainedConfig, found: set[str]
 ) -> None:
-    """Tied tensors are represented by the first name."""
+    """Of tied tensors, only the first name is listed."""
     config.save_pretrained(tmp_path)
     assert Names(tmp_path).by_token == found

@@ -1,4 +1,4 @@
-"""A search whose objective is a function of its values, so that nothing trains."""
+"""Fakes of a search and its trials, whose figures come from a function of the values instead of a training."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ Objective = Callable[[Mapping[str, Any]], float]
 
 @dataclass(frozen=True, eq=False)
 class Scripted(Stage[TrialMeasured]):
-    """A trial that is measured by a function, and notes each time that it runs."""
+    """A fake trial whose score is computed by `objective`. Each run appends a line to the file `notes`."""
 
     kind = "trial"
 
@@ -26,7 +26,7 @@ class Scripted(Stage[TrialMeasured]):
     objective: Objective
     micro_batch: int
     fitting: int
-    """Sequences that its device has room for."""
+    """Largest micro-batch that fits in the memory of the fake device, in sequences."""
     notes: Path
     runs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class Scripted(Stage[TrialMeasured]):
 
 @dataclass
 class ScriptedSearch:
-    """What `adapt.tuning.run_trials` asks of a search."""
+    """A fake search with the attributes and methods that `adapt.tuning.run_trials` uses."""
 
     objective: Objective
     notes: Path

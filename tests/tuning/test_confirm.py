@@ -1,4 +1,4 @@
-"""What was gained, with fresh seeds. Nothing here trains."""
+"""Tests the comparison of the best configuration with the unchanged one on fresh seeds, without any training."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -56,7 +56,13 @@ def record(stage: Stage[Any], metrics: Mapping[str, Any]) -> Record:
 
 
 def confirmed(search: Search, found: Searched, figures: Mapping[str, tuple[list[float], list[float]]]) -> Confirmed:
-    """With figures of the best trial and of the configuration as it is, seed by seed."""
+    """Returns the result of the stage `Confirm` for given figures.
+
+    Args:
+        search: the search.
+        found: the result of the search.
+        figures: values of the best and of the unchanged configuration, one per fresh seed, keyed by figure.
+    """
     confirm = Confirm.of(search, found)
     records = {search.key: record(search, asdict(found))}
     for place, trials in enumerate((confirm.best, confirm.as_it_is)):
@@ -85,7 +91,8 @@ def test_the_gain_that_fresh_seeds_do_not_confirm_was_selection(search: Search) 
     assert found.selection == pytest.approx(0.3)
     assert found.fresh["test_score"].best.value == pytest.approx(0.6)
     difference = found.fresh["dev_score"].difference
-    # t interval of (.1, .2, 0): mean .1, s = .1, t = 4.303, n = 3
+    # 95% t interval of the differences 0.1, 0.2 and 0: mean 0.1, standard deviation 0.1, t = 4.303 for n = 3.
+    # Half of its width is 4.303 * 0.1 / sqrt(3) = 0.2484.
     assert (difference.low, difference.high) == (pytest.approx(0.1 - 0.2484, abs=1e-4), pytest.approx(0.3484, abs=1e-4))
 
 
@@ -104,7 +111,7 @@ def test_figures_of_dev_and_test_are_not_compared(search: Search) -> None:
 def test_the_best_trial_is_tested_if_the_unchanged_configuration_failed(
     search: Search, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would fail again with fresh seeds, and end the job after the search."""
+    """The unchanged configuration is not run with fresh seeds, because it would fail again and end the job."""
     failed = searched(0.9, None)
     confirm = Confirm.of(search, failed)
     assert (len(confirm.best), confirm.as_it_is) == (3, {})
@@ -119,7 +126,7 @@ def test_the_best_trial_is_tested_if_the_unchanged_configuration_failed(
 def test_a_test_split_that_is_not_there_is_refused_before_the_first_trial(search: Search) -> None:
     test = Path("data/test.jsonl")
     test.write_text("no JSON")
-    search.check()  # it is looked for, and not read
+    search.check()  # this only checks that the file exists, and does not read it
     test.unlink()
     with pytest.raises(DataError, match=r"task\.test: data/test\.jsonl matches no file") as caught:
         search.check()

@@ -1,4 +1,4 @@
-"""A trial: its stages, its figures, where it runs, and its micro-batches."""
+"""Tests the stages, figures, resources and micro-batches of a trial."""
 
 import os
 import pickle
@@ -55,7 +55,7 @@ def built(name: str, config: Config) -> Trial:
 
 @pytest.mark.parametrize("name", ["tapt", "finetune"])
 def test_a_trial_needs_no_test_split(name: str, config: Config) -> None:
-    """What is not there cannot be read."""
+    """The stages of a trial are built without the test file. The same job outside a search fails without it."""
     Path("data/test.jsonl").unlink()
     assert built(name, config).runs
     with pytest.raises(Exception, match=r"test\.jsonl"):
@@ -141,7 +141,7 @@ def test_the_written_configuration_has_no_credentials() -> None:
 
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster of one machine with two cores."""
+    """Replaces the cluster by one machine with two cores and no GPU."""
 
     def placeable(bundle: dict[str, float]) -> int:
         return int(2 // bundle["CPU"])
@@ -164,8 +164,10 @@ def test_workers_that_cannot_be_placed_are_refused_with_the_nearest_that_can(
     with pytest.raises(ClusterError, match="room for 2 of 4 workers") as caught:
         checked("tapt", replace(config, resources=ResourcesConfig(workers=4)))
     assert "set resources.workers to at most 2" in caught.value.fix
-    checked("finetune", replace(config, resources=ResourcesConfig(workers=4)))  # which trains on no worker
-    checked("tapt", replace(config, resources=ResourcesConfig(workers=(1, 4))))  # the fewest are enough
+    # Fine-tuning uses no training workers, so the number of workers is not checked.
+    checked("finetune", replace(config, resources=ResourcesConfig(workers=4)))
+    # Of a range, only the smallest number of workers must fit.
+    checked("tapt", replace(config, resources=ResourcesConfig(workers=(1, 4))))
     with pytest.raises(ClusterError, match="room for 2 of 4 workers"):
         checked("tapt", replace(config, resources=ResourcesConfig(workers=(4, 8))))
 
@@ -191,7 +193,8 @@ def test_fine_tuning_that_takes_more_than_a_machine_has_is_refused(
         (1, 1, 64, {}, 1),
         (16, 4, 64, {"trainings_per_machine": 3}, 3),
         (16, 4, 64, {"address": "auto"}, None),
-        (16, 4, 3.5, {}, 3),  # a process takes 1 GiB before it has a model
+        # Each process needs 1 GiB before it loads a model, so 3.5 GiB have room for 3 trials.
+        (16, 4, 3.5, {}, 3),
         (16, 4, 0.5, {}, 1),
         (16, 4, 3.5, {"trainings_per_machine": 4}, 4),
         (16, 4, 3.5, {"workers": 2}, 1),
@@ -221,7 +224,7 @@ def test_trials_share_this_machine_if_there_is_a_core_and_memory_for_each_worker
 def test_trials_on_gpus_do_not_share_the_memory_of_the_machine(
     tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing is started to look at them."""
+    """The test fails if the memory of the machine is measured: `may_fit` must not be called for trials on GPUs."""
     monkeypatch.setattr(job_trial, "has_gpu", lambda: True)
     monkeypatch.setattr(job_trial, "may_fit", lambda *_: pytest.fail("the memory of the machine was asked for"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(16)})
@@ -254,11 +257,11 @@ def test_a_training_takes_the_next_divisor_of_its_share() -> None:
 
 
 class Fits(Exception):
-    """In place of a result, which cannot be had here."""
+    """Raised by the fake Ray task when its micro-batch fits, because the fake task cannot return a result."""
 
 
 def on_machines_with_room_for(rows: int, patch: pytest.MonkeyPatch) -> None:
-    """Ray's memory monitor kills whoever takes more rows at once."""
+    """Replaces `ray.remote`: tasks with more rows per pass fail as if Ray's memory monitor had killed them."""
 
     def remote(task: Any, function: partial[Any], *_: Any) -> Any:
         if measure_settings(function.args[0], "fp32").rows > rows:
@@ -274,7 +277,10 @@ def on_machines_with_room_for(rows: int, patch: pytest.MonkeyPatch) -> None:
 def test_workers_killed_while_auto_measures_importance_take_fewer_until_they_fit(
     about: Any, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`auto` takes 64 sequences of 64 tokens; general importance has two views of each."""
+    """The measurement starts with 64 sequences of 64 tokens per pass and takes fewer until a pass of 12 sequences fits.
+
+    For general importance, each sequence needs two views, so a pass holds half as many sequences: 24 already fits.
+    """
     training = TrainingConfig(global_batch_size=96, sequence_length=64, micro_batch="auto")
     config = Config(training=training, method=MethodConfig("das"), method_options=DasOptions())
     on_machines_with_room_for(12, monkeypatch)

@@ -1,4 +1,4 @@
-"""Any job can be searched: it makes a trial, which tells which figures it may have. Nothing here trains."""
+"""Tests that every job can be searched: it builds a trial, and the trial names its possible figures. Nothing trains."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ FIGURES = {
     "select": {"kl_reduction"},
 }
 TABLES = ("evaluate", "similarity")
-"""Jobs whose results are tables alone, of which no figure can be chosen by."""
+"""Jobs whose results are only tables. They have no single figure that a search could optimize."""
 
 
 @pytest.mark.parametrize("name", JOBS)

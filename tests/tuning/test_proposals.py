@@ -1,4 +1,4 @@
-"""Proposals: a function of seed, number and results, that finds a known optimum."""
+"""Tests that proposals depend only on the seed, the trial number and earlier results, and find a known optimum."""
 
 from collections.abc import Callable
 from math import log10
@@ -16,7 +16,7 @@ LISTED = {"a.x": tune.choice([0.1, 0.2]), "a.y": tune.choice([1, 2, 3])}
 
 
 def loss(values: Values) -> float:
-    """It is lowest, 0, at x = .01 and y = 2."""
+    """Returns a loss whose minimum is 0, at x = 0.01 and y = 2."""
     return (log10(values["a.x"]) + 2) ** 2 + abs(values["a.y"] - 2)
 
 

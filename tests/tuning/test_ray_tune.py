@@ -1,4 +1,4 @@
-"""Ray Tune asks for trials: their order, their turns, and what is left when it is over."""
+"""Tests which trials and turns Ray Tune requests, in which order, and that it releases its cores at the end."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +17,10 @@ SPACE = {"a.x": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
 
 
 class Worker:
-    """Does the work at once: the score of a trial is its value, less what a turn lacks."""
+    """A fake worker that finishes each requested turn at once.
+
+    Turns are pairs (trial number, turn). By default, the score of a trial is its number.
+    """
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, int]] = []
@@ -42,7 +45,7 @@ def asked_of(settings: TuneConfig) -> Proposals:
 
 
 def free_cores_within(seconds: float) -> bool:
-    """Whether what Ray Tune has stopped holds no core any more."""
+    """Returns whether all cores of the Ray cluster are free within this many seconds."""
     import ray
 
     until = time.monotonic() + seconds
@@ -84,10 +87,12 @@ def test_tune_asks_for_all_trials_and_stops_those_that_a_scheduler_does_not_want
 
     settings = TuneConfig(searcher="grid", samples=9, scheduler="asha", turns=2, reduction=3, at_once=1)
     board, worker = Board(asked_of(settings), OBJECTIVES, lambda number: True, lengths_of(settings)), Worker()
-    worker.score = lambda asked: None if asked[0] == 4 else -float(asked[0])  # each is worse than the one before
+    # Each trial scores lower than the one before, and trial 4 fails.
+    worker.score = lambda asked: None if asked[0] == 4 else -float(asked[0])
     dispatch(board, 1, scheduler_of(settings, False), worker.begin, worker.look)
     assert [asked for asked in worker.begun if asked[1] == 0] == [(number, 0) for number in range(1, 10)]
-    assert worker.begun[0] == (0, 1)  # as it is, to its end
+    # The unchanged configuration comes first and runs all of its steps.
+    assert worker.begun[0] == (0, 1)
     assert {number for number, turn in worker.begun if turn == 1} == {0, 1}
     assert free_cores_within(10.0)
     assert board.answers == {number: None if number == 4 else {"dev_score": -float(number)} for number in range(10)}

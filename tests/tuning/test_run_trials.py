@@ -1,4 +1,4 @@
-"""The trials of a search, and how they are shown while they run."""
+"""Tests how the trials of a search run, and how they are displayed while they run."""
 
 import io
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ SPACE = {"a.x": tune.loguniform(1e-4, 1e-1), "a.y": tune.choice([1, 2, 3])}
 
 
 def score(values: Mapping[str, Any]) -> float:
-    """It is highest, 1, at x = .01 and y = 2."""
+    """Returns a score whose maximum is 1, at x = 0.01 and y = 2."""
     return 1 - (log10(values.get("a.x", 1e-4)) + 2) ** 2 - abs(values.get("a.y", 1) - 2)
 
 
 def ended(search: Any, values: Mapping[str, Any], root: Path) -> Trials:
-    """With trial 1, which has come to its end."""
+    """Runs trial 1 with these values and returns the trials when it has finished."""
     trials = Trials(search, Store(root), (None, 2))
     trials.begin((1, 0), values)
     while (1, 0) not in trials.rows:
@@ -57,7 +57,8 @@ def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
         "trial 1: a device ran out of memory with 8 sequences per pass; it continues with training.micro_batch 4"
         in (capsys.readouterr().err)
     )
-    assert len(search.notes.read_text().splitlines()) == 3  # with 8, 4 and 2
+    # The trial ran three times: with micro-batches of 8, 4 and 2 sequences.
+    assert len(search.notes.read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,11 @@ def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
 def test_the_micro_batch_that_a_finished_training_took_is_kept(
     given: Any, asked: Any, kept: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a search that was killed after a trial had gone on with fewer sequences; what `auto` chose is not kept."""
+    """A trial of a resumed search reuses the smaller micro-batch that its finished training needed.
+
+    `given` is the micro-batch of the configuration, and `asked` the one that the training's record names as requested.
+    The training ran with 2. This is not reused if `auto` chose it or if it equals the configured micro-batch.
+    """
 
     @dataclass(frozen=True, eq=False)
     class Trained(Scripted):
@@ -123,7 +128,10 @@ def test_a_trial_that_does_not_fit_with_one_sequence_has_failed(tmp_path: Path) 
 
 
 def test_no_trial_begins_that_would_go_beyond_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At what the dearest one took; until one has ended, nobody knows."""
+    """A trial is assumed to cost as much as the most expensive finished trial.
+
+    Before any trial has finished, the cost is unknown and `may_begin` returns None.
+    """
     taken = {1: 1.0, 2: 3.0}
     search = ScriptedSearch(score, tmp_path / "notes", TuneConfig(budget_device_hours=10.5))
     trials = Trials(search, Store(tmp_path / "runs"), (None, 2))  # type: ignore[arg-type]
@@ -133,7 +141,8 @@ def test_no_trial_begins_that_would_go_beyond_the_budget(tmp_path: Path, monkeyp
     trials.begin((2, 0), {"a.x": 0.02})
     while len(trials.rows) < 2:
         trials.look()
-    assert trials.may_begin(3) is True  # 4 hours are taken, and 2 trials, as dear as the second, are under way: 10
+    # Trials 1 and 2 took 4 device-hours. Trials 0 and 3 are assumed to take 3 each, which makes 10 of at most 10.5.
+    assert trials.may_begin(3) is True
     assert trials.may_begin(4) is False
     search.tune = TuneConfig()
     assert trials.may_begin(400) is True
@@ -161,7 +170,7 @@ def test_a_known_optimum_is_found_and_what_fails_is_a_result(ray_cluster: None, 
 
 
 def drawn(trials: Trials, count: int) -> list[list[str]]:
-    """The words of each line."""
+    """Returns the words of each line of the drawn table."""
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(drawn_table(trials_now(trials, count).table(), console))
     return [line.replace("│", " ").replace("┃", " ").split() for line in console.export_text().splitlines()]
@@ -205,7 +214,8 @@ def test_the_progress_file_equals_the_table_and_is_removed_at_the_end(tmp_path: 
         trials.look()
     watched.look(False)
     assert len(drawn) == 2
-    assert TrialsNow.load(tmp_path) == written  # it is not written down more than once a second
+    # The file is written at most once per second, so it still has the previous state.
+    assert TrialsNow.load(tmp_path) == written
     watched.look(True)
     assert TrialsNow.load(tmp_path) == trials_now(trials, 8) != written
     watched.close()

@@ -1,4 +1,4 @@
-"""Spaces and objectives that cannot work are refused before anything runs. Nothing here trains."""
+"""Tests that unusable search spaces and objectives are refused before any trial runs. Nothing trains."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -33,7 +33,7 @@ SPACES = {
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What makes a configuration of any job, with a test split that is not there."""
+    """Values of a configuration that suit every job. The file of the test split does not exist."""
     config = enter(tmp_path, monkeypatch, *SPLITS, "one", "general")
     (tmp_path / "data" / "test.jsonl").unlink()
     return {
@@ -66,7 +66,8 @@ def test_our_spaces_suit_their_jobs(name: str, given: dict[str, Any]) -> None:
         "das": {**sources, "method.kind": "das"},
         "forgetting": {**sources, "mixture.replay_paths": "data/general.jsonl"},
     }
-    if name == "sequence":  # of one domain there is nothing to replay
+    # A sequence needs a second domain, because with one domain there is no earlier text to replay.
+    if name == "sequence":
         second = {"name": "two", "paths": "data/general.jsonl"}
         more[name] = {**sources, "corpus.sources": [*sources["corpus.sources"], second], "method.kind": "l2sp"}
     own = {**given, **more.get(name, {})}
@@ -154,7 +155,7 @@ def test_a_figure_without_a_better_direction_is_refused(given: dict[str, Any]) -
 
 @pytest.mark.parametrize(("objective", "way"), [("loss_forward_transfer", "max"), ("loss_forgetting", "min")])
 def test_the_result_declares_which_direction_is_better(given: dict[str, Any], objective: str, way: str) -> None:
-    """A loss in the name says nothing: of the transfer in losses, more is better."""
+    """The direction does not follow from the word "loss" in the name: higher `loss_forward_transfer` is better."""
     Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 1.0e-4]")
     domains = [{"name": name, "paths": f"data/{file}.jsonl"} for name, file in (("one", "one"), ("two", "general"))]
     own = {**given, "corpus.sources": domains, "training.max_steps": 5, "method.kind": "plain"}

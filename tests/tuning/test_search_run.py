@@ -1,4 +1,4 @@
-"""A search as its command line asks for it: whatever cannot work is refused before the first trial."""
+"""Tests searches from command lines: a search that cannot work is refused before its first trial."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ LISTED = "finetune.learning_rate: [1.0e-5, 1.0e-4]\nfinetune.dropout: [0.0, 0.1]
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Arguments of a search that can work, but for its space."""
+    """Command-line arguments of a valid search, without its space."""
     config = enter(tmp_path, monkeypatch, *SPLITS, "general")
     splits = [f"--task.{split}=data/{split}.jsonl" for split in SPLITS]
     lengths = ["--training.sequence_length=64", "--evaluation.sequence_length=64"]
@@ -25,7 +25,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def asked(given: list[str], space: str, *arguments: str) -> Search:
-    """The search, after all that is looked at before its first trial."""
+    """Builds the search from a space and arguments, and runs all checks that precede the first trial."""
     from adapt.runner import Store
     from adapt.stage.context import root_of
 

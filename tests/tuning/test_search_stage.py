@@ -1,4 +1,4 @@
-"""The search stage, its record and its tables."""
+"""Tests the search stage, its record and its tables."""
 
 import json
 import random
@@ -25,7 +25,10 @@ SPLITS = ("train", "dev")
 
 
 def search(folder: Path, model: Path) -> list[str]:
-    """The arguments of a search of TPE. The test split is not there: what is not there cannot be read."""
+    """Returns the arguments of a search with TPE.
+
+    The file of the test split does not exist, so the search fails if it reads the test split.
+    """
     folder.mkdir(exist_ok=True)
     space = folder / "space.yaml"
     space.write_text("finetune.learning_rate: {loguniform: [1.0e-4, 1.0e-2]}\nfinetune.dropout: [0.0, 0.1]\n")
@@ -49,7 +52,7 @@ def search(folder: Path, model: Path) -> list[str]:
 
 
 def table(found: dict[str, Any]) -> list[Any]:
-    """The trials of a search: values, and what was measured of them on dev."""
+    """Returns, for each trial of a finished search, its number, its values, its score on dev and its error."""
     record = json.loads((Path(found["path"]) / "stage.json").read_text())
     rows = record["metrics"]["trials"]
     return [(row["number"], row["values"], row["figures"].get("dev_score"), row["error"]) for row in rows]
@@ -79,10 +82,11 @@ def test_a_search_that_is_killed_ends_with_the_same_table(jobs: Jobs, tiny_bert:
     again.until(lambda: bool(fine_tuning.extend(again.below("ray::_work")) or fine_tuning))
     fine_tuning[0].kill()
     again.until(lambda: "trial 2: dev_score" in again.err)
-    for process in again.below("ray::_asks")[:1]:  # a process of Ray Tune's
+    for process in again.below("ray::_asks")[:1]:  # a worker process of Ray Tune
         process.kill()
     assert table(again.result()) == wanted
-    assert again.err.count("finetune: done") < SAMPLES + 1  # what was finished was not run again
+    # At least one fine-tuning had finished before the kill and was not run again.
+    assert again.err.count("finetune: done") < SAMPLES + 1
     assert status() == {"state": "finished"}
 
 

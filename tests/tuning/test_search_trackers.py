@@ -1,4 +1,4 @@
-"""Trackers see a search as a run, its trials inside it, and their trainings inside those."""
+"""Tests how trackers record a search: the search is a run, its trials are nested in it, and trainings in the trials."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ ROWS = [
 
 @pytest.fixture
 def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
-    """Of TAPT, with MLflow in a folder."""
+    """A search over TAPT whose runs are tracked by MLflow in a folder."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     config = replace(task_world(tmp_path, monkeypatch), tracking=TrackingConfig(mlflow_uri=str(tmp_path / "mlruns")))
 
@@ -38,13 +38,17 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
 
 
 def noted(search: Search, folder: Path) -> Any:
-    """All rows, of which trial 1 has a training that MLflow knows. Returns its client."""
+    """Sends all rows to the trackers of a search and returns an MLflow client.
+
+    MLflow already has a run for the training of trial 1.
+    """
     store, trial = Store(folder / "runs"), trial_of(search.job, on_dev(search.config))
     training = trial.final.training  # type: ignore[attr-defined]
     place = store.folder(training.kind, training.name, training.key)
     place.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps({"step": n, "loss": 9.0 - n}) + "\n" for n in (1, 2))
-    (place / "metrics.jsonl").write_text(lines + '{"step": 3, "lo')  # the trial was killed
+    # The last line is incomplete because the trial was killed while it wrote the line.
+    (place / "metrics.jsonl").write_text(lines + '{"step": 3, "lo')
     client = MlflowClient(tracking_uri=search.config.tracking.mlflow_uri)
     trackers = SearchTrackers(search, folder / "search", store)
     experiment = client.get_experiment_by_name("dontstop").experiment_id
@@ -60,7 +64,8 @@ def test_mlflow_nests_trials_and_their_trainings_once_however_often_a_search_goe
     search: Search, tmp_path: Path
 ) -> None:
     noted(search, tmp_path)
-    client = noted(search, tmp_path)  # as one that was killed
+    # The same search runs again after it was killed.
+    client = noted(search, tmp_path)
     runs = client.search_runs([client.get_experiment_by_name("dontstop").experiment_id])
     named = {run.info.run_name: run for run in runs}
     assert len(runs) == len(named) == 5

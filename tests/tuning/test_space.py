@@ -1,4 +1,4 @@
-"""Spaces from files: both forms, and what is wrong with one."""
+"""Tests search spaces from YAML and Python files, and the errors of invalid ones."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Turns of trials, and successive halving on a cluster."""
+"""Tests the turns of trials, and successive halving on a cluster."""
 
 import json
 import re
@@ -42,7 +42,10 @@ def test_each_turn_is_longer_than_the_one_before_and_the_last_as_long_as_configu
 
 
 def test_a_turn_starts_where_the_cooldown_of_the_one_before_began() -> None:
-    """So that it may, that must lie after the warm-up, and within the next turn."""
+    """Each turn continues from the step where the cooldown of the previous turn began.
+
+    That step must lie after the warm-up and must not exceed the length of the next turn.
+    """
     steps = [steps_after(judged(), turn) or 0 for turn in range(3)]
     begun = [branch_step(TRAINING, length) or 0 for length in steps]
     assert TRAINING.warmup_steps is not None
@@ -65,7 +68,8 @@ def test_a_training_that_could_not_go_on_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         check_turns(config, fields)
     assert caught.value.fix
-    check_turns(replace(config, tune=TuneConfig()), fields)  # without a scheduler all of it is fine
+    # Without a scheduler there are no turns, and all of these settings are accepted.
+    check_turns(replace(config, tune=TuneConfig()), fields)
 
 
 def test_turns_of_one_length_are_refused() -> None:
@@ -76,7 +80,7 @@ def test_turns_of_one_length_are_refused() -> None:
 
 
 def searched(config: Config, space: dict[str, Any], **given: Any) -> Search:
-    """A search of TAPT by ASHA over a space, with other fields as given."""
+    """Returns a search by ASHA that runs TAPT over a space. `given` sets further fields."""
     Path("space.yaml").write_text(json.dumps(space))
     whole: dict[str, Any] = {
         "model.path": config.model.path,
@@ -130,14 +134,19 @@ def test_trials_whose_steps_depend_on_their_length_are_refused(name: str, world:
 
 def test_trials_with_the_same_steps_are_accepted(world: Config) -> None:
     searched(world, RATES, **{"method.kind": "l2sp"}).check()
-    searched(world, RATES, **{"mixture.replay_last": 0.1}).check()  # which is the first share, too
+    # The final share of replay equals its initial share, so the share does not depend on the number of steps.
+    searched(world, RATES, **{"mixture.replay_last": 0.1}).check()
     searched(world, {"mixture.replay_fraction": [0.1, 0.3]}).check()
     searched(world, {"method.kind": ["plain", "l2sp", "derpp"]}).check()
 
 
 def test_only_keys_of_runs_that_could_have_branched_say_so(world: Config) -> None:
-    """So a change of how a wsd run starts is another result, and runs of other schedules are found as before."""
+    """A key records a method's dependence on the length only for `wsd` runs.
 
+    Keys of runs with other schedules stay the same, so stored results of such runs are found again.
+    """
+
+    # Returns whether the key of the training says that it depends on the length, and whether the training does.
     def found(**given: Any) -> tuple[bool, bool]:
         stages = everything([searched(world, RATES, **given).trial({})])
         (training,) = [stage for stage in stages if isinstance(stage, Train)]
@@ -154,11 +163,11 @@ def test_only_keys_of_runs_that_could_have_branched_say_so(world: Config) -> Non
 
 jobs = pytest.fixture(drive.jobs)
 HALVING_RATES = [1.0e-2, 1.0e-5, 2.0e-5]
-"""The first is far better than the others, which are stopped."""
+"""Learning rates of the trials. The first is far better than the others, so the scheduler stops the others early."""
 
 
 def search(folder: Path, model: Path) -> list[str]:
-    """The arguments of a search by ASHA with turns of 4 and 12 steps, one trial after another."""
+    """Returns the arguments of a search by ASHA with turns of 4 and 12 steps, which runs one trial at a time."""
     space = folder / "space.yaml"
     space.write_text(f"training.learning_rate: {HALVING_RATES}\n")
     splits = [
@@ -200,7 +209,8 @@ def test_the_best_trial_goes_on_from_its_branch_also_where_its_worker_is_killed(
     record = json.loads((Path(job.result()["path"]) / "stage.json").read_text())
     rows: list[dict[str, Any]] = record["metrics"]["trials"]
     assert [(row["steps"], sorted(map(int, row["turns"])), row["error"]) for row in rows] == [
-        (12, [12], ""),  # as it is
+        # trial 0, the unchanged configuration, runs all 12 steps without turns
+        (12, [12], ""),
         (12, [4, 12], ""),
         (4, [4], ""),
         (4, [4], ""),

@@ -1,4 +1,4 @@
-"""Which words may become tokens, in which order, and which lines of a file are refused."""
+"""Tests which words may become tokens, in which order, and which lines of a word file are refused."""
 
 from collections import Counter
 from math import log
@@ -39,7 +39,8 @@ def test_beginnings_of_words_by_divergence_against_the_formula() -> None:
     ours, theirs, size = 8 / 10, (1 + 1) / (10 + reader.size), reader.size
     assert last in score
     assert found[-1].pieces != last or ours * log(ours / theirs) > 0
-    # "zac" follows "za" less often than in general text does, but for the smoothing
+    # In the domain, 2 of 10 words with "za" continue as "zac"; in general text, 9 of 10. Smoothing lowers the second
+    # share, but the score of "zac" stays below the score of "zab".
     assert (2 / 10) * log((2 / 10) / ((9 + 1) / (10 + size))) < ours * log(ours / theirs)
     assert found.index(score[last]) < [word.pieces for word in found].index(words[1].pieces)
 
@@ -123,7 +124,7 @@ GERMAN = "Die Blutdruckmessung zeigt, dass Blutdruckmessgeräte für Herzkreisla
 CHEMISTRY = "The dinitrophenylhydrazine test finds a ketone; dinitrophenylhydrazine gives an orange solid (C6H12O6)."
 CODE = "def load_rows(path):\n    rows = read_lines(path)\n    return [parse_row(row) for row in rows]"
 TEXTS = {"korean": KOREAN, "chinese": CHINESE, "german": GERMAN, "chemistry": CHEMISTRY, "code": CODE}
-"""Written for these tests."""
+"""Texts written for these tests, keyed by script or domain."""
 BUILT = {"wordpiece": wordpiece, "byte-level": byte_level, "unigram": unigram}
 
 
@@ -136,13 +137,15 @@ def counted(text: str, backend: Tokenizer, times: int = 6) -> tuple[WordReader, 
     ("script", "family", "words"),
     [
         ("korean", "byte-level", {"환자는", "간염", "항바이러스제를"}),
-        ("chinese", "byte-level", {"慢性肝炎患者需要抗病毒治疗", "肝炎患者应当定期检查"}),  # no blanks: a word is a run
+        # Chinese has no spaces, so each run of characters between punctuation marks is a word.
+        ("chinese", "byte-level", {"慢性肝炎患者需要抗病毒治疗", "肝炎患者应当定期检查"}),
         ("german", "wordpiece", {"blutdruckmessung", "herzkreislauferkrankungen"}),
         ("german", "byte-level", {"Blutdruckmessung", "Blutdruckmessgeräte", "für"}),
         ("german", "unigram", {"Blutdruckmessung", "Herzkreislauferkrankungen"}),
         ("chemistry", "wordpiece", {"dinitrophenylhydrazine", "c6h12o6"}),
         ("chemistry", "byte-level", {"dinitrophenylhydrazine"}),
-        ("code", "wordpiece", {"rows", "parse", "lines"}),  # its words end at underscores
+        # WordPiece splits words at underscores.
+        ("code", "wordpiece", {"rows", "parse", "lines"}),
         ("code", "byte-level", {"rows", "path"}),
     ],
 )
@@ -158,7 +161,8 @@ def test_whole_words_become_tokens_and_come_back_as_text(script: str, family: st
     reader, words = counted(TEXTS[script], backend)
     candidates = by_saved(words, reader, 5)
     if not candidates:
-        assert family != "byte-level"  # which knows every byte; the others do not know these scripts
+        # A byte-level tokenizer can always make candidates. The others do not know the letters of some scripts.
+        assert family != "byte-level"
         assert all(word.unknown or len(word.pieces) == 1 or not word.surface.isalnum() for word in words)
         return
     reached = build_reached(backend, candidates, words)
@@ -174,7 +178,10 @@ def test_whole_words_become_tokens_and_come_back_as_text(script: str, family: st
 
 @pytest.mark.parametrize("script", ["chinese", "korean"])
 def test_parts_of_runs_become_tokens_of_bytes(script: str) -> None:
-    """Where whole words are too long to come again, a tokenizer of the domain finds what does."""
+    """Parts of words become tokens if whole words are too long to be repeated in the text.
+
+    Chinese and Korean words are long runs of characters. A tokenizer trained on the domain finds their frequent parts.
+    """
     backend, text = byte_level(), TEXTS[script]
     reader, words = counted(text, backend)
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>", mask_token="<mask>")

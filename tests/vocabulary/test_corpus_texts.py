@@ -1,4 +1,4 @@
-"""Words are counted in what may be trained on, from all over a corpus."""
+"""Tests that words are counted only in trainable documents, and in documents from all parts of a corpus."""
 
 import json
 from dataclasses import replace

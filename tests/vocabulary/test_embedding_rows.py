@@ -1,4 +1,4 @@
-"""New rows: what they begin with, the logits that follow, and that nothing else moves."""
+"""Tests initial values and logits of new embedding rows, and that all other weights stay the same."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a f
 from tests.tokenizers import byte_level, unigram, wordpiece
 
 PIECES = {100: [7, 8, 9], 101: [10, 11]}
-"""New ids, of a vocabulary of 100."""
+"""Old pieces of each new token, keyed by the new token's id. The old vocabulary has 100 tokens."""
 
 
 @pytest.fixture(params=["bert", "roberta", "distilbert", "gpt2", "llama"])

@@ -1,4 +1,4 @@
-"""A model from nothing: a tokenizer of the domain, the architecture of another, and dimensions that were asked for."""
+"""Tests new models with a tokenizer of the domain, another model's architecture and configured dimensions."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_the_tokenizer_knows_the_domain_and_the_model_is_random(tiny_bert: Path,
 
 
 def test_special_tokens_of_the_config_have_their_new_ids(tiny_bert: Path, tmp_path: Path) -> None:
-    """Also where the config names several, or one that the tokenizer does not have."""
+    """A config may name several ids for a special token. Ids that the tokenizer does not have are dropped."""
     folder = tmp_path / "base"
     folder.mkdir()
     for file in tiny_bert.iterdir():

@@ -1,4 +1,7 @@
-"""A rebuilt tokenizer: old ids, new tokens that are reached, texts without them as before, and the way back to text."""
+"""Tests rebuilt tokenizers.
+
+Old tokens keep their ids, new tokens are produced, texts without new words give the same tokens, and decoding works.
+"""
 
 import json
 from math import log
@@ -17,7 +20,11 @@ NEW = "chronic hepatitis and hepatic failure; 세균 감염을 치료하는 dini
 
 
 def extended(backend: Tokenizer, words: list[str] = WORDS) -> tuple[Rebuilt, list[str]]:
-    """With the words that it breaks and knows, and these in its letters."""
+    """Rebuilds a tokenizer with new tokens and returns it with the added words.
+
+    Of the given words, only those are added that the tokenizer splits into several known pieces. The returned words are
+    spelled in the letters of the tokenizer.
+    """
     reader = WordReader(backend)
     asked = {}
     for surface in words:
@@ -86,7 +93,8 @@ def test_the_score_of_a_piece_is_just_above_its_best_path() -> None:
     assert best_path("axb", scores, -99) == pytest.approx(log(0.5) - 99 + log(0.2))
     found = new_scores(scores, ["aabb", "aab"])
     assert found["aab"] == pytest.approx(log(0.15) + MARGIN)
-    assert found["aabb"] == pytest.approx(log(0.15) + MARGIN + log(0.2) + MARGIN)  # over the new one
+    # The best other path of "aabb" goes through the new token "aab", so its score must exceed that path's by a margin.
+    assert found["aabb"] == pytest.approx(log(0.15) + MARGIN + log(0.2) + MARGIN)
 
 
 def test_a_tokenizer_of_whole_words_cannot_be_extended() -> None:
@@ -95,7 +103,7 @@ def test_a_tokenizer_of_whole_words_cannot_be_extended() -> None:
 
 
 def test_merges_are_written_as_they_were() -> None:
-    """Pairs, or with a blank between."""
+    """Tokenizer files store merges as pairs, or as strings with a space between the parts. Both can be extended."""
     whole = json.loads(byte_level().to_str())
     whole["model"]["merges"] = [" ".join(merge) for merge in whole["model"]["merges"]]
     rebuilt, asked = extended(Tokenizer.from_str(json.dumps(whole)))

@@ -1,4 +1,4 @@
-"""A trimmed tokenizer gives its domain the same tokens, and a trimmed model these the same logits."""
+"""Tests that trimming keeps the tokens of the domain's texts and their logits."""
 
 import json
 

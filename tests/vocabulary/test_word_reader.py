@@ -1,4 +1,4 @@
-"""Words are those that a tokenizer breaks texts into, in every family and script; their pieces are the library's."""
+"""Tests that the word reader finds the words and pieces of each tokenizer family in every script."""
 
 from collections import Counter
 
@@ -14,15 +14,19 @@ SENTENCES = {
     "chemistry": "Heating 2,4-dinitrophenylhydrazine with N-(2-chloroethyl)acetamide gave C6H12O6.",
     "code": "def read_rows(path): return [row.split(',') for row in open(path)]",
 }
-"""Written for these tests."""
+"""Sentences written for these tests, keyed by language or domain."""
 UNCUT = ("wordless",)
-"""Families whose tokenizers do not allow to cut chunks."""
+"""Tokenizer families for which `by_piece` returns None, because they do not allow splitting chunks into words."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("script", SENTENCES)
 def test_the_pieces_of_all_words_are_those_of_the_text(family: str, script: str) -> None:
-    """But for marks, which are no words, and for what a text begins with: no blank."""
+    """The pieces of all words equal the tokens of the text.
+
+    Special tokens such as `<s>` are left out because they are not part of words. The text is encoded with a leading
+    space where the tokenizer has words that start with a space.
+    """
     backend, text = FAMILIES[family](), SENTENCES[script]
     reader = WordReader(backend)
     chunks, size = count_chunks([text])
@@ -33,7 +37,8 @@ def test_the_pieces_of_all_words_are_those_of_the_text(family: str, script: str)
             for piece in reader.pieces(word):
                 pieces[piece] += count
     marks = {number for number in backend.encode(text).ids if backend.id_to_token(number) in ("<s>", "</s>")}
-    lead = " " if family in ("byte-level", "roberta") else ""  # a text begins without a blank
+    # The first word of a text has no leading space, and the reader counts all words with one.
+    lead = " " if family in ("byte-level", "roberta") else ""
     assert pieces == Counter(number for number in backend.encode(lead + text).ids if number not in marks)
 
 
@@ -64,7 +69,7 @@ def test_unknown_words_save_one_piece_per_letter(build) -> None:  # type: ignore
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pieces_of_chunks_have_the_words_of_the_chunks(family: str) -> None:
-    """Counted either way, on adversarial texts too."""
+    """Counting words by piece gives the same result as counting them chunk by chunk, also on adversarial texts."""
     reader = WordReader(FAMILIES[family]())
     chunks = {
         chunk: number for number, chunk in enumerate(sorted({*" ".join([*TEXTS, *SENTENCES.values()]).split()}), 1)
