@@ -1,4 +1,4 @@
-"""Chain files: form, placeholders, sweeps, and references between stages."""
+"""Tests of chain files: format, placeholders, parameter sweeps, and references between stages."""
 
 from pathlib import Path
 from typing import Any

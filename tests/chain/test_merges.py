@@ -1,4 +1,4 @@
-"""Merges in chains: of models that stages make, and as the start of other stages."""
+"""Tests of merges in chains: merges of models from other stages, and stages that start from a merge."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def chain_of(folder: Path, content: dict[str, Any]) -> Chain:
 
 @pytest.fixture
 def chain(tmp_path: Path, tiny_bert: Path) -> Chain:
-    """A chain with two domains, merges of their models, and a task."""
+    """Returns a chain with trainings on two domains, merges of their models, and a fine-tuning on a task."""
     for number, name in enumerate(("one", "two")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(20, number)])
     for split in ("train", "dev", "test"):
@@ -79,7 +79,10 @@ def test_stages_can_be_merged_and_a_merge_can_be_started_from(chain: Chain) -> N
 
 
 def test_models_of_the_chain_are_read_from_their_stages_folders(chain: Chain, tmp_path: Path, tiny_bert: Path) -> None:
-    """Checks the paths with pretended results of the trainings."""
+    """The trainings are not run.
+
+    Made-up results take their place, and the merged weights are compared with expected ones.
+    """
     weights = weights_in(tiny_bert)
     models = [folder_of(tmp_path / f"model-{seed}", moved(weights, seed), like=tiny_bert) for seed in (1, 2)]
     goals: dict[str, Any] = {goal.label: goal.stage for goal in chain.goals}
@@ -102,7 +105,7 @@ def test_models_of_the_chain_are_read_from_their_stages_folders(chain: Chain, tm
 
 
 def test_stages_after_a_merge_use_the_tokens_of_the_extended_model(tmp_path: Path, tiny_bert: Path) -> None:
-    """Checks this for an extended model on disk and one made by the chain."""
+    """Covers an extended model on disk, and an extended model that a stage of the chain makes."""
     for number, name in enumerate(("one", "train", "dev", "test")):
         write(tmp_path / f"{name}.jsonl", labelled(8, number))
     model = extended(tmp_path / "more", tiny_bert, ["qubit"])
@@ -157,7 +160,10 @@ def test_a_merge_with_several_shares_cannot_be_started_from(tmp_path: Path, tiny
 
 
 def test_the_default_experiment_measures_all_models_on_the_same_texts(tmp_path: Path, tiny_bert: Path) -> None:
-    """Equal texts let the report draw all models in one figure; the shares of a merge need no training."""
+    """All models are measured on the same texts, so that the report can draw them in one figure.
+
+    A merge with another share needs no further training.
+    """
     for number, name in enumerate(("mine", "wiki")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(40, number)])
     let = {"corpus": f"{tmp_path}/mine.jsonl", "general": f"{tmp_path}/wiki.jsonl", "model": str(tiny_bert)}

@@ -1,4 +1,4 @@
-"""Renaming a task: finished stages remain valid and are shown under the new name."""
+"""Tests that the results of a task remain valid after the task is renamed, and that reports use the new name."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.samples import labelled, write
 
 
 def chain_of(folder: Path, model: Path, task: str) -> Chain:
-    """Returns a chain that fine-tunes with one seed."""
+    """Returns a chain with one stage, which fine-tunes on a task with one seed."""
     splits = {split: str(folder / f"{split}.jsonl") for split in ("train", "dev", "test")}
     content = {
         "name": "one",
@@ -37,7 +37,7 @@ def chain_of(folder: Path, model: Path, task: str) -> Chain:
 
 
 def finish(stage: Stage[Any], chain: Chain) -> Record:
-    """Writes the record of a stage without running it."""
+    """Writes records of a stage and its inputs without running them. Returns the stage's record."""
     inputs = {name: finish(needed, chain) for name, needed in stage.inputs.items()}
     folder = chain.store.folder(stage.kind, stage.name, stage.key)
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def finish(stage: Stage[Any], chain: Chain) -> Record:
 
 @pytest.fixture
 def renamed(tmp_path: Path, tiny_bert: Path) -> Study:
-    """Returns the report of a chain after its task was renamed."""
+    """Returns the study of a chain whose task was renamed after its stage had finished."""
     for split in ("train", "dev", "test"):
         write(tmp_path / f"{split}.jsonl", labelled(4, len(split)))
     before = chain_of(tmp_path, tiny_bert, "acl_arc")

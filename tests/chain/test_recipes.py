@@ -1,4 +1,4 @@
-"""The shipped chain files contain what they are meant to, as far as this can be checked without data."""
+"""Tests that the shipped chain files have the intended settings. Nothing is run, because there is no data."""
 
 from pathlib import Path
 

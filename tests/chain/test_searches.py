@@ -1,4 +1,4 @@
-"""Searches in chain files, and stages that use their best trial. Nothing is trained."""
+"""Tests of searches in chain files, and of stages that use a search's best trial. Nothing is trained."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +27,11 @@ BEST = {"training.learning_rate": 3e-3}
 
 @pytest.fixture
 def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A chain that searches TAPT for each method, fine-tunes the best trial, and reuses its values with other seeds."""
+    """Returns the content of a chain file.
+
+    The chain searches TAPT for each method, fine-tunes the model of the best trial, and runs TAPT with the best values
+    and other seeds.
+    """
     config = enter(tmp_path, monkeypatch, *SPLITS)
     Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 3.0e-3]\n")
     return {

@@ -1,4 +1,4 @@
-"""The actor that embeds chunks, and the check of a sample. Ray is not started."""
+"""Tests of the actor that embeds chunks, and of the check of a sample. Ray is not started."""
 
 import json
 from pathlib import Path

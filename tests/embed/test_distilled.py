@@ -1,4 +1,4 @@
-"""Distilled static embeddings: a folder written by model2vec, read without network."""
+"""Tests of distilled static embeddings in a folder written by model2vec. Nothing is downloaded."""
 
 import importlib.util
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Embedders are found by name; wrong names and options are reported."""
+"""Tests that embedders are found by name, and that wrong names and options are reported."""
 
 import pytest
 

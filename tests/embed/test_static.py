@@ -1,4 +1,4 @@
-"""Smooth inverse frequency vectors, compared with sums over the model's embedding table."""
+"""Tests smooth inverse frequency (SIF) vectors against sums over the model's embedding table."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def expected_vectors(model: Path, sample: list[str], texts: list[str]) -> tuple[np.ndarray, list[list[int]]]:
-    """Computes the vectors one window at a time, and the token ids of each text."""
+    """Returns the expected vectors, computed one window at a time, and the token ids of each text."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     table = BertModel.from_pretrained(model).get_input_embeddings().weight.detach().numpy().astype(float)
 

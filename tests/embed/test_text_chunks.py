@@ -1,4 +1,4 @@
-"""Texts with ids that depend neither on chunks nor on held-out documents."""
+"""Tests that the ids of texts depend neither on chunks nor on held-out documents."""
 
 import json
 from dataclasses import replace

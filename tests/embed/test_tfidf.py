@@ -1,4 +1,4 @@
-"""TF-IDF and truncated SVD, compared with scikit-learn."""
+"""Tests TF-IDF with truncated SVD against scikit-learn."""
 
 from pathlib import Path
 

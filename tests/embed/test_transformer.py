@@ -1,4 +1,4 @@
-"""Hidden states of a model, compared with those of transformers for one text at a time."""
+"""Tests pooled hidden states of a model against transformers, with one text at a time."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_vectors_are_the_same_for_any_batch_and_order(tiny_bert: Path, tmp_path:
 
 
 def test_a_long_text_has_the_mean_over_all_its_pieces(tiny_bert: Path, tmp_path: Path) -> None:
-    """Pieces are never longer than the model's longest input."""
+    """A piece is at most as long as the model's longest input, which is 128 tokens here."""
     (text,) = sentences(1, shortest=300, longest=300)
     tokenizer, model = AutoTokenizer.from_pretrained(tiny_bert), BertModel.from_pretrained(tiny_bert).eval()
     ids = torch.tensor(tokenizer(text)["input_ids"])
@@ -62,7 +62,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_by_default_a_long_text_is_similar_to_the_sentences_it_repeats(tiny_bert: Path, tmp_path: Path) -> None:
-    """Long texts are split into pieces of about a sentence."""
+    """A long text is split into pieces of 32 tokens, about the length of a sentence."""
     embedder = loaded("transformer", tmp_path, tiny_bert)
     assert embedder._length == 32
     assert loaded("transformer", tmp_path, tiny_bert, pooling="first")._length == 128  # the model's longest input

@@ -1,4 +1,4 @@
-"""Training of the topic model: repeatable, resumed bit for bit, and ended by coherence."""
+"""Tests of training the topic model: it is repeatable, resumes bit for bit, and ends when coherence stops rising."""
 
 import copy
 import tempfile
@@ -87,7 +87,7 @@ def test_a_resumed_run_gives_the_same_bits_as_an_uninterrupted_one(tmp_path: Pat
 
 
 def test_every_batch_draws_different_noise_and_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The published code seeds the generator again before each batch."""
+    """The published code seeds the generator again before each batch, so its batches all get the same noise."""
     drawn: list[Draw] = []
     forward = TopicVae.forward
 
@@ -209,7 +209,10 @@ def test_the_background_is_the_logits_if_topics_add_nothing() -> None:
 
 
 def test_the_background_is_the_mean_of_the_logits() -> None:
-    """In the published code it is added before the normalization, which removes any constant."""
+    """In the published code the background is added before the normalization, which removes any constant.
+
+    Here it must be the mean of the logits.
+    """
     vae = model()
     with torch.no_grad():
         logits = vae.logits(torch.randn(40, TOPICS).softmax(-1))
@@ -226,7 +229,7 @@ def test_vectors_are_weighted_sums_of_both_layers_and_theta(mix: str, weight: fl
 
 
 def test_layers_are_mixed_as_by_the_softmax_of_vampires_code() -> None:
-    """Compares by cosine, which ignores the scale."""
+    """Vectors are compared by cosine, which ignores scale. The softmax may therefore be doubled."""
     shares = torch.tensor([1.0, -20.0, 1.0]).softmax(-1)
     torch.testing.assert_close(2 * shares, torch.tensor([1.0, MIXES["mixed"], 1.0]), atol=1e-8, rtol=0)
 

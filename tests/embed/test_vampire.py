@@ -1,4 +1,4 @@
-"""The embedder `vampire`: texts of a topic are near each other, for any batch size."""
+"""Tests of the embedder `vampire`: texts of a topic are near each other, and vectors do not depend on the batch."""
 
 import json
 import os
@@ -40,7 +40,10 @@ def test_vectors_do_not_depend_on_the_batch(tmp_path: Path, monkeypatch: pytest.
 
 
 def dying(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
-    """An embedder whose first run fails with our error after the second epoch, and whose second run is killed there."""
+    """Learns like `learn_in_task`.
+
+    The first run raises an error after the second epoch, and the second run is killed there.
+    """
     from adapt.embed.learn import learn_in_task
 
     number = len(list(folder.glob("start-*")))
@@ -78,7 +81,7 @@ def test_failed_and_killed_trainings_resume_from_the_last_epoch(
     assert learn_embedder(embedder, [source], folder, ResourcesConfig()) == expected
     assert len(list(folder.glob("start-*"))) == 3
     lines = (folder / METRICS_FILE).read_text().splitlines()
-    assert sum('"npmi"' in line for line in lines) == 4  # no epoch was trained twice, or reported twice
+    assert sum('"npmi"' in line for line in lines) == 4  # no epoch was trained or reported twice
     assert (folder / WEIGHTS_FILE).read_bytes() == (tmp_path / "whole" / WEIGHTS_FILE).read_bytes()
     assert not list(folder.glob("*.pt"))
 

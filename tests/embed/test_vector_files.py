@@ -1,4 +1,4 @@
-"""Files of vectors: writing, reading, and building an index from ranges of them."""
+"""Tests of files of vectors: writing, reading, and building an index from ranges of their rows."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_parts_of_an_index_are_ranges_of_all_vectors(tmp_path: Path, part: int) 
 
 
 def test_a_chunk_that_has_changed_is_not_written_yet(tmp_path: Path) -> None:
-    """A resumed run embeds the chunk again."""
+    """A changed chunk counts as missing, so a resumed run embeds it again."""
     file, vectors = tmp_path / chunk_file(0, 0), np.random.default_rng(0).normal(size=(3, 5)).astype(np.float16)
     write_vectors(file, np.arange(3), vectors, COUNTS)
     content = bytearray(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Texts of two topics, and trained embedders."""
+"""Helpers: texts of two topics, and embedders trained on them."""
 
 import random
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ COMMON = "people sunshine much place early letter house later number large"
 
 
 TOPIC_OPTIONS = {"topics": 6, "epochs": 8, "learning_rate": 1e-2, "annealing_steps": 20, "batch_size": 32}
-"""Options of `vampire` for few texts."""
+"""Options of `vampire` that suit the few texts of tests."""
 
 
 def topical(count: int, seed: int = 0, length: int = 12) -> tuple[list[str], np.ndarray]:
-    """Returns texts that mix words of one topic with common words, and the number of each text's topic."""
+    """Returns texts that mix words of one topic with common words, and the topic of each text (0 or 1)."""
     draw = random.Random(seed)
     labels = [draw.randrange(2) for _ in range(count)]
     texts = [
@@ -31,7 +31,7 @@ def topical(count: int, seed: int = 0, length: int = 12) -> tuple[list[str], np.
 
 
 def loaded(kind: str, folder: Path, model: Path | None = None, texts: list[str] | None = None, **options: Any) -> Any:
-    """Returns a loaded embedder, trained on the texts if it learns."""
+    """Returns a loaded embedder. If texts are passed, the embedder is trained on them first."""
     embedder = embedder_of(kind, options, 0, Pretrained(model, model) if model else None)
     if texts is not None:
         embedder.learn(texts, folder)
@@ -49,11 +49,11 @@ def votes(vectors: np.ndarray, labels: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class NoOptionsAtAll:
-    """Options of an embedder that has none."""
+    """Options of the embedder `Lengths`, which has no options."""
 
 
 class Lengths(Embedder):
-    """A user's embedder that puts each text on a circle; texts with a question mark are unknown."""
+    """A user's embedder that maps each text to a point on a circle. Texts with a question mark count as unknown."""
 
     Options = NoOptionsAtAll
 

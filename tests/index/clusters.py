@@ -1,4 +1,4 @@
-"""Helpers: vectors in clusters, their neighbours by brute force, and indexes of them."""
+"""Helpers: vectors in clusters, their nearest neighbours by brute force, and indexes of vectors."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from adapt.index.index_files import IndexFacts, index_parts
 from adapt.index.parts import unit_rows, write_part
 
 FIRST_ID = 2**24 - 100
-"""Ids start here so that some are above 2^24, beyond which float32 cannot represent all integers."""
+"""First id of the vectors. Some ids are above 2^24, where float32 cannot represent all integers."""
 
 
 def clustered(count: int, dimension: int = 16, clusters: int = 20, seed: int = 0) -> np.ndarray:
@@ -24,7 +24,10 @@ def ids_for(vectors: np.ndarray) -> np.ndarray:
 
 
 def brute_force(vectors: np.ndarray, ids: np.ndarray, queries: np.ndarray, k: int) -> Nearest:
-    """Finds the k nearest vectors of each query by all dot products in float64; ties go to the smaller id."""
+    """Returns the k nearest vectors of each query, from all dot products in float64.
+
+    Of equally near vectors, those with smaller ids come first.
+    """
     stored, asked = (unit_rows(each).astype(np.float64) for each in (vectors, queries))
     distances = 1 - asked @ stored.T
     order = [sorted(range(len(ids)), key=lambda n: (row[n], ids[n]))[:k] for row in distances]
@@ -38,7 +41,7 @@ def built(folder: Path, vectors: np.ndarray, kind: str = "flat", part: int = 300
 def indexed(
     folder: Path, ids: np.ndarray, vectors: np.ndarray, kind: str = "flat", part: int = 10**6, batch: int = 10**6
 ) -> IndexFacts:
-    """Builds an index in the same way as stages do."""
+    """Builds an index of vectors in the same way as stages do."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = []
     for number, first in enumerate(range(0, max(len(ids), 1), part)):

@@ -1,4 +1,4 @@
-"""Tests that the kind of an index is chosen by size and memory."""
+"""Tests that the kind of an index is chosen by the number of vectors, the memory and the number of queries."""
 
 import pytest
 

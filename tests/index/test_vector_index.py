@@ -20,14 +20,17 @@ QUERIES = clustered(30, seed=1)
 
 @pytest.fixture(scope="module", params=["flat", "ivf", "ivf_pq", "hnsw"])
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorIndex:
-    """An index of 1200 vectors in four parts."""
+    """Returns an index of 1200 vectors in four parts, one index per kind."""
     folder = tmp_path_factory.mktemp(request.param)
     built(folder, VECTORS, request.param)
     return VectorIndex.open(folder, "toy")
 
 
 def test_a_wide_search_finds_the_true_neighbours(index: VectorIndex) -> None:
-    """Order and distances are those of brute force; with codes of few bits, more than 90% are found."""
+    """Ids and distances must equal those of brute force.
+
+    For `ivf_pq`, whose codes have few bits, more than 90% of the results must be as near as the true neighbours.
+    """
     truth = brute_force(VECTORS, ids_for(VECTORS), QUERIES, 12)
     distances, ids = index.search(QUERIES, 12, width=1000)
     if index.facts.kind == "ivf_pq":
@@ -47,7 +50,7 @@ def test_ids_above_the_integers_of_float32_survive(index: VectorIndex) -> None:
 
 @pytest.mark.parametrize("shards", [2, 3, 4])
 def test_results_do_not_depend_on_the_number_of_shards(index: VectorIndex, shards: int) -> None:
-    """This also holds if only some of the lists are searched."""
+    """Results must also be equal if only some of the lists are searched."""
     whole = index.search(QUERIES, 7)
     numbers = list(range(len(index.facts.parts)))
     parts = [VectorIndex.open(index.folder, None, numbers[shard::shards]) for shard in range(shards)]
@@ -79,7 +82,10 @@ def test_invalid_searches_are_refused(index: VectorIndex) -> None:
 def test_a_search_can_be_limited_to_some_vectors(
     index: VectorIndex, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lists and graphs are used for this too, if there are too many vectors to compare all."""
+    """Few permitted vectors are all compared.
+
+    If there are too many for that (FLAT_VECTORS is 0), lists and graphs are used.
+    """
     ids = ids_for(VECTORS)
     only = np.sort(np.random.default_rng(0).choice(ids, len(ids) // share, replace=False))
     k = min(3, len(only))
@@ -124,7 +130,7 @@ def test_the_facts_of_an_index_are_read_back(tmp_path: Path) -> None:
 def test_exact_search_equals_brute_force_for_any_parts_and_ties(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int, part: int, k: int
 ) -> None:
-    """Vectors of small integers, so that many are equal or equally far away."""
+    """Vectors consist of small integers, so many are equal or equally far from a query."""
     draw = np.random.default_rng(seed)
     vectors, queries = draw.integers(-1, 2, (count, 3)), draw.integers(-1, 2, (4, 3))
     ids = draw.permutation(count).astype(np.int64) + 2**24

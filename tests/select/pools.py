@@ -1,4 +1,4 @@
-"""Pools in memory and a selection by length, for the tests."""
+"""Helpers for tests of selections: pools in memory, and a selection by text length."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 class Listed:
-    """A pool from a list, read in small items in this process. It counts how often it was read."""
+    """A pool made from a list.
+
+    The list is read in this process, `at_once` documents at a time, and passes are counted.
+    """
 
     def __init__(self, documents: Sequence[Document], at_once: int = 10**9) -> None:
         self.documents, self.at_once, self.passes = documents, at_once, 0
@@ -40,7 +43,7 @@ class Listed:
 
 
 def numbered(texts: Iterable[str], first: int = 0, apart: int = 1, at_once: int = 10**9) -> Listed:
-    """Returns documents with ids from texts."""
+    """Returns a pool of texts whose ids start at `first` and increase by `apart`."""
     return Listed([Document(text, first + apart * n) for n, text in enumerate(texts)], at_once)
 
 
@@ -49,7 +52,7 @@ def given(pool: Any, target: Sequence[str] = (), **more: Any) -> Given:
 
 
 def embedded(folder: Path, pool: np.ndarray, ids: np.ndarray, target: np.ndarray, kind: str = "flat") -> Vectors:
-    """Writes vectors like the stages do: an index of the pool, and the vectors of the target."""
+    """Writes an index of the pool's vectors and a file of the target's vectors, in the format that stages use."""
     for name in ("pool", "target"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     indexed(folder / "pool", ids, pool, kind)
@@ -58,7 +61,7 @@ def embedded(folder: Path, pool: np.ndarray, ids: np.ndarray, target: np.ndarray
 
 
 def ranked(selection: Selection, pool: Any, target: Sequence[str], **more: Any) -> list[tuple[int, float]]:
-    """Returns ids and scores of all permitted documents, the best first."""
+    """Returns ids and scores of all documents that a selection permits, with the highest score first."""
     selection.learn(given(pool, target, **more))
     return [(id, score) for id, _, score in highest(selection, pool, target, 10**9)]
 

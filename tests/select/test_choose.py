@@ -1,4 +1,4 @@
-"""Choosing documents from a pool, without near copies."""
+"""Tests of choosing documents from a pool up to a budget, without near copies."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,12 +56,15 @@ def test_a_pool_that_does_not_fill_the_budget_is_reported() -> None:
 
 @pytest.mark.parametrize("held", [0, HELD])
 def test_only_the_best_of_several_near_copies_is_taken(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Covers a pool that must be read again because many of the best documents are copies."""
+    """Many of the best documents are near copies.
+
+    If no further candidates are held (HELD is 0), the pool must be read again.
+    """
     monkeypatch.setattr("adapt.select.choose.HELD", held)
     copies = [" ".join([*["word"] * 100, text]) for text in TEXTS[:1] * 40]
     pool = numbered([*TEXTS, *(text + " " * n for n, text in enumerate(copies))])
     choice = chosen(pool, longest(), documents=5)
-    assert choice.taken[0].document.id == 99  # it has the most spaces, so it is the longest
+    assert choice.taken[0].document.id == 99  # this copy has the most spaces, so it is the longest text
     assert texts_of(choice)[1:] == sorted(TEXTS, key=len, reverse=True)[:4]
     assert choice.near == 39
     assert (pool.passes > 1) == (held == 0)
@@ -154,7 +157,7 @@ def test_near_copies_are_those_of_a_comparison_of_all_pairs() -> None:
     for text in base:
         words = text.split()
         light = [*words[:-1], "changed"]  # one of about 70 shingles differs
-        heavy = [word if n % 6 else "changed" for n, word in enumerate(words)]  # hardly any shingle remains
+        heavy = [word if n % 6 else "changed" for n, word in enumerate(words)]  # hardly any shingle stays the same
         texts += [text, " ".join(light), " ".join(heavy)]
     draw.shuffle(texts)
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""DSIR's weights, compared with exact counts of n-grams, and its sampling, compared with probabilities."""
+"""Tests DSIR's importance weights against exact n-gram counts, and its sampling against exact probabilities."""
 
 import math
 from collections import Counter
@@ -26,11 +26,11 @@ def runs(texts: list[str], longest: int) -> Counter[tuple[str, ...]]:
 
 
 BUCKETS = 2**21
-"""So many buckets that no two n-grams of the texts here share one."""
+"""Number of hash buckets, so large that no two n-grams of the texts in this file share a bucket."""
 
 
 def shares(texts: list[str], longest: int) -> dict[tuple[str, ...], float]:
-    """Returns the share of each n-gram, with equal weight for every text."""
+    """Returns the relative frequency of each n-gram. All texts have the same total weight."""
     found: dict[tuple[str, ...], float] = {}
     for text in texts:
         own = runs([text], longest)
@@ -40,7 +40,10 @@ def shares(texts: list[str], longest: int) -> dict[tuple[str, ...], float]:
 
 
 def log_weight(text: str, pool: list[str], longest: int, smoothing: float) -> float:
-    """Computes equation 1 over the named n-grams of a text; every n-gram of TARGET occurs in the pool."""
+    """Returns the log importance weight of a text by equation 1 of DSIR, from exact n-gram counts.
+
+    Every n-gram of TARGET must occur in the pool.
+    """
     in_target, in_pool, number = shares(TARGET, longest), shares(pool, longest), runs(TARGET, longest).total()
     added = smoothing * BUCKETS
     weight = 0.0
@@ -61,7 +64,7 @@ def test_weights_are_those_of_whole_counters(longest: int, smoothing: float, at_
 
 
 def test_the_mean_is_the_sum_over_the_number_of_grams() -> None:
-    """A text shorter than a window counts as one window of ten words: 10 words and 9 pairs."""
+    """A text of fewer than ten words counts as ten, so its weight is divided by 19 n-grams: 10 words and 9 pairs."""
     by = {}
     for weight in ("sum", "mean"):
         options = DsirOptions(noise=0.0, weight=weight)  # type: ignore[arg-type]
@@ -71,7 +74,10 @@ def test_the_mean_is_the_sum_over_the_number_of_grams() -> None:
 
 
 def test_noise_makes_a_sample_in_proportion_to_the_weights() -> None:
-    """Gumbel top-k: the order i, j, ... has the probability w_i / sum w, times w_j / (sum w - w_i), and so on."""
+    """Documents i with weights w_i must be drawn as by Gumbel top-k.
+
+    The order i, j, ... has the probability w_i / sum(w) * w_j / (sum(w) - w_i) * ...
+    """
     pool = numbered(["model loss", "layer loss", "word word", "model model"])
     target = ["model loss", "model model model", "loss"]
     quiet = Dsir(DsirOptions(weight="sum", noise=0.0), 0)
@@ -137,7 +143,10 @@ def test_a_target_that_shares_no_word_with_the_pool_is_refused() -> None:
 
 
 def test_grams_that_never_occur_in_the_pool_are_ignored() -> None:
-    """Words of markup change nothing, although each of the few buckets contains words of the pool."""
+    """Words of markup in the target change no score.
+
+    Each of the few buckets contains words of the pool, so buckets alone do not tell which n-grams occur in the pool.
+    """
     marked = [f"ENTITYSTART {text} ENTITYEND" for text in TARGET]
     pool = numbered([*POOL, *TARGET])
     plain, with_marks = (ranked(Dsir(DsirOptions(buckets=500), 0), pool, target) for target in (TARGET, marked))

@@ -1,4 +1,4 @@
-"""Hashed n-grams of texts, and texts in chunks."""
+"""Tests of hashed n-grams, and of grouping texts into chunks."""
 
 from collections import Counter
 from itertools import pairwise
@@ -16,14 +16,14 @@ MASK, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 
 
 def mixed(value: int) -> int:
-    """Computes SplitMix64's finalizer with integers."""
+    """Computes SplitMix64's finalizer with Python integers."""
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
     return value ^ (value >> 31)
 
 
 def hash_of(word: str) -> int:
-    """Computes the hash of a word of at most eight bytes; see `adapt.corpus.word_hashes`."""
+    """Computes the hash of a word of at most eight bytes, as `adapt.corpus.word_hashes` does."""
     return mixed(int.from_bytes(word.encode(), "little"))
 
 
@@ -93,7 +93,7 @@ def test_short_texts_are_bounded_by_their_number() -> None:
 
 
 def test_chunks_read_at_most_one_item_ahead() -> None:
-    """One more item is read, to see whether it still fits."""
+    """One item beyond the chunk is read, to see whether that item still fits."""
     texts = iter(["a"] * (10 * MOST_TEXTS))
     next(chunks(texts, len))
     assert len(list(texts)) == 9 * MOST_TEXTS - 1

@@ -1,4 +1,4 @@
-"""Documents that a selection takes from a pool, and uniform random selection."""
+"""Tests of taking the documents with the highest scores from a pool, and of uniform random selection."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -34,7 +34,7 @@ def test_samples_depend_on_the_seed_and_larger_ones_contain_smaller_ones() -> No
 
 
 def test_a_random_sample_depends_on_ids_and_not_on_texts() -> None:
-    """Cleaning that only changes letters thus leads to the same documents."""
+    """Cleaning that only changes letters therefore does not change which documents are selected."""
     texts = [str(number) for number in range(100)]
     assert [place for place, _ in chosen(texts, 9)] == [place for place, _ in chosen(["x"] * 100, 9)]
 
@@ -101,7 +101,10 @@ def test_excluded_documents_are_not_taken_and_nan_is_refused() -> None:
 
 
 class Alike(Selection):
-    """A selection whose score is the number of words shared with the target. It records how far the pool was read."""
+    """A selection whose score is the number of words shared with the target.
+
+    `read` lists the documents scored so far.
+    """
 
     read: list[int]
 
@@ -134,7 +137,7 @@ def test_a_selection_sees_the_target_and_reads_the_pool_once_in_order() -> None:
 
 @pytest.mark.parametrize("room", [Room(documents=7), Room(characters=60), Room(documents=500)])
 def test_the_division_of_the_pool_does_not_change_the_best(room: Room) -> None:
-    """Covers equal scores, and pools with and without hints on what is held already."""
+    """Covers equal scores, and pools with and without a hint about the documents that are already held."""
     texts = [str(number % 13 / 4) + "x" * (number % 5) for number in range(300)]
 
     class Leading(Told):

@@ -1,4 +1,4 @@
-"""The nearest documents of each target text, compared with all pairs."""
+"""Tests the nearest documents of each target text against a comparison of all pairs."""
 
 import pickle
 from dataclasses import replace
@@ -26,17 +26,23 @@ IDS = FIRST + APART * np.arange(len(POOL), dtype=np.int64)
 
 @pytest.fixture
 def situation(tmp_path: Path) -> Given:
-    """Returns inputs with a pool whose ids exceed float32."""
+    """Returns inputs of a selection.
+
+    Some ids of the pool are above 2^24, where float32 cannot represent all integers.
+    """
     return given(numbered(["text"] * len(POOL), FIRST, APART), vectors=embedded(tmp_path, POOL, IDS, TARGET))
 
 
 def similarities(target: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Returns the cosines of all pairs."""
+    """Returns the cosine similarity of each target text with each document of the pool."""
     return unit_rows(target.astype(np.float16)).astype(np.float64) @ unit_rows(pool).astype(np.float64).T
 
 
 def ranks_of(similar: np.ndarray) -> np.ndarray:
-    """Returns the rank of each document for each text, from 0; of equal ones the first is nearer."""
+    """Returns the rank of each document for each target text, from 0.
+
+    Of equally similar documents, the first has the lower rank.
+    """
     return np.argsort(np.argsort(-similar, axis=1, kind="stable"), axis=1)
 
 
@@ -63,7 +69,7 @@ def test_the_k_nearest_of_every_text_are_taken_with_their_highest_similarity(sit
     near = ranks_of(similar) < k
     expected = np.where(near, similar, -np.inf).max(0)
     np.testing.assert_allclose(scores, expected, atol=1e-12)
-    assert offer == "enough"  # shared neighbours leave the budget unfilled
+    assert offer == "enough"  # target texts share neighbours, so there are fewer documents than the budget
     assert selection.figures() == {
         "neighbours": k,
         "union": near.any(0).sum(),
@@ -86,7 +92,10 @@ def test_a_budget_takes_the_nearest_of_every_text_first(situation: Given, docume
 
 
 def test_more_room_does_not_change_earlier_choices(situation: Given) -> None:
-    """The number of neighbours searched first therefore does not matter."""
+    """The best nine documents are the same with room for 9 and for 60.
+
+    The number of neighbours searched first therefore has no effect.
+    """
     few, many = (np.argsort(-scored(situation, documents)[2], kind="stable")[:9] for documents in (9, 60))
     assert few.tolist() == many.tolist()
 

@@ -1,4 +1,4 @@
-"""Markup of a target that the pool lacks is found, reported and removed; signs that the pool has are kept."""
+"""Tests that markup which the pool lacks is found, reported and removed, and that signs in the pool are kept."""
 
 import pytest
 

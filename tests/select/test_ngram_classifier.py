@@ -1,4 +1,4 @@
-"""The classifier, compared with scikit-learn on features built here."""
+"""Tests the classifier against scikit-learn on n-gram features that are built here."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ POOL = [*sentences(150, shortest=4, longest=35), *(f"gradient layer {text}" for 
 
 
 def windows(text: str) -> list[str]:
-    """Cuts a text into windows of about ten words."""
+    """Splits a text into windows of about ten words."""
     words = text.rstrip(".").split()
     count = max(1, round(len(words) / 10))
     return [
@@ -29,7 +29,7 @@ def windows(text: str) -> list[str]:
 
 
 def features(texts: list[str], longest: int, names: list[tuple[str, ...]]) -> np.ndarray:
-    """Returns counts of n-grams by name, in rows of length 1."""
+    """Returns n-gram counts [texts, n-grams], with each row scaled to length 1."""
     place = {name: number for number, name in enumerate(names)}
     rows = np.zeros((len(texts), len(names)))
     for row, text in zip(rows, texts, strict=True):
@@ -45,20 +45,22 @@ def runs(text: str, longest: int) -> Counter[tuple[str, ...]]:
 
 
 BUCKETS = 2**22 + 1
-"""So many buckets that no two n-grams of the texts here share one."""
+"""Number of hash buckets, so large that no two n-grams of the texts in this file share a bucket."""
 
 
 def log_odds(
     positive: list[str], negative: list[str], pool: list[str], longest: int, target: int | None = None
 ) -> np.ndarray:
-    """Computes the log odds of texts with scikit-learn on named n-grams in windows; windows of a text weigh 1 in total.
+    """Returns the log odds of the pool's texts, computed with scikit-learn on exact n-grams of windows.
+
+    The windows of a text have a total weight of 1.
 
     Args:
-        positive: texts, those of the target first.
-        negative: texts.
-        pool: texts.
-        longest: length of the longest n-grams [words].
-        target: number of positive texts that belong to the target; None for all.
+      positive: texts of the positive class, with the target's texts first.
+      negative: texts of the negative class.
+      pool: texts to score.
+      longest: length of the longest n-grams [words].
+      target: number of positive texts that belong to the target. None means all.
     """
     cut = [windows(text) for text in (*positive, *negative)]
     weights = np.concatenate([[1 / len(some)] * len(some) for some in cut])
@@ -82,7 +84,7 @@ def log_odds(
 
 @pytest.fixture
 def to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trains to convergence; by default training ends when log odds are accurate to some thousandths."""
+    """Trains until convergence. By default, training ends when log odds are accurate to a few thousandths."""
     monkeypatch.setattr("adapt.select.gram_regression.TOLERANCE", 1e-8)
     monkeypatch.setattr("adapt.select.gram_regression.MOST_STEPS", 5000)
 
@@ -120,7 +122,10 @@ def test_negative_texts_are_a_random_sample_of_the_pool() -> None:
 
 
 def test_a_further_round_finds_documents_that_share_words_with_the_best(to_the_end: None) -> None:
-    """Documents share `gradient` with the target; next to it is `vector`, which the target lacks."""
+    """The target contains `gradient` but not `vector`.
+
+    Documents with both words are recalled first, so the second round also finds documents that only contain `vector`.
+    """
     others = [text for text in sentences(300, seed=3) if "vector" not in text and "gradient" not in text]
     both = [f"gradient vector {text}" for text in others[:40]]
     pool = [*others[40:140], *both, *(f"vector {text}" for text in others[140:150])]
@@ -156,8 +161,8 @@ def test_too_few_texts_are_refused(pool: list[str], target: list[str], which: st
 
 
 def test_grams_that_never_occur_in_the_pool_change_nothing() -> None:
-    """Otherwise a classifier would recognise the target by its markup and not use its words."""
-    # the signs split no n-gram of the target that occurs in the pool
+    """Otherwise the classifier would recognise the target by its markup and ignore its words."""
+    # the markup follows texts of nine words, so it splits no n-gram that occurs in the pool
     target = [text for text in TARGET if len(text.split()) == 9]
     marked = [f"{text.rstrip('.')} ENTITYEND" for text in target]
     plain, with_marks = (

@@ -1,4 +1,4 @@
-"""Passes over a pool by many processes choose the same documents as one process, bit for bit."""
+"""Tests that passes over a pool by many processes choose the same documents as one process, bit for bit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +32,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CorpusConfig:
-    """Writes a corpus of three files with 8 items in total."""
+    """Returns a corpus of three files, which are divided into at least eight items."""
     monkeypatch.setattr(sources, "ITEM_BYTES", 7000)
     monkeypatch.setattr(pools, "SMALL_BYTES", 0)
     (tmp_path / "pool").mkdir()
@@ -60,7 +60,7 @@ def test_the_cluster_chooses_the_same_documents_as_one_process(corpus: CorpusCon
         alone, together = pool_of(corpus), pool_of(corpus, is_spread=True)
         expected, found = chosen(alone, kind), chosen(together, kind)
         assert len(expected.taken) > 5
-        assert found == expected, name  # scores too
+        assert found == expected, name  # scores must be equal too
         assert [each.document.id for each in found.taken] == [each.document.id for each in expected.taken]
         assert together.tally == alone.tally
         assert together.tally.kept == 405
@@ -87,7 +87,7 @@ def test_each_yields_results_in_order_and_a_narrowed_pool_skips_items(corpus: Co
     assert len(counts) == len(sources.items_of(pool.manifest, corpus))
     some = pool.narrowed(_array(ids[0], ids[1], ids[-1]))
     assert list(some.each(_count)) == [2, 1]
-    assert some.tally.kept == counts[0] + counts[-1]  # only of the items that were read
+    assert some.tally.kept == counts[0] + counts[-1]  # only documents of the items that were read are counted
 
 
 def _array(*ids: int) -> Any:
@@ -100,7 +100,7 @@ def test_a_small_pool_needs_no_cluster(corpus: CorpusConfig, monkeypatch: pytest
     monkeypatch.setattr(Cluster, "spread", None)
     pool = pool_of(corpus, is_spread=True)
     first = pool.narrowed(_array(0, 1))
-    assert list(first.each(_count)) == [2]  # a single item
+    assert list(first.each(_count)) == [2]  # both documents are in a single item
     with pytest.raises(TypeError):
         list(pool.each(_count))
     monkeypatch.setattr(pools, "SMALL_BYTES", 10**6)

@@ -1,4 +1,4 @@
-"""Selection by a model's loss, compared with the loss of each document on its own."""
+"""Tests selection by a model's loss against the loss of each document measured separately."""
 
 import random
 from pathlib import Path
@@ -31,7 +31,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def other_bert(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the same model with its first word embeddings changed."""
+    """Returns a model that differs from the tiny model in its first word embeddings."""
     folder = tmp_path_factory.mktemp("other")
     model = load_model(tiny_bert)
     with torch.no_grad():
@@ -42,7 +42,10 @@ def other_bert(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def losses(model: Path, texts: list[str], most: int = 512) -> np.ndarray:
-    """Returns the mean loss of each text, measured one at a time with the text's mask number."""
+    """Returns the mean loss per predicted token of each text.
+
+    Texts are measured one at a time, each with its own mask number.
+    """
     loaded, tokenizer = load_model(model), load_tokenizer(model)
     found = []
     for number, text in enumerate(texts):
@@ -74,11 +77,12 @@ def test_with_a_reference_the_score_is_the_difference_of_the_losses(tiny_bert: P
     assert selection.models() == ("", "base")
     found = dict(ranked(selection, numbered(POOL), [], config=CONFIG, models=models))
     number = DocumentLosses(models[""], CONFIG, 20)(numbered(POOL).documents)[1]
-    assert set(number.tolist()) == {1, 2, 3}  # of at most 20 tokens; fewer than 16 count as 16
+    # at most 20 tokens have 1 to 3 predictions, and fewer than 16 predictions count as 16
+    assert set(number.tolist()) == {1, 2, 3}
     expected = (losses(other_bert, POOL, 20) - losses(tiny_bert, POOL, 20)) * number / 16
     assert [found[place] for place in range(40)] == pytest.approx(expected, abs=1e-4)
     assert np.std(expected) > 0.001
-    assert selection.what()["reference"] is True  # the content identifies it
+    assert selection.what()["reference"] is True  # True and not the path, because the model's content identifies it
 
 
 def test_losses_do_not_depend_on_other_measured_documents(tiny_bert: Path) -> None:
@@ -86,7 +90,7 @@ def test_losses_do_not_depend_on_other_measured_documents(tiny_bert: Path) -> No
     documents = numbered(POOL, 2**45, 2**32).documents
     whole = of(documents)[0]
     assert of(documents[10:20])[0] == pytest.approx(whole[10:20], abs=1e-4)
-    assert np.isnan(of([Document("", 1)])[0][0])  # only special tokens
+    assert np.isnan(of([Document("", 1)])[0][0])  # the empty text has only special tokens
 
 
 def test_a_document_without_tokens_is_never_taken(tiny_bert: Path) -> None:

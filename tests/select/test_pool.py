@@ -1,4 +1,4 @@
-"""Documents of a pool, and those removed from it."""
+"""Tests of the documents of a pool, and of the documents removed from it."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ TEXTS = [f"document number {number} of the pool" for number in range(12)]
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> CorpusConfig:
-    """Writes three files; every third document is too short, and one line is not a record."""
+    """Returns a corpus of three files. Every third document is too short, and one line is not valid JSON."""
     (tmp_path / "pool").mkdir()
     lines = [{"text": "short" if number % 3 == 2 else text} for number, text in enumerate(TEXTS)]
     for number in range(3):
@@ -48,7 +48,7 @@ def pool_of(corpus: CorpusConfig) -> Pool:
 
 
 def places(pool: Pool) -> list[tuple[str, int, int]]:
-    """Returns text, file and record of each document."""
+    """Returns the text, file number and record number of each document."""
     found = []
     for text in pool:
         place = pool.place(text)
@@ -89,13 +89,14 @@ def test_a_large_file_is_several_items_and_a_document_knows_where_its_own_begins
     for text in found:
         place = pool.place(text)
         content = Path(pool.manifest.parts[place["part"]].path).read_bytes()
-        begin = content.index(b"\n", place["start"] - 1) + 1 if place["start"] else 0  # the item of its first byte
+        # where the document's item begins in the file
+        begin = content.index(b"\n", place["start"] - 1) + 1 if place["start"] else 0
         line = content[begin:].split(b"\n")[place["record"] - 1]
         assert json.loads(line)["text"] == text
 
 
 def test_items_and_ids_follow_from_the_manifest_alone(corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They depend neither on cores and workers nor on which documents are dropped."""
+    """Items and ids depend neither on the number of cores and workers nor on dropped documents."""
     pool = pool_of(corpus)
     items, ids = numbered_items(pool.manifest, corpus), {str(text): text.id for text in pool}
     monkeypatch.setattr("os.cpu_count", lambda: 99)
@@ -141,7 +142,7 @@ def test_the_vectors_and_the_documents_of_a_pool_have_the_same_ids(
 
 @pytest.mark.parametrize("id", [2**24 + 1, 2**32 - 1, 2**32 + 1, 2**53 + 1, 2**62 + 1])
 def test_ids_survive_files_arrays_and_other_processes(id: int, tmp_path: Path) -> None:
-    """Includes ids that float32 and float64 cannot distinguish from their neighbours."""
+    """Covers ids that float32 and float64 cannot distinguish from their neighbours."""
     document = pickle.loads(pickle.dumps(Document("a text", id)))
     assert (document, document.id) == ("a text", id)
     assert json.dumps(document) == '"a text"'
@@ -163,7 +164,7 @@ def texts(count: int, seed: int, length: int = 60) -> list[str]:
 
 
 def changed(text: str, number: int, seed: int) -> str:
-    """Replaces a number of words at random positions."""
+    """Returns the text with `number` words at random positions replaced."""
     rng, parts = random.Random(seed), text.split()
     for place in rng.sample(range(len(parts)), number):
         parts[place] = "changed"
@@ -178,7 +179,7 @@ def jaccard(one: str, other: str) -> float:
 
 @pytest.fixture
 def measured(tmp_path: Path) -> MeasuredText:
-    """Writes eight texts, of which the first five are held out and measured."""
+    """Returns general text of eight documents, of which the first five are held out and measured."""
     file = write(tmp_path / "general.jsonl", [{"text": text} for text in texts(8, 1)])
     shards(tmp_path / "general", texts(8, 1)[5:], texts(8, 1)[:5])
     corpus = replace(PLAIN, paths=file)
@@ -187,7 +188,7 @@ def measured(tmp_path: Path) -> MeasuredText:
 
 @pytest.mark.parametrize("length", [14, 20, 30, 60, 200])
 def test_near_copies_of_test_texts_are_removed(length: int, tmp_path: Path) -> None:
-    """Near copies share 0.8 of their 5-grams, as set by `corpus.near_*`."""
+    """A copy is near if its 5-grams have a Jaccard similarity of at least 0.8 with a test text (`corpus.near_*`)."""
     known = texts(20, 2, length)
     file = write(tmp_path / "test.jsonl", [{"text": text} for text in known])
     check = guards(replace(PLAIN, decontaminate=[EvaluationSet("test", file)]), [], []).sieve.contaminated

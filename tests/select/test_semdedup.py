@@ -1,4 +1,4 @@
-"""Removal of documents with nearly equal vectors, compared with all pairs."""
+"""Tests the removal of documents with nearly equal vectors against a comparison of all pairs."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ FIRST = 2**24 - 40
 
 
 def with_copies(count: int, seed: int = 0) -> np.ndarray:
-    """Returns vectors in clusters, in which each of the last third is near one of the first third."""
+    """Returns vectors in clusters. Each vector in the last third is a near copy of a vector in the first third."""
     draw, vectors = np.random.default_rng(seed), clustered(count, 8, seed=seed)
     third = count // 3
     vectors[-third:] = vectors[:third] * draw.uniform(0.5, 2, (third, 1)) + draw.normal(scale=0.02, size=(third, 8))
@@ -30,7 +30,10 @@ def with_copies(count: int, seed: int = 0) -> np.ndarray:
 
 
 def by_hand(vectors: np.ndarray, most: float, labels: np.ndarray | None = None) -> list[int]:
-    """Returns the positions of kept vectors, by all pairs, in order."""
+    """Returns the positions of kept vectors in order.
+
+    A vector is removed if it is near a vector kept before it, in the same cluster if `labels` are passed.
+    """
     rows = unit_rows(vectors).astype(np.float64)
     stay: list[int] = []
     for place, row in enumerate(rows):
@@ -48,7 +51,7 @@ def indexed_from_first(folder: Path, vectors: np.ndarray, part: int = 10**6) -> 
 @settings(max_examples=25)
 @drawn(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 9), st.sampled_from([0.5, 0.8, 0.99]))
 def test_the_first_of_several_copies_is_kept(seed: int, count: int, block: int, most: float) -> None:
-    """Vectors of small integers, so that many are equal, for several block sizes."""
+    """Vectors consist of small integers, so many are equal. Several block sizes are tested."""
     vectors = np.random.default_rng(seed).integers(-1, 2, (count, 3)).astype(float)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(semdedup, "ROWS_AT_ONCE", block)
@@ -57,7 +60,7 @@ def test_the_first_of_several_copies_is_kept(seed: int, count: int, block: int, 
 
 
 def test_a_chain_of_copies_loses_every_other_link() -> None:
-    """Each document is near the previous one but not near the one before that."""
+    """Each document is near the previous one but not near the one before that, so only the second is removed."""
     angles = np.deg2rad([0, 20, 40])
     rows = unit_rows(np.stack([np.cos(angles), np.sin(angles)], 1))
     assert staying(rows, np.cos(np.deg2rad(25))).tolist() == [True, False, True]
@@ -75,7 +78,7 @@ def test_copies_are_those_of_all_pairs_in_the_same_cluster(tmp_path: Path) -> No
     several = copies_in(folder, 12, 0.95) - FIRST
     assert sorted({*range(300)} - {*several.tolist()}) == by_hand(vectors, 0.95, labels)
     assert len(np.unique(labels)) > 6
-    assert len(several) >= 85  # copies are in one cluster, except at its
+    assert len(several) >= 85  # a copy near the border of a cluster may be in another cluster
 
 
 @pytest.mark.parametrize("part", [300, 77, 13])
@@ -109,7 +112,7 @@ def test_the_selection_drops_copies_and_takes_others_at_random(tmp_path: Path) -
     assert np.flatnonzero(scores > NEVER).tolist() == by_hand(vectors, 0.95)
     assert selection.figures() == {"documents": 120, "clusters": 1, "copies": (scores == NEVER).sum()}
     taken = [place for place, _, _ in highest(selection, pool, [], 10)]
-    assert max(taken) > 30  # not the first of the pool
+    assert max(taken) > 30  # documents are not simply taken from the beginning of the pool
     with pytest.raises(DataError, match="no document is left"):
         selection.learn(
             given(pool, vectors=embedded(tmp_path / "b", vectors, ids, vectors[:1]), permitted=np.zeros(0, np.int64))

@@ -1,4 +1,4 @@
-"""No selection prefers a source of the pool for its form, such as its text length."""
+"""Tests that selections do not prefer a source of the pool for its form, such as the length of its texts."""
 
 from collections.abc import Callable
 
@@ -14,13 +14,16 @@ from tests.select.pools import given, numbered, ranked
 COMMON = [f"common{number}" for number in range(60)]
 TAKEN, EACH = 60, 180
 SUBJECT, STYLE = 0.2, 0.2
-"""Shares of common, source and shared words in a text."""
+"""Shares of words in a text that belong to its source and to its style.
+
+The remaining words are common to all sources.
+"""
 LENGTHS = {"systems": (60, 140), "cells": (8, 14), "films": (120, 260)}
-"""Number of words per document of each source: only `cells` has texts as short as sentences."""
+"""Range of the number of words per document, keyed by source. Only `cells` has texts as short as sentences."""
 
 
 def text_of(source: str, words: int, rng: np.random.Generator) -> str:
-    """Returns a text with words of its source; the two science sources share some words that films lack."""
+    """Returns a text with words of its source. The two science sources share words that `films` lacks."""
     subject = [f"{source}{number}" for number in range(40)]
     style = [f"{'fun' if source == 'films' else 'science'}{number}" for number in range(40)]
     kinds = np.digitize(rng.random(words), [SUBJECT, SUBJECT + STYLE])
@@ -55,11 +58,14 @@ def test_selected_documents_are_of_the_targets_source(
 
 VECTORS_EACH, VECTORS_TAKEN, DIMENSION = 120, 40, 96
 WORDS = {0: 140, 1: 25, 2: 210}
-"""Number of words per document of each source: with fewer words, a mean over them is noisier."""
+"""Number of words per document, keyed by source. A mean over fewer words is noisier."""
 
 
 def vectors_of(source: int, count: int, words: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns vectors with a common part, a part of the source, and noise that falls with the number of words."""
+    """Returns vectors that consist of a common part, a part of the source, and noise.
+
+    The noise falls with the number of words.
+    """
     found = np.zeros((count, DIMENSION))
     found[:, 0] = 10.0
     found[:, 1 + source] = 1.0
@@ -70,7 +76,7 @@ def vectors_of(source: int, count: int, words: int, rng: np.random.Generator) ->
 def chosen_from(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
 ) -> tuple[int, Given]:
-    """Returns the target's source, whose texts are sentences, and the inputs of selections."""
+    """Returns the source of the target, whose texts have the length of sentences, and the inputs of a selection."""
     folder, rng = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
     pool = np.concatenate([vectors_of(source, VECTORS_EACH, words, rng) for source, words in WORDS.items()])
     target = vectors_of(request.param, 60, 25, rng)

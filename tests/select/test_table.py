@@ -1,4 +1,4 @@
-"""Selections by name, and a user's own selection."""
+"""Tests of selections that are found by name, and of a user's own selection."""
 
 import sys
 from pathlib import Path

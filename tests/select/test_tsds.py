@@ -1,4 +1,4 @@
-"""TSDS and its transport plan, compared with a linear programme."""
+"""Tests TSDS and its transport plan against a linear program."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def situation(tmp_path: Path) -> Given:
 def scored(
     situation: Given, documents: int = 1, seed: int = 0, **options: float
 ) -> tuple[Offer, np.ndarray, dict[str, float]]:
-    """Returns the offer, the score of each document, and the figures."""
+    """Returns the offer, the score of each document, and the selection's metrics."""
     selection = selection_of("tsds", options, seed)
     selection.learn(situation)
     offer = selection.look_for(Room(documents=documents), None)
@@ -36,7 +36,7 @@ def scored(
 
 
 def by_hand(alpha: float, sigma: float, wanted: int, pool: np.ndarray = POOL) -> np.ndarray:
-    """Computes the mass of each document from all pairs."""
+    """Returns the mass of each document, computed from the distances of all pairs."""
     rows, target = (unit_rows(each.astype(np.float16)).astype(np.float64) for each in (pool, TARGET))
     rows = unit_rows(pool).astype(np.float64)
     apart = np.maximum(1 - rows @ rows.T, 0) * 2
@@ -66,7 +66,10 @@ def test_scores_are_log_masses_with_noise_for_any_number_of_first_neighbours(
 
 
 def test_copies_share_the_mass_of_one_document(situation: Given) -> None:
-    """Only copies are nearer than sigma here."""
+    """Only copies are closer to each other than sigma, which is 0.1 here.
+
+    Their masses must add up to the mass of a single document.
+    """
     masses = by_hand(0.9, 0.1, 1)
     alone = by_hand(0.9, 0.1, 1, np.delete(POOL, np.s_[100:130], axis=0))
     known = np.flatnonzero(alone[:30] > 0.005)
@@ -102,7 +105,7 @@ TEXTS, DOCUMENTS = 4, 18
 
 
 def world(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns random distances [texts, documents] and a density per document."""
+    """Returns random distances [texts, documents] and random densities [documents]."""
     draw = np.random.default_rng(seed)
     return draw.uniform(0.3, 1.4, (TEXTS, DOCUMENTS)), draw.uniform(1, 4, DOCUMENTS)
 
@@ -119,7 +122,10 @@ def objective(plan: np.ndarray, distances: np.ndarray, densities: np.ndarray, al
 
 
 def solved(distances: np.ndarray, densities: np.ndarray, alpha: float, scale: float) -> float:
-    """Returns the minimum of the objective. The unknowns are the plan, row by row, and the largest deviation."""
+    """Returns the minimum of the objective by linear programming.
+
+    The variables are the plan, row by row, and the largest deviation.
+    """
     count = TEXTS * DOCUMENTS
     uniform = np.tile((1 / densities) / (TEXTS * (1 / densities).sum()), TEXTS)
     weight = TEXTS * np.tile(densities, TEXTS)
@@ -171,7 +177,10 @@ def test_a_smaller_alpha_spreads_the_mass_further_and_the_largest_takes_the_near
 
 
 def test_near_copies_share_the_mass_of_one_document() -> None:
-    """Three documents; the nearest has four copies, with density four."""
+    """There are three documents.
+
+    In the second case the nearest one is present four times, so each copy has density four.
+    """
     once = Surroundings(np.array([[0.1, 0.5, 0.9]]), np.ones((1, 3)))
     copied = Surroundings(np.array([[0.1] * 4 + [0.5, 0.9]]), np.array([[0.25] * 4 + [1, 1]]))
     for alpha in (0.3, 0.6, 0.9):
@@ -194,7 +203,7 @@ def test_the_level_gives_mass_to_the_requested_number_of_documents(count: int) -
 
 
 def test_missing_neighbours_get_no_mass() -> None:
-    """An approximate index finds fewer neighbours for some texts."""
+    """An approximate index finds fewer neighbours for some texts. A missing neighbour has an infinite distance."""
     distances = np.array([[0.1, 0.2, 0.3, 0.4], [0.1, 0.3, np.inf, np.inf]])
     shares = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
     around = Surroundings(distances, shares)

@@ -1,4 +1,4 @@
-"""Records of stages without running them."""
+"""Helpers that make records of stages without running the stages."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,12 @@ from tests.runner.made import made_up
 
 
 def record_of(stage: Stage[Any], cost: dict[str, Any] | None = None, **figures: Any) -> Record:
-    """Returns the record that a stage would have written.
+    """Returns the record that a stage would write if it ran.
 
     Args:
-        stage: a stage.
-        cost: cost of the stage.
-        figures: figures of its result; the others are invented.
+      stage: stage whose record is made.
+      cost: cost entry of the record. None means an empty entry.
+      figures: fields of the stage's result. The other fields get invented values.
     """
     none: dict[str, Any] = {}
     result = plain_values(made_up(stage.result_type(), **figures))

@@ -1,4 +1,4 @@
-"""A sequence of two domains, `cs` and `bio`, with all measurements finished."""
+"""A sequence of two domains, `cs` and `bio`, and made-up records of all its measurements."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ EXPORTED = (
     {"domain": loss_change("domain", 5.0, 3.0, overlap=0), "general": loss_change("general", 4.0, 4.1, overlap=0)},
     {"domain": loss_change("domain", 5.8, 3.5, overlap=0), "general": loss_change("general", 4.1, 4.4, overlap=0)},
 )
-"""Losses of each export."""
+"""Losses in the record of the export after each domain, on that domain and on general text."""
 
 
 def two_domains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
@@ -38,7 +38,7 @@ def losses(overlap: int | None = 0, documents: int = 99, **values: float | None)
 
 
 def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
-    """Returns the records of all stages that a sequence reads, by key."""
+    """Returns made-up records of all stages whose results a sequence reads, keyed by the stage's key."""
     cost = {"device_seconds": 10.0, "device_hours": 10 / 3600, "cost": price}
     found = {each.key: record_of(each, cost) for each in stage.inputs.values()}
 
@@ -57,7 +57,10 @@ def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
 
 
 def done(stage: Sequence, *others: Record, price: float | None = None) -> Done:
-    """Returns only the records that a sequence reads; `others` replace the usual ones."""
+    """Returns the results that a sequence reads.
+
+    Each record in `others` replaces the made-up record of the same stage.
+    """
     found = records(stage, price)
     assert all(record.key in found for record in others)
     return done_of(*(found | {record.key: record for record in others}).values())

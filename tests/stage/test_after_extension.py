@@ -1,4 +1,4 @@
-"""Stages after an extension of the vocabulary: training of rows, and adaptation under ZeRO 3."""
+"""Tests of stages after a vocabulary extension: training of the new rows, and domain training under ZeRO 3."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Dimensions of models before their extension, compared with the extended ones, and lengths by compute."""
+"""Tests that the size of an extended model, and the training length set by compute, are known in advance."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
 
 
 def training_after(config: Config, **asked: Any) -> tuple[Train, Any]:
-    """Returns a training that starts from an extended model, and the stage that extends it."""
+    """Returns the training that starts from the extended model, and the stage that extends the model."""
     context = Context.of(replace(config, vocabulary=replace(config.vocabulary, **asked)))
     extended = change_vocabulary(context)
     start = context.start.after(extended, own_tokenizer=True)
@@ -54,7 +54,8 @@ def test_dimensions_are_known_before_the_model_is_made(config: Config, asked: di
     assert made
     for name in ("vocabulary", "heads", "inner", "attention", "layer_parameters", "beside", "embedding_parameters"):
         assert getattr(ahead, name) == getattr(made, name), name
-    assert ahead.parameters == pytest.approx(made.parameters, rel=0.02)  # without biases and norms
+    # the size known in advance ignores biases and norms
+    assert ahead.parameters == pytest.approx(made.parameters, rel=0.02)
     assert made.beside == (2 if asked else 1)
 
 
@@ -64,14 +65,14 @@ def test_an_elbow_counts_no_new_tokens_in_advance(config: Config, tiny_bert: Pat
 
 
 def test_a_training_is_as_long_as_its_compute(config: Config) -> None:
-    """The length depends on the trained model: with a module, the same compute allows fewer steps."""
+    """A module makes each training step more expensive, so the same limit of FLOPs allows fewer steps."""
     plain, (module, _) = dapt_stages(Context.of(config)).training, training_after(config, module="exbert")
     steps = []
     for training in (plain, module):
         forecast = training.forecast({})
         assert forecast
         assert forecast.flops
-        assert 1e11 <= forecast.flops < 1.1e11  # whole steps
+        assert 1e11 <= forecast.flops < 1.1e11  # the length is rounded up to whole steps
         limited = with_flops_as_steps(config, first_size(training.start, Done({})), None)
         assert forecast.tokens == (limited.training.max_steps or 0) * 4 * 64
         steps.append(limited.training.max_steps)

@@ -1,4 +1,4 @@
-"""Stages that count, embed and index the documents of a pool."""
+"""Tests of the stages that learn an embedder, embed the documents of a pool, and index their vectors."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Wrote:
 
 @dataclass(frozen=True, eq=False)
 class SomeTexts(Stage[Wrote]):
-    """A stage that writes texts with ids beyond float32."""
+    """A stage that writes texts with ids above 2^24, where float32 cannot represent all integers."""
 
     kind = "texts"
     name: str
@@ -109,7 +109,8 @@ def test_an_interrupted_run_resumes_with_the_same_result(tmp_path: Path, ray_clu
     assert (first.documents, first.dimension, len(files)) == (9, 2, 3)
     ids, vectors = read_vectors(files[1])
     counts = {"documents": len(ids), "dimension": 2, "seen": len(ids), "unknown": 0}
-    write_vectors(tmp_path / "two" / files[1].name, ids, -vectors, counts)  # of the interrupted run
+    # negated, to show that the interrupted run's vectors are reused
+    write_vectors(tmp_path / "two" / files[1].name, ids, -vectors, counts)
     (tmp_path / "two" / f".{files[0].name}.aside").write_text("half")
     assert embed_texts(source, embedder, None, tmp_path / "two", RESOURCES, "float32") == first
     np.testing.assert_array_equal(read_vectors(tmp_path / "two" / files[1].name)[1], -vectors)
@@ -203,7 +204,7 @@ UNREADABLE = r"3 of 4 records of the pool are unreadable: 3 malformed JSON \(fir
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Returns a configuration with ten neighbours per text."""
+    """Returns the configuration of a selection by ten nearest neighbours per target text."""
     select = SelectConfig(kind="knn", pool_paths="data/pool.jsonl", per_example=10, embedder="transformer")
     return replace(task_world(tmp_path, monkeypatch), select=select)
 

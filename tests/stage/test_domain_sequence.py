@@ -1,4 +1,4 @@
-"""The record of a sequence: figures, reports of the method, warnings, overlap, cost, and display."""
+"""Tests the record of a domain sequence: metrics, reports of the method, warnings, overlap, cost and display."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_figures_are_computed_from_the_matrices(config: Config) -> None:
     assert found.loss_forgetting == pytest.approx(0.6)
     assert found.loss_forward_transfer == pytest.approx(0.2)
     assert found.general_change == pytest.approx(0.4)
-    assert found.average is None  # there is no task
+    assert found.average is None  # there is no task to score
     assert found.warnings == []
     assert (found.order, found.mode, found.method, found.seed) == (["cs", "bio"], "continual", "das", 0)
 
@@ -65,7 +65,7 @@ def test_a_mean_over_domains_learned_at_once(config: Config) -> None:
 
 
 def little(stage: Sequence) -> Record:
-    """Returns results in which the first domain has too little held-out text."""
+    """Returns an export record without a loss on the first domain, as if too little of its text were held out."""
     return record_of(stage.steps[0].export, losses={"general": EXPORTED[0]["general"]})
 
 
@@ -96,7 +96,7 @@ def test_few_held_out_documents_are_warned_of(config: Config, documents: int, sa
 
 
 def importance(stage: Sequence, after: int, head: float = 0.05, share: float | None = None) -> Record:
-    """Returns the importance measured after a number of domains."""
+    """Returns the record of the importance that is measured after `after` domains."""
     past = [*(step.past for step in stage.steps), stage.past]
     left = {"head": [head], "inner": [0.5], "output": [0.5]}
     return record_of(past[after]["importance"], plasticity=left, embeddings_share=share)
@@ -120,7 +120,7 @@ def test_reports_of_the_method_are_numbered_by_earlier_domains(config: Config) -
     ("options", "head", "warnings"),
     [
         ({"plasticity_floor": 0.2}, "0.20\n0.20 to 0.20", 0),
-        ({"soft_mask": "gradient"}, "0.05\n0.05 to 0.05", 0),  # Adam cancels the scaling
+        ({"soft_mask": "gradient"}, "0.05\n0.05 to 0.05", 0),  # no warning, because Adam cancels a scaling of gradients
         ({"soft_mask": "none"}, None, 0),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_method_without_stages_has_no_reports(config: Config) -> None:
 
 
 def overlapping(**documents: int | None) -> dict[str, LossChange]:
-    """Returns the losses of the first export, with numbers of documents that were trained on."""
+    """Returns the losses of the first export, with the given numbers of measured documents that were trained on."""
     return {text: replace(change, overlap=documents[text]) for text, change in EXPORTED[0].items()}
 
 
@@ -195,7 +195,10 @@ def test_the_cost_is_the_sum_of_all_stages(config: Config, price: float | None, 
 
 
 def test_every_stage_is_counted_once_in_the_cost(config: Config) -> None:
-    """The importance after one domain is the one before the next."""
+    """The importance after one domain is also the importance before the next domain.
+
+    Its cost must be counted only once.
+    """
     stage = built(replace(config, tasks=[TaskConfig(name="bio", **splits())]))
     cost = stage.run(Path(), done(stage, price=1.0)).cost
     assert cost["device_seconds"] == 10.0 * (2 + 3 + 2)
@@ -225,7 +228,7 @@ def test_every_model_has_a_row_of_scores_and_of_losses(capsys, tmp_path):
     assert row(text.replace("┃", "│"), "model", "acl_arc (cs)", "cs", "helpful (reviews)")
     assert row(text, "after cs", "71.0 ± 1.4", "50.0", NONE)
     assert row(text, "after reviews", "60.0", NONE, "80.5")
-    assert not row(text, "after news", NONE, NONE, NONE)  # no task was run
+    assert not row(text, "after news", NONE, NONE, NONE)  # no task was run on this model
     assert row(text, "before all", "2.400", "2.500", "2.600", "2.700", "1.300")
     assert "Model: /runs/export/model\n" in text
 

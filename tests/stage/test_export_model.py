@@ -1,4 +1,4 @@
-"""The stage that exports a model: figures of its training and evaluations in its record."""
+"""Tests that the record of an exported model has the metrics of its training and its evaluations."""
 
 import json
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ class ToyEvaluation(Stage[Evaluated]):
 
 
 def exported(root: Path, **documents: int) -> tuple[Export, Finished[Adapted]]:
-    """Returns an export of a model, with a given number of measured documents per text."""
+    """Returns an export and its result. `documents` has the number of measured documents, keyed by text."""
     domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
     before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, 1.6, 0)
     toys: Any = (domain, general, None, ToyTraining("training"), before, after)

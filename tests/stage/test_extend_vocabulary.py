@@ -1,4 +1,4 @@
-"""Extension in a job and in a chain: model and tokenizer, keys, later stages, and errors."""
+"""Tests of vocabulary extension in jobs and chains: model, tokenizer, keys, later stages, and errors."""
 
 import json
 from dataclasses import replace
@@ -126,7 +126,7 @@ def test_impossible_settings_are_refused(config: Config, tmp_path: Path) -> None
 
 
 def test_later_stages_of_a_chain_use_the_new_tokens(config: Config, tmp_path: Path, tiny_bert: Path) -> None:
-    """They are used to prepare a task, and by a training that follows another training."""
+    """The new tokens are used to prepare a task, and by a training that follows another training."""
     splits = {split: write(tmp_path / f"{split}.jsonl", labelled(8, len(split))) for split in ("train", "dev", "test")}
     rows = [{"text": f"{row['text']} nephritis", "label": row["label"]} for row in labelled(8, 1)]
     write(tmp_path / "train.jsonl", rows)
@@ -172,7 +172,10 @@ def test_later_stages_of_a_chain_use_the_new_tokens(config: Config, tmp_path: Pa
 def test_a_module_next_to_the_layers_is_added_and_shown(
     config: Config, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The module is drawn from the seed, and shown in config, card, summary and report."""
+    """The weights of the base model are unchanged.
+
+    The new module is listed in the model's config and card, and the printed result shows its compute.
+    """
     finished, plain = (extended_by(asking(config, module=module)) for module in ("exbert", None))
     size = len(load_tokenizer(tiny_bert))
     settings = json.loads((finished.path / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""The stage that prepares a labelled task."""
+"""Tests of the stage that prepares a labelled task."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def test_examples_are_counted_by_split_and_label(context: Context) -> None:
 
 
 def test_a_split_that_changes_after_it_was_listed_is_refused(context: Context, tmp_path: Path) -> None:
-    """The stage's key identifies the old content."""
+    """The stage's key was computed from the old content of the file, so new content must not be used under that key."""
     listed = stage(context)
     write(tmp_path / "dev.jsonl", labelled(5, 9))
     with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job looked at it first"):

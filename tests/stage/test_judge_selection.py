@@ -1,4 +1,4 @@
-"""Results of jobs/select.py: the selected texts, compared with random ones. Needs no Ray."""
+"""Tests of the result of jobs/select.py: the selected texts, compared with random texts. Needs no Ray."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def judged(config: Config) -> Finished[SelectionJudged]:
 def test_the_folder_contains_the_selected_documents(judged: Finished[SelectionJudged], config: Config) -> None:
     lines = lines_of(judged.path)
     assert len(lines) == judged.result.documents == judged.result.selection.documents == 25
-    assert sum(line["text"] in LIKE for line in lines) >= 15  # of 30 among 180
+    assert sum(line["text"] in LIKE for line in lines) >= 15  # the pool has 30 such texts among 180
     chosen = Path(judged.record.inputs["chosen"]["path"])
     assert lines == lines_of(chosen)
     assert judged.result.pool == 180
@@ -81,7 +81,8 @@ def test_its_figures_are_those_of_the_texts(judged: Finished[SelectionJudged], c
     assert found.target.documents == 30
     start = Context.of(config).start.pretrained
     (loss,) = sample_losses(config, start, {"target": TARGET}).values()
-    assert found.target.loss == pytest.approx(loss, rel=0.05)  # other order, so other masks
+    # the texts are in another order, so other tokens are masked
+    assert found.target.loss == pytest.approx(loss, rel=0.05)
     assert found.selection.loss
     assert found.random.loss
 
@@ -103,7 +104,7 @@ def test_diversity_is_the_mean_distance_and_every_set_is_on_the_map(judged: Fini
     assert found.selection.distance
     assert found.target.distance
     assert found.random.distance
-    assert found.selection.distance < found.random.distance  # all of one kind
+    assert found.selection.distance < found.random.distance  # the selected texts are all of one kind
     places = json.loads((judged.path / "map.json").read_text())
     assert list(places) == ["pool", "selection", "target", "random"]
     counts = {name: len(points) for name, points in places.items()}
@@ -136,7 +137,8 @@ def test_terminal_and_report_show_it(judged: Finished[SelectionJudged], capsys: 
     other = Finished(_without_random(judged.record), SelectionJudged)
     named = {"chosen": judged, "chosen again": judged, "other": other}
     entries = [Entry(name, "select", {}, finished) for name, finished in named.items()]
-    table, drawn, folded = selection_blocks(entries)  # repeated entries are shown once
+    # `chosen again` is the same result as `chosen`, so it is shown once
+    table, drawn, folded = selection_blocks(entries)
     assert isinstance(table, Table)
     assert isinstance(drawn, Figures)
     assert [name for name, _ in drawn.legend] == ["pool", "target", "selection", "random"]
@@ -162,7 +164,7 @@ def _without_random(record: Record) -> Record:
 def test_markup_that_the_pool_lacks_is_in_record_terminal_and_report(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The target is compared without this markup."""
+    """Markup that the pool lacks is reported, and it is removed from the target before texts are compared."""
     marked = [text.replace("layer", "<< layer >>") for text in TARGET]
     task = replace(config.task, train=write(tmp_path / "train.jsonl", with_labels(marked)))
     context = Context.of(replace(config, task=task))

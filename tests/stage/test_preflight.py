@@ -1,4 +1,4 @@
-"""Checks before anything is started."""
+"""Tests of the checks that run before a job starts anything."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ from adapt.support.errors import ConfigError, ModelError, StorageError
 
 @pytest.fixture
 def model(tmp_path: Path, tiny_bert: Path) -> Path:
-    """Returns a copy of the model for a test to damage."""
+    """Returns a copy of the tiny model, which a test may damage."""
     return Path(shutil.copytree(tiny_bert, tmp_path / "model"))
 
 
@@ -76,7 +76,11 @@ def test_two_jobs_may_start_at_once(tmp_path: Path) -> None:
 def test_the_disk_must_have_room_for_the_model_and_its_checkpoints(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two checkpoints and a third being written, each three times the weights, the model, and a copy of it."""
+    """Training needs free space of 11 times the weights.
+
+    Three checkpoints (two complete and one being written) take three times the weights each. The model and a copy of it
+    take the rest.
+    """
     weights = 4 * sum(tensor.numel() for tensor in load_file(model / "model.safetensors").values())
     folder = tmp_path / "train"
     folder.mkdir()
@@ -88,7 +92,7 @@ def test_the_disk_must_have_room_for_the_model_and_its_checkpoints(
         check_space(folder, model, 2)
     assert str(folder) in caught.value.what
     check_space(folder, model, 1)
-    (folder / "checkpoint").write_bytes(b"1")  # files of an earlier start count as available space
+    (folder / "checkpoint").write_bytes(b"1")  # files of an earlier start count as free space
     check_space(folder, model, 2)
 
 
@@ -111,7 +115,10 @@ def test_offloading_requires_a_matching_zero_stage(offload: str, stages: set[int
     [({"max_steps": 100}, 100), ({"max_tokens": 100 * 2048 * 512}, 100), ({}, 12_500), ({"epochs": 1.0}, 10**9)],
 )
 def test_a_warm_up_longer_than_the_run_is_refused(limits: dict[str, float], longest: int) -> None:
-    """If only epochs are set, the length is known and checked once the corpus is prepared."""
+    """The length of a run is unknown here if only epochs are set.
+
+    The warm-up is then checked after the corpus is prepared.
+    """
     check_training(Config(training=TrainingConfig(warmup_steps=longest, **limits)))
     if "epochs" in limits:
         return
@@ -142,7 +149,8 @@ def test_compiling_requires_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="looked for no-such-compiler"):
         check_compile(config)
     check_compile(Config())
-    check_compile(replace(config, resources=ResourcesConfig(address="10.0.0.1:6379")))  # the workers check it
+    # on a remote cluster, the workers check for a compiler
+    check_compile(replace(config, resources=ResourcesConfig(address="10.0.0.1:6379")))
 
 
 def test_a_decay_without_a_cooldown_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Selection from a pool: amount, excluded texts, and scores. Needs no Ray."""
+"""Tests of selecting documents from a pool: number of documents, excluded texts, and scores. Needs no Ray."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ POOL = [f"document number {number} of the pool" + " which is longer" * (number %
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_bert: Path) -> Config:
-    """Returns a configuration with a pool in which one document quotes the test split."""
+    """Returns a configuration whose pool has one document that quotes the test split."""
     splits: dict[str, Any] = {
         split: write(tmp_path / f"{split}.jsonl", with_labels(texts))
         for split, texts in (("train", TRAIN), ("dev", DEV), ("test", TEST))
@@ -54,7 +54,7 @@ def built(config: Config, *measured: Stage[Prepared], transductive: bool = False
 def select(
     config: Config, *measured: Stage[Prepared], transductive: bool = False
 ) -> tuple[list[str], Finished[Selected]]:
-    """Runs the stage and returns the selected texts and its result."""
+    """Runs the selection and returns the selected texts and the stage's result."""
     done = ensure(built(config, *measured, transductive=transductive), Context.of(config).store)
     lines = lines_of(done.path)
     assert [set(line) for line in lines] == [{"id", "part", "start", "record", "score", "text"}] * len(lines)
@@ -79,7 +79,10 @@ def test_the_budget_can_be_set_per_train_example(config: Config) -> None:
 
 
 def test_the_budget_per_example_counts_the_texts_of_all_tasks(config: Config, tmp_path: Path) -> None:
-    """Texts in the dev or test split of a task are not in the target."""
+    """Texts in the dev or test split of a task do not count as target texts.
+
+    One of the three added texts is such a text.
+    """
     more = ["one text more", "two texts more", DEV[0]]
     other = replace(config.task, name="other", train=write(tmp_path / "other.jsonl", with_labels(more)))
     assert select(replace(config, tasks=[other]))[1].result.documents == 3 * (len(TRAIN) + 2)
@@ -102,7 +105,10 @@ def test_random_documents_have_as_many_tokens_as_the_selection(config: Config) -
 
 
 def test_each_kind_takes_documents_similar_to_the_target(config: Config, tmp_path: Path) -> None:
-    """Only some documents of the pool contain words of the train texts."""
+    """Twelve of the 72 documents of the pool begin with words of the target.
+
+    Each kind must find at least seven of them.
+    """
     train = write(
         tmp_path / "train.jsonl", with_labels([f"gradient of layer {text}" for text in sentences(30, 1, longest=9)])
     )
@@ -160,7 +166,7 @@ def test_a_budget_that_is_larger_than_the_pool_is_refused(config: Config, budget
 
 def test_test_text_is_only_taken_if_transductive(config: Config) -> None:
     texts, done = select(documents(config, 40))
-    assert texts == POOL  # in the pool's order
+    assert texts == POOL  # the selected documents keep the pool's order
     assert done.result.dropped == {"in evaluation set dev-and-test": 1}
     assert len(select(documents(config, 41), transductive=True)[0]) == 41
 
@@ -182,7 +188,7 @@ def test_evaluation_sets_of_the_corpus_are_left_out_too(config: Config, tmp_path
 
 
 def test_evaluation_sets_are_excluded_from_the_target_too(config: Config, tmp_path: Path) -> None:
-    """Selections and embedders learn from the target, so it must not contain them."""
+    """Selections and embedders learn from the target, so the target must not contain evaluation text."""
     wanted = sentences(6, seed=77, shortest=20)
     questions = write(tmp_path / "questions.jsonl", [{"text": wanted[2]}])
     corpus = replace(config.corpus, decontaminate=[EvaluationSet("questions", questions)])
@@ -207,7 +213,8 @@ def test_a_repeated_text_is_taken_once(config: Config, tmp_path: Path) -> None:
 
 
 def test_the_division_into_files_does_not_change_the_selection(config: Config, tmp_path: Path) -> None:
-    config = choosing(config, kind="tests.select.pools:Longest")  # random draws depend on ids, and ids on items
+    # a random selection would change, because its draws depend on document ids and ids depend on items
+    config = choosing(config, kind="tests.select.pools:Longest")
     whole, done = select(documents(config, 12))
     (tmp_path / "parts").mkdir()
     lines = (tmp_path / "pool.jsonl").read_text().splitlines(keepends=True)
@@ -230,7 +237,10 @@ class Alike(Selection):
 
 
 def test_a_selection_sees_the_train_texts_as_they_were_listed(config: Config, tmp_path: Path) -> None:
-    """Also checks tasks that were prepared before and are not read again."""
+    """The prepared texts are deleted and the train file is changed.
+
+    The selection must refuse the file instead of reading the new texts under the key of the old ones.
+    """
     alike = choosing(config, kind=f"{__name__}:Alike")
     assert len(select(alike)[0]) == 15
     stage, store = built(replace(alike, seed=1, corpus=replace(config.corpus, near_ngram=4))), Context.of(config).store
@@ -265,7 +275,7 @@ def test_an_empty_pool_is_refused(config: Config, tmp_path: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Copied(Stage[Prepared]):
-    """A stage with prepared text from elsewhere."""
+    """A stage whose result is a copy of a folder of prepared text."""
 
     kind = "prepare"
 
@@ -289,7 +299,7 @@ def test_measured_text_is_never_taken(config: Config, tmp_path: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class CopiedFiles(Prepare):
-    """Like Copied, with readable files."""
+    """A stage like `Copied` that also knows the source files of its text, so that near copies can be found."""
 
     source: Path = Path()
 

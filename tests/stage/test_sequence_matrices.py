@@ -1,4 +1,4 @@
-"""The matrices of a sequence, and its losses without domain ids."""
+"""Tests of a sequence's matrices of losses and scores, and of its losses when texts are routed without domain ids."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_missing_general_text_has_no_column(config: Config) -> None:
 
 
 def test_too_little_general_text_has_no_column(config: Config) -> None:
-    """Exports omit texts with a single document."""
+    """The evaluations before training have no loss on general text, so the matrix has no column for general text."""
     stage = built(config)
     little = [record_of(each, texts=losses(domain=5.0, general=None)) for each in stage.before.values()]
     assert losses_of(stage, *little).columns == {"cs": 0, "bio": 1}

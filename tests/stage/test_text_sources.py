@@ -1,4 +1,4 @@
-"""The text of tasks without labels, for TAPT and for exclusion. Needs no Ray."""
+"""Tests that texts of tasks are read without labels, for TAPT and to exclude texts from selections. Needs no Ray."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def task(tmp_path: Path) -> TaskConfig:
 
 
 def texts_of(task: TaskConfig, splits: Sequence[str], unseen: Sequence[TaskConfig] = ()) -> TaskTexts:
-    """Returns texts without those in the dev and test splits of tasks."""
+    """Returns a stage that writes the texts of a task, except texts in the dev and test splits of tasks in `unseen`."""
     hidden = tuple(TaskSplit.of(each, split, Digests()) for each in unseen for split in ("dev", "test"))
     return TaskTexts("texts", tuple(TaskSplit.of(task, split, Digests()) for split in splits), hidden)
 
@@ -44,7 +44,7 @@ def run(stage: Stage[TextsWritten], root: Path) -> tuple[list[str], Finished[Tex
 
 def test_texts_that_occur_in_dev_or_test_are_excluded(task: TaskConfig, tmp_path: Path) -> None:
     texts, done = run(texts_of(task, ["train"], [task]), tmp_path)
-    assert texts == ["the first text", "the second text"]  # each once
+    assert texts == ["the first text", "the second text"]  # each text is written once
     assert done.result == TextsWritten(documents=2, in_other_splits=2)
 
 
@@ -71,7 +71,7 @@ def test_too_many_broken_records_are_refused(task: TaskConfig, tmp_path: Path) -
 
 
 def test_a_split_that_changes_after_it_was_listed_is_refused(task: TaskConfig, tmp_path: Path) -> None:
-    """The stage's key identifies the old content."""
+    """The stage's key was computed from the old content of the file, so new content must not be used under that key."""
     stage = texts_of(task, ["train"], [task])
     write(tmp_path / "dev.jsonl", with_labels(["quite another text"] * 3))
     with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job looked at it first"):

@@ -1,4 +1,4 @@
-"""Plans of trainings: length, mixture, held-out text."""
+"""Tests of training plans: length, mixture of sources, and warnings about held-out text."""
 
 import re
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_a_mixture_is_made_from_the_rows_of_sources() -> None:
 
 
 def test_a_share_for_text_without_rows_is_refused_by_name() -> None:
-    """Sampling such text would never end."""
+    """A source without rows could never fill its share of the mixture."""
     with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3, but no text to train on"):
         mixture(weighted(1, 3), 1000, 0)
     with pytest.raises(DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths have"):
@@ -103,7 +103,7 @@ def test_sources_without_weights_have_none() -> None:
 
 @pytest.mark.parametrize(("examples", "workers", "rows"), [(256, 1, 128), (6, 3, 3), (256, (2, 8), 128)])
 def test_the_batch_size_follows_from_the_number_of_examples(examples: int, workers: Workers, rows: int) -> None:
-    """Batches of at least 8 rows are multiples of 8. Replayed text does not count as examples."""
+    """A batch of at least 8 rows is a multiple of 8 rows. Replayed text does not count as examples."""
     assert size_of_batch(examples, workers) == rows
 
 
@@ -115,7 +115,7 @@ def test_a_batch_that_workers_cannot_share_is_refused(examples: int, workers: Wo
 
 
 def size_of_batch(examples: int | None, workers: Workers = 1) -> int:
-    """Returns the batch size for documents of 32 tokens and sequences of 64."""
+    """Returns the batch size [rows] for documents of 32 tokens in rows of 64 tokens."""
     training = TrainingConfig(global_batch_size=48, sequence_length=64)
     config = replace(CONFIG, training=training, resources=replace(CONFIG.resources, workers=workers))
     return sized(config, examples, [text(3200, documents=100)]).training.global_batch_size
@@ -141,7 +141,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
 
 
 def said(training: Train, texts: list[str], share: float, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Returns the warning for a training on these texts, of which a share is held out."""
+    """Returns the warning that a training prints for these texts if `share` of them is held out."""
     kept = {kind: [text for text in texts if is_heldout(text, share) == (kind == "heldout")] for kind in KINDS}
     folder.mkdir(exist_ok=True)
     for kind, some in kept.items():

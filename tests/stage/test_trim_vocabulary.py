@@ -1,4 +1,4 @@
-"""Models with a smaller or a new vocabulary, as the start of trainings."""
+"""Tests of models with a trimmed vocabulary, and of models that are built from scratch with a new vocabulary."""
 
 from pathlib import Path
 

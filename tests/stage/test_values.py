@@ -1,4 +1,4 @@
-"""Kinds of stages are frozen dataclasses, each in its own file, and so are their results."""
+"""Tests that kinds of stages and their results are frozen dataclasses, and that stages are never changed."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ from adapt.runner import Stage
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXED = {"inputs", "key", "result_type", "__eq__", "__hash__"}
-"""Names that kinds do not define themselves."""
+"""Names that kinds of stages inherit and must not define."""
 
 
 def modules(folder: str) -> list[str]:
@@ -38,7 +38,7 @@ def names(kinds: list[type[Stage[Any]]]) -> list[str]:
 
 
 def test_all_kinds_of_stages_are_checked() -> None:
-    """Kinds in other folders would be missed."""
+    """Every class in adapt/ that inherits from `Stage` must be in KINDS, even if it is in another folder."""
     found = [
         node.name
         for file in sorted((ROOT / "adapt").rglob("*.py"))
@@ -53,7 +53,7 @@ def test_all_kinds_of_stages_are_checked() -> None:
 def test_a_kind_is_a_frozen_dataclass_that_inherits_from_stage_alone(kind: type[Stage[Any]]) -> None:
     parameters: Any = vars(kind)["__dataclass_params__"]
     assert kind.__bases__ == (Stage,)
-    assert (parameters.frozen, parameters.eq) == (True, False)  # by key, as `Stage` compares
+    assert (parameters.frozen, parameters.eq) == (True, False)  # stages are compared by key, as defined in `Stage`
     assert fields(kind)[0].name == "name"  # type: ignore[arg-type]
     assert {"what", "run"} <= vars(kind).keys()
     assert kind.__eq__ is Stage.__eq__
@@ -70,7 +70,10 @@ def test_a_kind_declares_its_name_and_its_version(kind: type[Stage[Any]]) -> Non
 
 
 def test_kinds_of_the_same_folder_share_version_and_result() -> None:
-    """Three kinds make prepared text; raising one version would leave old results of the others in use."""
+    """Only `prepare` has several kinds (three).
+
+    If the version of one kind were raised, old results of the other two would still be used.
+    """
     alike: dict[str, set[tuple[int, type]]] = {}
     for kind in KINDS:
         alike.setdefault(kind.kind, set()).add((kind.version, kind.result_type()))
@@ -102,7 +105,7 @@ SETTING = {"setattr", "delattr", "copy", "copy.copy"}
 
 
 def assignments(source: str) -> list[str]:
-    """Returns all places that set an attribute of an existing object."""
+    """Returns the code of all assignments to attributes of existing objects."""
     found = []
     for node in ast.walk(ast.parse(source)):
         targets = getattr(node, "targets", [getattr(node, "target", None)])

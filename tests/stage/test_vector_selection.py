@@ -1,4 +1,4 @@
-"""Selections by vectors as stages: texts are embedded and indexed once, and ids lead to the right documents."""
+"""Tests of stages that select by vectors: texts are embedded and indexed once, and ids identify the right documents."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,10 @@ TEST = [text for text, topic in zip(*topical(20, seed=6, length=14), strict=True
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_bert: Path) -> Config:
-    """Writes texts of two topics in three files, among them test text, empty texts and bad records, and a task."""
+    """Returns the configuration of a task and a pool.
+
+    The pool has texts of two topics in three files. Test text, empty texts and unreadable records are among them.
+    """
     for number in range(3):
         records: list[Any] = [{"text": text} for text in POOL[number::3]]
         records[1:1] = [{"text": ""}, {"text": TEST[number]}, {"other": "field"}]
@@ -60,7 +63,7 @@ def test_neighbours_are_the_documents_whose_vectors_are_near(config: Config, ray
     done = ensure(built(config), Context.of(config).store)
     lines = lines_of(done.path)
     assert len(lines) == 20
-    topics = [TOPICS[POOL.index(line["text"])] for line in lines]  # fails for test text
+    topics = [TOPICS[POOL.index(line["text"])] for line in lines]  # `index` fails if test text was selected
     assert sum(topics) >= 19
     assert done.result.figures[0]["recall"] == 1
     assert done.result.dropped["in evaluation set dev-and-test"] == 3
@@ -72,7 +75,7 @@ def test_neighbours_are_the_documents_whose_vectors_are_near(config: Config, ray
 
 
 def test_selections_by_vectors_follow_each_other(config: Config, tmp_path: Path, ray_cluster: None) -> None:
-    """Near copies are removed first, then neighbours are passed on, and some of these are drawn."""
+    """The list removes near copies first, then passes on the nearest neighbours, and finally samples from these."""
     copies = [{"text": f"{text} {text} people"} for text in POOL[::3]]
     write(tmp_path / "pool-3.jsonl", copies)
     kind = [{"semdedup": {"eps": 0.03, "clusters": 1}}, "knn", {"tsds": {"alpha": 0.9}}]

@@ -1,4 +1,4 @@
-"""Analysis in a job: record, picture, tables and report, and an empty corpus."""
+"""Tests of the vocabulary analysis: record, figure, tables, report, and the error for a corpus without words."""
 
 import json
 from pathlib import Path

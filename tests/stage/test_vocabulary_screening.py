@@ -1,4 +1,4 @@
-"""Stages that change a vocabulary exclude what a training excludes: evaluation texts, general text, copies."""
+"""Tests that changes of a vocabulary exclude the same texts as training: evaluation texts, general text and copies."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ GENERAL = "the lighthouse of the northern island was a lighthouse when the light
 
 @pytest.fixture
 def apart(config: Config, tmp_path: Path) -> Config:  # noqa: F811
-    """Returns a corpus that contains an evaluation text and a text measured as general text, ten times each."""
+    """Returns a configuration whose corpus has eleven near copies of an evaluation text and of a general text."""
     copies = [f"{text}{mark}" for text in (TESTED, GENERAL) for mark in ".!?,;:…-)("]
     paths = write(tmp_path / "domain.jsonl", [{"text": text} for text in [*texts(), *copies, TESTED, GENERAL]])
     tested = write(tmp_path / "test.jsonl", [{"text": TESTED}])
@@ -106,7 +106,7 @@ def test_keys_differ_only_if_documents_are_excluded(apart: Config) -> None:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_copies_count_once(apart: Config) -> None:
-    """A text that occurs ten times, including near copies, is read once."""
+    """A word that only occurs in ten near copies of one text is counted once."""
     seeded = [*texts(), *[f"{sentences(1, 9, 40, 40)[0]} splenitis{mark}" for mark in ".!?,;:…-)("]]
     paths = write(Path(str(apart.corpus.paths)), [{"text": text} for text in seeded])
     near = replace(apart, corpus=replace(apart.corpus, paths=paths, deduplicate="near"))

@@ -1,4 +1,4 @@
-"""Helpers: simulated test predictions of recipes, and a sign-flip test."""
+"""Helpers: simulated test predictions of recipes, and an exact sign-flip test."""
 
 import numpy as np
 from scipy import stats
@@ -11,7 +11,10 @@ CLASSES = 3
 def drawn(
     accuracy: float, seeds: int, examples: int, rng: np.random.Generator, truth: np.ndarray, apart: float = 0.0
 ) -> list[list[int]]:
-    """Draws predictions [seeds][examples]. A seed's accuracy has mean `accuracy` and standard deviation `apart`."""
+    """Draws predictions [seeds][examples].
+
+    The accuracies of the seeds have mean `accuracy` and standard deviation `apart`.
+    """
     found = []
     for _ in range(seeds):
         right = rng.random(examples) < np.clip(accuracy + apart * rng.normal(), 0, 1)
@@ -27,7 +30,7 @@ def outcomes(
 
 
 def sign_flips(differences) -> float:
-    """Returns the two-sided p of an exact sign-flip test, from scipy's null distribution."""
+    """Returns the two-sided p-value of an exact sign-flip test, from scipy's null distribution."""
     test = stats.permutation_test(
         (differences,), lambda x, axis: np.mean(x, axis=axis), permutation_type="samples", n_resamples=np.inf
     )

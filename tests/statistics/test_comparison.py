@@ -1,4 +1,4 @@
-"""Tests differences, intervals and p against scipy, closed forms and plain loops."""
+"""Tests differences, intervals and p-values against scipy, closed forms and plain loops."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_one_seed_per_side_with_predictions_gives_scipys_paired_bootstrap():
 
 
 def test_the_standard_error_is_right_with_and_without_variance_of_seeds():
-    """With seeds of different accuracy, and with seeds that differ only by luck with the test examples."""
+    """Covers seeds of different accuracy, and seeds whose scores differ only by chance on the test examples."""
     for apart in (0.0, 0.05):
         rng = np.random.default_rng(0)
         found = [compare(*sides(rng, 0.7, 0.7, 139, apart=apart, metric="accuracy"), samples=200) for _ in range(120)]
@@ -54,14 +54,17 @@ def test_the_standard_error_is_right_with_and_without_variance_of_seeds():
 
 
 def test_equal_recipes_are_rarely_significant_if_examples_and_seeds_vary_equally():
-    """Each permutation test sees half of the variance, so the two alone would reject 10%."""
+    """The tests over examples and over seeds each see half of the variance.
+
+    Either test alone would reject 10% of equal recipes.
+    """
     rng, rejected = np.random.default_rng(5), []
     for _ in range(200):
         truth = rng.integers(0, 3, 139)
         hard = rng.normal(0.7, 1, 139)
         both = []
         for _ in range(2):
-            own = hard + rng.normal(0, 0.7, 139)  # the recipe's own difficulty of examples, shared by its seeds
+            own = hard + rng.normal(0, 0.7, 139)  # difficulty of each example for this recipe, shared by its seeds
             right = [own + rng.normal(0, 0.15) > 0 for _ in range(5)]
             both.append(
                 single_label([truth] * 5, [np.where(each, truth, (truth + 1) % 3) for each in right], 3, "accuracy")
@@ -71,7 +74,10 @@ def test_equal_recipes_are_rarely_significant_if_examples_and_seeds_vary_equally
 
 
 def test_with_many_examples_the_error_is_that_of_the_seeds():
-    """The remaining error is the standard error of a difference of means over seeds, with n - 1."""
+    """With 20,000 examples only seeds vary.
+
+    The error must be the standard error of a difference of means over seeds, with n - 1.
+    """
     rng = np.random.default_rng(0)
     recipe, baseline = sides(rng, examples=20_000, apart=0.05, metric="accuracy", seeds=4)
     error = np.sqrt(sum(side.scores.var(ddof=1) / 4 for side in (recipe, baseline)))
@@ -103,7 +109,7 @@ def test_one_seed_per_side_without_predictions_has_no_p():
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0.5, 0.5), (0.1 + 0.2, 0.3), (0.7, 0.5)])
 def test_scores_that_do_not_vary_have_no_p(ours, theirs):
-    """They count as copies of one number, however many seeds there are."""
+    """Equal scores count as copies of one number, however many seeds there are, so they give no p-value."""
     found = compare(
         Tested(np.array([ours, 0.3, 0.3]) if ours == 0.1 + 0.2 else np.full(3, ours)), Tested(np.full(3, theirs))
     )
@@ -115,7 +121,10 @@ def test_scores_that_do_not_vary_have_no_p(ours, theirs):
 
 
 def test_equal_predictions_of_all_seeds_are_tested_by_examples_only():
-    """One of 139 examples differs between the recipes, with all five seeds."""
+    """The predictions of the recipes differ in one of 139 examples, for all five seeds.
+
+    Seeds do not vary, so only examples are tested.
+    """
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 6, 139)
     before = np.where(rng.random(139) < 0.35, truth, 0)
@@ -128,7 +137,10 @@ def test_equal_predictions_of_all_seeds_are_tested_by_examples_only():
 
 
 def test_a_side_whose_seeds_do_not_vary_counts_as_one_number():
-    """Then p is that of five signs (2 / 32), and not that of permuting ten seeds (2 / 252)."""
+    """If one side does not vary, the signs of five differences are flipped, so the smallest p is 2 / 32.
+
+    Permuting ten seeds would give 2 / 252.
+    """
     found = compare(Tested(np.array([0.71, 0.72, 0.69, 0.74, 0.7])), Tested(np.full(5, 0.5)))
     other = compare(Tested(np.full(5, 0.5)), Tested(np.array([0.71, 0.72, 0.69, 0.74, 0.7])))
     assert found.p == found.least_p == other.p == 2 / 32
@@ -145,7 +157,10 @@ def test_a_side_that_does_not_vary_has_the_nominal_false_positive_rate():
 
 
 def test_an_average_over_tasks_includes_the_variance_of_seeds_of_some_tasks():
-    """One task's seeds do not vary, so seeds cannot be permuted. The variance of the other's seeds is still in p."""
+    """The seeds of one task do not vary, so seeds cannot be permuted.
+
+    The p-value must still include the variance between the other task's seeds.
+    """
     rng = np.random.default_rng(0)
     truth = (np.arange(300) % 3).tolist()
     wrong = [(each + 1) % 3 for each in truth]
@@ -177,7 +192,7 @@ def test_unequal_numbers_of_seeds_are_compared():
 
 
 def test_the_interval_covers_the_truth():
-    """The score is accuracy, so the true difference is known. Seeds have different accuracies."""
+    """The score is accuracy, so the true difference is known to be 0.1. The seeds have different accuracies."""
     rng, covered = np.random.default_rng(0), []
     for _ in range(120):
         found = compare(*sides(rng, 0.7, 0.6, 150, metric="accuracy", apart=0.03), samples=300)

@@ -1,4 +1,4 @@
-"""Tests the figures of sequences against values computed by hand and by loops over random matrices."""
+"""Tests the metrics of sequences against values computed by hand, and against loops over random matrices."""
 
 import numpy as np
 import pytest

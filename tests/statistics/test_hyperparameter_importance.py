@@ -1,4 +1,4 @@
-"""Tests the importance of fields on functions with known shares of the variance."""
+"""Tests the importance of fields on functions whose shares of the variance are known."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,10 @@ def shares(columns: dict[str, list[float]], outcome: list[float]) -> dict[str, f
 
 
 def test_shares_are_those_of_an_additive_function() -> None:
-    """Of 2 a + b over a square, a has 4/5 of the variance, b 1/5, and c nothing."""
+    """The outcome is 2 a + b with uniform a and b.
+
+    Of its variance a explains 4/5, b explains 1/5, and c explains nothing.
+    """
     generator = np.random.default_rng(0)
     a, b, c = generator.uniform(size=(3, 150))
     found = importances({"c": [*c], "b": [*b], "a": [*a]}, [*(2 * a + b)])
@@ -46,9 +49,9 @@ def test_text_values_are_treated_like_numbers() -> None:
 @pytest.mark.parametrize(
     ("columns", "outcome"),
     [
-        ({"a": [*range(FEWEST_TRIALS - 1)]}, [*range(FEWEST_TRIALS - 1)]),  # too few
-        ({"a": [*range(20)]}, [0.5] * 20),  # all the same
-        ({"a": [1] * 20}, [*range(20)]),  # nothing is varied
+        ({"a": [*range(FEWEST_TRIALS - 1)]}, [*range(FEWEST_TRIALS - 1)]),  # too few trials
+        ({"a": [*range(20)]}, [0.5] * 20),  # all outcomes are equal
+        ({"a": [1] * 20}, [*range(20)]),  # no field varies
     ],
 )
 def test_too_few_or_constant_trials_have_no_importances(columns: dict[str, list[float]], outcome: list[float]) -> None:

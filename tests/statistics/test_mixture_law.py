@@ -1,4 +1,4 @@
-"""Tests that fitting the law of mixtures recovers it from losses that it predicts."""
+"""Tests that a fit of the mixture law recovers the law from losses that the law predicts."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,10 @@ GRID = [(tokens, share) for tokens in LENGTHS for share in SHARES]
 
 
 def loss(tokens: float, share: float) -> float:
-    """Computes the law with E 1.8, B 0.2, eta 0.5, b 0.3, C 0.1, eps 0.05, g 0.8, D in units of 10 M."""
+    """Returns the loss that the law predicts.
+
+    Its parameters are E 1.8, B 0.2, eta 0.5, b 0.3, C 0.1, eps 0.05 and g 0.8, with D in units of 10 million tokens.
+    """
     return 1.8 + 0.2 * share**0.5 / (tokens / 1e7) ** 0.3 + 0.1 / (share + 0.05) ** 0.8
 
 

@@ -1,4 +1,4 @@
-"""Tests scores from counts against scikit-learn, on whole and on resampled test sets."""
+"""Tests scores computed from counts against scikit-learn, on whole and on resampled test sets."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,10 @@ def expected(metric: str, truth, predicted) -> float:
 
 
 def check(found: Tested, metric: str, truth: np.ndarray, predicted: np.ndarray) -> None:
-    """Compares scores with scikit-learn's, for truth [examples, ...] and predicted [seeds, examples, ...]."""
+    """Compares scores with scikit-learn's.
+
+    The shape of `truth` is [examples, ...], and of `predicted` [seeds, examples, ...].
+    """
     assert found.scores == pytest.approx([expected(metric, truth, each) for each in predicted])
     rng = np.random.default_rng(1)
     chosen = rng.integers(0, N, (5, N))
@@ -49,8 +52,9 @@ def test_multi_label_scores_are_scikit_learns(metric):
 
 
 def test_entity_f1_counts_exact_spans():
-    truth = [[0, 2, 4], [1, 4, 0]]  # A(0,2); B(0,1), A(2,3)
-    predicted = [[0, 4, 4], [1, 4, 0]]  # the first is too short, the other two are right
+    # entities by kind and tokens: A(0,2) in the first example, B(0,1) and A(2,3) in the second
+    truth = [[0, 2, 4], [1, 4, 0]]
+    predicted = [[0, 4, 4], [1, 4, 0]]  # the first entity is too short, and the other two are right
     assert entities([truth], [predicted], LABELS).scores == pytest.approx([2 * 2 / (3 + 3)])
     assert entities([truth], [truth], LABELS).scores == pytest.approx([1.0])
 
@@ -59,7 +63,7 @@ def test_entity_f1_counts_exact_spans():
     ("kind", "metric"), [("single_label", "macro_f1"), ("multi_label", "macro_f1"), ("tokens", "entity_f1")]
 )
 def test_scores_are_those_of_fine_tuning(kind, metric):
-    """The report compares the two, and ignores predictions if they differ."""
+    """The report compares these scores with those of fine-tuning, and ignores predictions if the scores differ."""
     from adapt.finetune.metrics import metric_of
     from adapt.task.dataset import Facts
 
@@ -89,7 +93,8 @@ def test_scores_of_a_stack_of_matrices_are_those_of_each_matrix(metric: str) -> 
     rng = np.random.default_rng(0)
     drawn = []
     for number in range(60):
-        truths = rng.choice([0, 1, 2, 3, 4], size=8, p=[0.5, 0.3, 0.2, 0, 0])  # often a class is missing, 4 always is
+        # class 4 never occurs, and other classes are often missing
+        truths = rng.choice([0, 1, 2, 3, 4], size=8, p=[0.5, 0.3, 0.2, 0, 0])
         guesses = rng.choice([0, 1, 2, 3, 4], size=8, p=[0.3, 0.1, 0.3, 0.3, 0])
         drawn.append((truths, guesses if number else truths))
     confusion = np.stack([confusion_matrix(*pair, labels=range(5)) for pair in drawn]).reshape(3, 20, 5, 5)

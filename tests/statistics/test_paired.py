@@ -1,4 +1,4 @@
-"""Tests paired differences against scipy, Holm's correction, and the sentences about comparisons."""
+"""Tests paired differences against scipy, Holm's correction, and the sentences of verdicts."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_few_pairs_have_the_interval_of_scipys_t_test(seeds):
 
 @pytest.mark.parametrize("pairs", [6, 7, 9, 12, 16])
 def test_the_interval_has_exactly_the_means_that_p_does_not_reject(pairs):
-    """A sample shifted to just inside an end of its interval is not rejected, and just outside it is."""
+    """A sample is not rejected if zero lies just inside its interval, and is rejected if zero lies just outside."""
     for seed in range(5):
         differences = np.random.default_rng(seed).exponential(1, pairs)
         found = paired(differences)
@@ -44,7 +44,10 @@ def test_pairs_of_seeds_that_do_not_vary_have_no_p():
 
 @pytest.mark.parametrize(("pairs", "t_alone", "most"), [(5, 0.10, 0.0), (6, 0.09, 0.08), (10, 0.08, 0.12)])
 def test_how_often_skewed_differences_without_a_mean_are_called_significant(pairs, t_alone, most):
-    """Student's t alone rejects 10 to 12% of these samples. With five pairs none is rejected, with more some are."""
+    """Student's t-test alone rejects 10 to 12% of these samples, although their true mean is 0.
+
+    With five pairs `paired` rejects none, with more pairs some.
+    """
     samples = np.random.default_rng(pairs).exponential(1, (1500, pairs)) - 1
     assert (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean() > t_alone
     assert np.mean([paired(each).p < 0.05 for each in samples]) <= most
@@ -52,7 +55,7 @@ def test_how_often_skewed_differences_without_a_mean_are_called_significant(pair
 
 @pytest.mark.parametrize("draw", ["normal", "skewed"])
 def test_equal_methods_are_significant_at_most_as_often_as_the_level_says(draw):
-    """Both methods' scores have the same distribution, so differences are symmetric even if scores are skewed."""
+    """Scores of both methods have the same distribution, so differences are symmetric even if scores are skewed."""
     rng = np.random.default_rng(1)
     shape = (1500, 2, 7)
     scores = rng.normal(size=shape) if draw == "normal" else rng.lognormal(0, 1, shape)
@@ -77,7 +80,10 @@ def test_pairs_that_do_not_differ_have_a_p_of_1(differences):
 
 
 def test_p_is_never_below_the_p_of_a_sign_flip_test():
-    """All differences have one sign and hardly vary, so t alone would give p < .001."""
+    """All differences are positive and hardly vary, so the t-test alone would give p < .001.
+
+    Five signs allow no p below 1/16.
+    """
     differences = [0.050, 0.051, 0.049, 0.050, 0.052]
     test = stats.permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=np.inf)
     found = paired(differences)
@@ -89,7 +95,8 @@ def test_p_is_never_below_the_p_of_a_sign_flip_test():
 @pytest.mark.parametrize(
     ("p", "adjusted"),
     [
-        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),  # the smallest four times, the next three times ...
+        # the smallest p is multiplied by 4, the next one by 3, and so on
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
         ([0.02], [0.02]),
         ([0.5, 0.9, 0.8], [1.0, 1.0, 1.0]),
         ([], []),
@@ -104,7 +111,7 @@ def test_holms_correction_rejects_what_stepping_down_rejects():
     for _ in range(200):
         p = rng.beta(0.3, 3, rng.integers(1, 8))
         rejected = np.zeros(len(p), bool)
-        for step, place in enumerate(np.argsort(p)):  # the definition: stop at the first p that is not below
+        for step, place in enumerate(np.argsort(p)):  # by definition, rejection stops at the first p above its limit
             if p[place] > 0.05 / (len(p) - step):
                 break
             rejected[place] = True
@@ -162,7 +169,10 @@ def test_points_are_formatted(share, text):
 
 
 def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
-    """5 seeds per side give a p of at least .008, so with 7 recipes none can fall below .05."""
+    """Five seeds per side give a p of at least .008.
+
+    With 7 recipes, Holm's correction makes it .056, so none can be significant.
+    """
     text = verdict(found(p=0.008, least=0.008), 0.056, recipes=7)
     assert "with so few seeds and 7 recipes p cannot fall below .056," in text
     assert "before correction" in verdict(found(p=0.2), 0.4, recipes=2)

@@ -1,4 +1,4 @@
-"""Tests the smallest detectable difference against simulated studies with exactly this difference."""
+"""Tests the smallest detectable difference against simulated studies in which the true difference is just as large."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,10 @@ def standard_error(seeds: int) -> float:
 
 
 def found_by_scipy(seeds: int, difference: float, studies: int) -> float:
-    """Returns how often p < .05 in a permutation test of all arrangements, or in a t test if there are too many."""
+    """Returns the share of studies with p < .05.
+
+    The test is a permutation test of all arrangements, or a t-test if there are more than five seeds.
+    """
     rng = np.random.default_rng(7)
     baseline, recipe = rng.normal(0, NOISE, (2, studies, seeds))
     if seeds > 5:
@@ -61,7 +64,7 @@ def test_one_seed_per_side_is_tested_by_examples_only():
 
 @pytest.mark.parametrize("tasks", [[Chance(Side(3, 1.0), Side(3, 1.0))], [Chance(Side(4, 0.0), Side(4, 0.0))]])
 def test_studies_that_can_detect_nothing_have_no_detectable_difference(tasks):
-    """Three seeds per side give a p of at least .1. Scores that do not vary have no p."""
+    """Three seeds per side give a p of at least .1, and scores that do not vary have no p."""
     assert detectable(tasks) is None
 
 
@@ -81,14 +84,17 @@ def test_more_tasks_detect_smaller_differences_with_the_stated_power():
 
 @pytest.mark.parametrize(("examples", "apart", "alike"), [(500, 0.02, False), (140, 0.0, True)])
 def test_predictions_are_detected_with_the_stated_power(examples, apart, alike):
-    """Five seeds differ in accuracy, or a recipe's seeds are mostly right on the same examples."""
+    """In the first case the accuracies of five seeds differ.
+
+    In the second, all seeds are mostly right on the same examples.
+    """
     rng = np.random.default_rng(2)
 
     def study(difference: float) -> Comparison:
         return compare(*(side(0.5 + more) for more in (difference / 2, -difference / 2)), samples=200)
 
     def side(accuracy: float) -> Tested:
-        """Simulates a recipe. If seeds are alike, they share 90% of their random draws per example."""
+        """Simulates a recipe. If `alike` is true, its seeds share 90% of their random draws per example."""
         drawn = rng.random((5, examples))
         drawn = np.where(rng.random((5, examples)) < 0.1, drawn, drawn[:1]) if alike else drawn
         right = drawn < accuracy + apart * rng.normal(size=(5, 1))
