@@ -1,4 +1,4 @@
-"""Imitates the metadata servers of three clouds on loopback."""
+"""Imitates the metadata servers of three clouds on the loopback interface."""
 
 import json
 import threading
@@ -14,22 +14,22 @@ MACHINE = "worker-3"
 
 @dataclass
 class Metadata:
-    """State and answers of an imitated metadata server."""
+    """State of an imitated metadata server, which computes its answers."""
 
     cloud: str
     address: str = ""
     end: datetime | None = None
-    """Announced end of the machine, or None."""
+    """Announced end of the machine, or None if no end is announced."""
     event: str = "Preempt"
     machines: list[str] = field(default_factory=lambda: [MACHINE])
-    """For Azure: the machine that the event affects."""
+    """Names of the machines that the event affects. Only Azure's server reports them."""
     asked: int = 0
 
     def announce(self, seconds: float) -> None:
         self.end = datetime.now(UTC) + timedelta(seconds=seconds)
 
     def answer(self, method: str, path: str, header: "dict[str, str]") -> "tuple[int, str]":
-        """Returns the status and the content of the answer."""
+        """Returns the status code and the content of the answer to a request."""
         asked = method, path.partition("?")[0]
         if self.cloud == "aws":
             if asked == ("PUT", "/latest/api/token"):
@@ -53,7 +53,7 @@ class Metadata:
 
 @contextmanager
 def served(cloud: str) -> Iterator[Metadata]:
-    """Runs the metadata server of a cloud during the block."""
+    """Runs the metadata server of a cloud during the block, and yields its state."""
     metadata = Metadata(cloud)
 
     class Handler(BaseHTTPRequestHandler):

@@ -20,7 +20,7 @@ KUBERAY = ["cluster/kuberay/raycluster.yaml", "cluster/kuberay/rayjob.yaml"]
 VERSION = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
 TOKEN = "dontstop-token"
 
-# The fields of KubeRay 1.7's ray.io/v1 that are used here, as its CRDs name them.
+# Fields of KubeRay 1.7's ray.io/v1 as named in its CRDs, as far as these tests need them.
 CLUSTER_FIELDS = {
     *("rayVersion", "enableInTreeAutoscaling", "authOptions", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"),
     *("suspend", "gcsFaultToleranceOptions", "headServiceAnnotations", "managedBy", "upgradeStrategy"),
@@ -46,7 +46,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def clusters() -> list[dict[str, Any]]:
-    """Returns the cluster specifications for KubeRay."""
+    """Returns the two cluster specifications for KubeRay: of the cluster, and of the job."""
     return [read(KUBERAY[0])["spec"], read(KUBERAY[1])["spec"]["rayClusterSpec"]]
 
 
@@ -148,7 +148,7 @@ def test_a_job_has_the_cluster_of_the_other_file_and_limits() -> None:
     assert yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]
     queued = read(KUBERAY[1])["metadata"]
     assert "kueue.x-k8s.io/queue-name" in queued["labels"]
-    assert other["enableInTreeAutoscaling"] is True  # therefore Kueue requires the annotation
+    assert other["enableInTreeAutoscaling"] is True  # with autoscaling, Kueue requires the annotation
     assert queued["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
 
 
@@ -162,7 +162,8 @@ def test_cloud_workers_have_and_start_the_preemption_watcher(name: str) -> None:
     assert content["file_mounts"][there] == "cluster/preemption.py"
     *_, last = content["worker_start_ray_commands"]
     assert f" python {there} watch " in last
-    assert last.endswith("> /tmp/preemption.log 2>&1 < /dev/null &")  # `ray up` does not wait for it
+    # `ray up` does not wait for a command in the background
+    assert last.endswith("> /tmp/preemption.log 2>&1 < /dev/null &")
     subprocess.run(["bash", "-n", "-c", last], check=True)
 
 
@@ -177,7 +178,7 @@ def test_pods_start_the_preemption_watcher_and_save_before_they_end() -> None:
         shell, option, command = worker["lifecycle"]["postStart"]["exec"]["command"]
         assert (shell, option) == ("bash", "-c")
         assert f"python {folder}/cluster/preemption.py watch > " in command
-        assert command.endswith("&")  # the pod is not ready before the hook has ended
+        assert command.endswith("&")  # in the background, because the pod is only ready after the hook has ended
         subprocess.run(["bash", "-n", "-c", command], check=True)
         program, file, verb, given, seconds = worker["lifecycle"]["preStop"]["exec"]["command"]
         assert (program, file, verb, given) == ("python", f"{folder}/cluster/preemption.py", "stop", "--seconds")
@@ -218,16 +219,16 @@ def test_versions_agree() -> None:
     for spec in clusters():
         assert spec["rayVersion"] == VERSION
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
-    assert "\nFROM ${BASE}\n" in docker  # so that a build can name its digest
+    assert "\nFROM ${BASE}\n" in docker  # a build argument, so that a build can name the image by its digest
     (base,) = re.findall(r"^ARG BASE=(.+)$", docker, re.MULTILINE)
     assert f"--build-arg BASE={base}@sha256:" in docker
-    (python,) = re.findall(r"python:(3\.\d+)\.\d+-slim-\w+", base)  # one exact release
+    (python,) = re.findall(r"python:(3\.\d+)\.\d+-slim-\w+", base)  # an exact patch release
     for name in ("torch", "requirements"):
         assert f"Python {python}, " in (ROOT / "cluster" / f"{name}.txt").read_text()
 
 
 def locked() -> dict[str, str]:
-    """Returns the versions in the image by package."""
+    """Returns the package versions in the image, keyed by package name."""
     found = {}
     for name in ("torch", "requirements"):
         for line in (ROOT / "cluster" / f"{name}.txt").read_text().splitlines():
@@ -244,7 +245,7 @@ def test_the_image_has_the_tested_versions_by_their_hashes_and_reads_s3() -> Non
             name, _, version = line.partition("==")
             pins[re.sub(r"[-_.]+", "-", name).lower()] = version
     image = locked()
-    cuda = re.compile("triton|nvidia-.*|cuda-.*")  # torch pins them
+    cuda = re.compile("triton|nvidia-.*|cuda-.*")  # packages that torch pins
     assert {name: version for name, version in image.items() if not cuda.fullmatch(name)}.items() <= pins.items()
     assert {"boto3", "smart-open", "s3fs", "mlflow-skinny", "wandb", "model2vec", "optuna", "setuptools"} <= set(image)
     assert not {"pytest", "mypy", "ruff", "hypothesis", "datasketch"} & set(image)
@@ -271,7 +272,7 @@ def test_the_image_runs_as_the_user_of_the_pods_and_finds_its_files() -> None:
     for spec in clusters():
         for pod in pods(spec):
             assert str(pod["securityContext"]["runAsUser"]) == user
-            assert pod["containers"][0]["image"].split(":")[1] in docker  # cpu, cuda
+            assert pod["containers"][0]["image"].split(":")[1] in docker  # the tag is `cpu` or `cuda`
     copied = {name for names in re.findall(r"^COPY (.+) \S+/$", docker, re.MULTILINE) for name in names.split()}
     assert all((ROOT / name).is_file() for name in copied)
     everything, *let_in = [

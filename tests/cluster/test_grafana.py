@@ -25,7 +25,7 @@ DASHBOARD = json.loads((ROOT / "cluster" / "grafana.json").read_text())
 EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 PROMETHEUS = shutil.which("prometheus")
 PATIENCE_S = 600.0
-"""Longest time to wait [s] for steps that take a minute on an idle machine."""
+"""Longest time to wait [s]. The steps take a minute on an idle machine."""
 SERIES = re.compile(r"^(\w+)\{(.*)\} (\S+)", re.MULTILINE)
 
 
@@ -40,7 +40,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def training(cluster: Nodes, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Starts a training with DAS, which alone reports plasticity. It runs until the test has seen all metrics."""
+    """Starts a training with DAS, the only method that reports plasticity.
+
+    The training runs until the tests of this module have ended.
+    """
     folder = tmp_path_factory.mktemp("training")
     (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences(400)))
     values = {
@@ -75,12 +78,12 @@ def wait(holds: Callable[[], object], process: "subprocess.Popen[bytes] | Forked
 
 
 def targets(cluster: Nodes) -> Path:
-    """Returns the file in which Ray lists the addresses of metrics for Prometheus."""
+    """Returns the file in which Ray lists the addresses from which Prometheus reads metrics."""
     return cluster.head.folder / "prom_metrics_service_discovery.json"
 
 
 def served_at(target: str) -> str:
-    """Returns the metrics of a node, or an empty text before its endpoint has started."""
+    """Returns the metrics of a node, or an empty text if its endpoint has not started."""
     try:
         with urlopen(f"http://{target}/metrics", timeout=30) as answer:
             served: str = answer.read().decode()
@@ -110,7 +113,8 @@ def test_every_graph_has_a_series_of_the_training(cluster: Nodes, training: None
 def test_prometheus_finds_every_expression(cluster: Nodes, training: None, tmp_path: Path) -> None:
     found = [{"files": [str(targets(cluster))]}]
     scrape = {"job_name": "ray", "scrape_interval": "1s", "scrape_timeout": "1s", "file_sd_configs": found}
-    (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is also YAML
+    # a JSON file is also a YAML file
+    (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrape]}))
     port = free_port()
     options = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
     with (tmp_path / "said").open("wb") as said:
@@ -125,7 +129,7 @@ def test_prometheus_finds_every_expression(cluster: Nodes, training: None, tmp_p
         try:
             with urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=30) as answer:
                 found: list[dict[str, dict[str, str]]] = json.load(answer)["data"]["result"]
-        except URLError:  # the server is starting
+        except URLError:  # the server has not started yet
             return []
         return found
 

@@ -1,4 +1,4 @@
-"""Tests the cluster on this machine: its start commands, and that no process of it remains."""
+"""Tests the cluster on this machine: its start commands, and that no process remains after its end."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_all_processes_of_a_node_end_and_no_others(tmp_path: Path) -> None:
     for parent, name in zip(parents, (one, ten), strict=True):
         assert wait_for_line(tmp_path / name[-3:-1], "up", parent, 60)
     found = list(processes(FOLDER, one))
-    assert len(found) == 2  # including the one in a separate session
+    assert len(found) == 2  # including the child, which has a separate session
     assert end_all(FOLDER, one) == 2
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in found)
     assert parents[1].poll() is None
@@ -123,7 +123,8 @@ def test_a_process_is_found_by_its_open_log_files(tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     with (tmp_path / "node" / "worker.out").open("w") as out:
         process = subprocess.Popen(["sleep", "600"], env={}, stdout=out)
-    with subprocess.Popen(["sleep", "600"], cwd=tmp_path / "node", env={}) as other:  # such as a user's shell
+    # a process that only works in the folder, such as a user's shell
+    with subprocess.Popen(["sleep", "600"], cwd=tmp_path / "node", env={}) as other:
         assert end_all(FOLDER, f"{tmp_path}/node/") == 1
         process.wait(60)
         assert other.poll() is None
@@ -166,7 +167,7 @@ def test_ports_are_outside_of_the_ephemeral_range() -> None:
     lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     ports = {free_port() for _ in range(50)}
     assert max(ports) < int(lowest)
-    assert len(ports) > 40  # two clusters that start at once choose different ports
+    assert len(ports) > 40  # two clusters that start at the same time should choose different ports
     with socket.create_server(("127.0.0.1", min(ports))):
         pass
 
@@ -226,7 +227,7 @@ def test_reports_show_the_step_at_which_a_training_restarted(tmp_path: Path) -> 
 
     def write(steps: int, name: str) -> None:
         lines = "".join(json.dumps({"step": step}) + "\n" for step in range(1, steps + 1))
-        (file.parent / name).write_text(f'{lines}{{"ste')  # the last line is being written
+        (file.parent / name).write_text(f'{lines}{{"ste')  # the last line is incomplete
         (file.parent / name).rename(file)
 
     write(7, "a")

@@ -39,7 +39,7 @@ def test_a_notice_is_passed_to_ray_with_its_deadline(metadata: Metadata) -> None
 
     def drain(notice: Notice) -> bool:
         told.append(notice)
-        return len(told) > 1  # Ray does not answer the first time
+        return len(told) > 1  # Ray does not answer the first notice
 
     def announced(cloud: str) -> None:
         metadata.announce(25)
@@ -107,7 +107,8 @@ def test_an_idle_pod_ends_at_once_and_a_busy_one_within_its_limit() -> None:
 
 
 def test_training_processes_are_recognized_by_their_title(monkeypatch: pytest.MonkeyPatch) -> None:
-    title = f"ray::RayTrainWorker-{os.getpid()}"  # other trainings may run on this machine
+    # the process id distinguishes this title from other trainings on the machine
+    title = f"ray::RayTrainWorker-{os.getpid()}"
     assert title.encode().startswith(preemption.TRAINS)
     monkeypatch.setattr(preemption, "TRAINS", title.encode())
     assert not is_training()

@@ -1,4 +1,7 @@
-"""Requests a forked worker and ends. A raylet starts it in place of a worker's Python. See `tests.forks.process`."""
+"""Requests a forked worker, and ends. A raylet runs this program in place of a worker's Python.
+
+`tests.forks.process` answers the request.
+"""
 
 import json
 import os
@@ -9,7 +12,7 @@ ENVIRONMENT = "--serialized-runtime-env-context="
 
 python, name = os.environ.pop("FORKS_PYTHON"), os.environ.pop("FORKS_AT")
 script, arguments = sys.argv[1], sys.argv[2:]
-if script.endswith("setup_worker.py"):  # setup_worker.py sets variables, and then runs the next program
+if script.endswith("setup_worker.py"):  # setup_worker.py sets environment variables, and then runs the next program
     (environment,) = (json.loads(each.removeprefix(ENVIRONMENT)) for each in arguments if each.startswith(ENVIRONMENT))
     variables, executable = environment.pop("env_vars"), environment.pop("py_executable")
     if any(environment.values()) or executable != python or "$" in "".join(variables.values()):

@@ -1,4 +1,4 @@
-"""Imports the modules that drivers, ranks and Ray's workers use, for forks of `tests.forks.server`."""
+"""Imports the modules of drivers, ranks and Ray's workers, for forks of `tests.forks.server`."""
 
 import gc
 import importlib
@@ -23,16 +23,19 @@ MODULES = [
 
 
 class ClassID(ray.ActorClassID):
-    """Draws ids from the system. Ray's own generator, once used, would give all forks the same ids."""
+    """Draws ids of actor classes from the operating system.
+
+    Ray's own generator would give all forks the same ids if it was used before the fork.
+    """
 
     @classmethod
     def from_random(cls) -> ray.ActorClassID:
         return ray.ActorClassID(os.urandom(ray.ActorClassID.size()))
 
 
-with mock.patch.object(ray.actor, "ActorClassID", ClassID):  # some modules define actors
+with mock.patch.object(ray.actor, "ActorClassID", ClassID):  # some modules define actors, which draw an id
     for module in MODULES:
         importlib.import_module(module)
-for name in READ_WHEN_STARTED:  # each fork has its own environment
+for name in READ_WHEN_STARTED:  # each fork sets its own values
     os.environ.pop(name, None)
 gc.freeze()

@@ -1,4 +1,4 @@
-"""Starts nodes of a cluster whose workers are forked, as in `tests.forks.process`."""
+"""Starts nodes of a cluster whose workers are forked, as described in `tests.forks.process`."""
 
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,15 @@ from tests.forks.server import Forked
 
 ROOT = Path(__file__).parents[2]
 COMMAND = 7
-"""Number of words before a node's arguments: its keeper's command with a number, and Python, -m and the module."""
+"""Number of words in a command before the node's own arguments.
+
+These are the keeper's command with a number, and Python with -m and a module.
+"""
 
 
 @contextmanager
 def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
-    """Starts nodes like `cluster.here.nodes.nodes`."""
+    """Yields a cluster like `cluster.here.nodes.nodes`, but with forked processes."""
     started: dict[str, Forked] = {}
     usual = Node.lose
 
@@ -34,7 +37,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
         return process
 
     def lose(node: Node) -> None:
-        """Stops a node. A fork cannot be found by its environment, which is that of its parent."""
+        """Stops a node. Its fork cannot be found by environment variables, because it has those of its parent."""
         started[f"{node.folder}/"].kill()
         usual(node)
 
@@ -49,6 +52,6 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
 
 
 def become_member(script: str, arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
-    """Turns this process into a member of a cluster (a node, or a job with an address), like `become_job`."""
-    ray_constants.ENABLE_RAY_CLUSTER = True  # the server has read this as false, for a Ray on this machine only
+    """Turns this process into a member of a cluster: a node, or a job with the cluster's address."""
+    ray_constants.ENABLE_RAY_CLUSTER = True  # the server imported Ray without a cluster, and the value was false
     become_job(script, arguments, str(ROOT), environment, files)

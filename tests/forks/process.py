@@ -1,8 +1,9 @@
-"""Turns a fork into a job, a raylet or a worker of Ray, with all modules already imported.
+"""Turns a forked process into a job, a raylet or a worker of Ray, with all modules already imported.
 
-A raylet starts workers by a command. Here the command is `launch`, which requests a worker at a socket. A child of the
-raylet, forked before it became a raylet, answers. Its orphans are adopted by the raylet, so workers are children of the
-raylet, as they are without forks, and end with it.
+A raylet starts a worker by a command. Here, this command is `launch`, which requests a worker through a socket. A
+helper process, which is forked from the raylet before the raylet is executed, answers the request by forking the
+worker. The raylet adopts the worker as an orphan. Workers are therefore children of the raylet and end with it, as
+without forks.
 """
 
 import atexit
@@ -37,25 +38,25 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
 
 def become_job(script: str, arguments: list[str], folder: str, environment: dict[str, str], files: list[str]) -> None:
-    """Turns this process into that of a job.
+    """Turns this process into the process of a job.
 
     Args:
-        script: the main program.
-        arguments: of its command line.
-        folder: the working directory.
+        script: path of the main program.
+        arguments: command-line arguments of the program.
+        folder: working directory.
         environment: all environment variables.
-        files: for stdout and stderr.
+        files: paths of the files for stdout and stderr.
     """
-    os.setsid()  # its own process group, as in a shell
+    os.setsid()  # a separate process group, as for commands in a shell
     _fork_raylet()
-    if Path(script) != Path(ray.scripts.scripts.__file__):  # nodes of a cluster need the monitors
+    if Path(script) != Path(ray.scripts.scripts.__file__):  # nodes of a cluster need Ray's monitors
         _leave_out_monitors()
     outputs = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for file in files]
     _run(script, arguments, folder, environment, outputs)
 
 
 def with_forked_workers(patch: pytest.MonkeyPatch) -> None:
-    """Makes a Ray that this process starts fork its workers."""
+    """Lets a Ray that this process starts fork its workers."""
     usual = services.ConsolePopen
 
     def start(command: list[str], **given: Any) -> Any:
@@ -67,8 +68,8 @@ def with_forked_workers(patch: pytest.MonkeyPatch) -> None:
 
 
 def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
-    """Turns this process into a raylet whose workers are forked from the state before."""
-    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # as Ray does
+    """Turns this process into a raylet. The raylet's workers are forked from the present state of this process."""
+    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Ray also ends a raylet with its parent
     name = f"workers-{os.getpid()}-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{name}")
@@ -85,12 +86,15 @@ def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
 
 
 def _fork_raylet() -> None:
-    """Forks a child that becomes the raylet of this process if it starts one. At this time, no threads run."""
+    """Forks a child that becomes the raylet of this process if the process starts one.
+
+    The fork happens early, because a process with threads cannot be forked safely.
+    """
     ours, theirs = socket.socketpair()
     child = os.fork()
     if not child:
         ours.close()
-        _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with its parent, even if it never becomes a raylet
+        _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends the child with its parent, even if it never becomes a raylet
         given = theirs.makefile("rb").read()
         if given:
             become_raylet(*pickle.loads(given))
@@ -110,7 +114,7 @@ def _fork_raylet() -> None:
 
 
 def _leave_out_monitors() -> None:
-    """Makes a job's Ray start without processes that tests do not use, which saves 5 s of CPU time per start."""
+    """Lets a job's Ray start without processes that tests do not use. This saves 5 s of CPU time per start."""
 
     def nothing(*_: Any, **__: Any) -> None:
         pass
@@ -121,7 +125,7 @@ def _leave_out_monitors() -> None:
 
 
 def _started(child: int, command: list[str]) -> subprocess.Popen[Any]:
-    """Returns a handle to a child of this process."""
+    """Returns a `Popen` object for a child of this process that was forked without `subprocess`."""
     handle = subprocess.Popen(["true"])
     handle.wait()
     handle.pid, handle.returncode, handle.args = child, None, command
@@ -129,7 +133,7 @@ def _started(child: int, command: list[str]) -> subprocess.Popen[Any]:
 
 
 def _answer(listener: socket.socket) -> NoReturn:
-    """Forks a worker for each request."""
+    """Forks a worker for each request to the socket."""
     raylet = os.getppid()
     _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
@@ -144,7 +148,8 @@ def _answer(listener: socket.socket) -> NoReturn:
             listener.close()
             while os.getppid() != raylet:
                 time.sleep(0.001)
-            _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Ray would look for the process that imported it
+            # ends the worker with the raylet, because Ray's own check watches the process that imported Ray
+            _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
             os.setpgid(0, 0)  # Ray ends workers by their process group
             script, arguments, folder, environment = json.loads(given)
             _run(script, arguments, folder, environment, outputs)
@@ -154,11 +159,11 @@ def _answer(listener: socket.socket) -> NoReturn:
 
 
 def _run(script: str, arguments: list[str], folder: str, environment: dict[str, str], outputs: list[int]) -> NoReturn:
-    """Runs a main program, and ends this process."""
+    """Runs a main program in this process, and ends the process."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    Config.initialize("")  # reads again whether there is a token, which a job decides when it starts Ray
+    Config.initialize("")  # reads again whether there is a token, because a job decides this when it starts Ray
     for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
         os.dup2(file, number)
         os.close(file)
@@ -174,7 +179,7 @@ def _run(script: str, arguments: list[str], folder: str, environment: dict[str, 
         code = ended.code
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    threading._shutdown()  # type: ignore[attr-defined]  # Python does these two at its end
+    threading._shutdown()  # at its end, Python also calls these two functions
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

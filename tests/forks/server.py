@@ -1,6 +1,7 @@
-"""A process that has imported everything, from which tests fork, because imports take a job and its workers 30 s.
+"""Starts a server process that has imported all modules, from which tests fork.
 
-It does nothing else: it has no threads, and each fork sets folder, environment and files itself.
+Imports take a job and its workers 30 s. The server has no threads and does nothing else. Each fork sets its own
+working directory, environment and files.
 """
 
 import multiprocessing
@@ -14,22 +15,25 @@ from typing import Any
 from adapt.ray.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
 
 ANY_JOB = {"RAY_JOB_ID": "f" * 8}
-"""Variables of workers that Ray starts before it knows their job."""
+"""Environment variables of workers that Ray starts before it knows their job."""
 READ_WHEN_STARTED = {
     **ENVIRONMENT,
     **LOCAL_ENVIRONMENT,
     **ANY_JOB,
     "OMP_NUM_THREADS": "1",
-    "RAY_RAYLET_PID": str(os.getpid()),  # Ray checks that this process is alive
+    "RAY_RAYLET_PID": str(os.getpid()),  # Ray checks that the process with this id is alive
 }
-"""Variables that libraries read when they are imported or started, with the values of Ray and `adapt.ray.runtime`."""
+"""Environment variables that libraries read at import or start.
+
+The values are those of Ray and `adapt.ray.runtime`.
+"""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.forks.loaded"])
 
 
 def forkserver() -> multiprocessing.context.ForkServerContext:
-    """Returns the context that forks from the server. The first call starts the server; later calls share it."""
+    """Returns the context that forks from the server. The first call starts the server, which later calls share."""
     before = dict(os.environ)
     os.environ.update({name: before.get(name, value) for name, value in READ_WHEN_STARTED.items()})
     try:
@@ -77,5 +81,5 @@ class Forked:
 
 
 def _lead(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
+    multiprocessing.current_process()._config["daemon"] = False  # daemons may not have children
     function(*arguments)

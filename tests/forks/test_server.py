@@ -1,4 +1,4 @@
-"""Forked processes differ where separate processes differ."""
+"""Tests that forked processes have different random ids, like separate processes."""
 
 import threading
 from multiprocessing.connection import Connection
@@ -21,7 +21,7 @@ def draw(found: Connection) -> None:
 
 @pytest.mark.heavy
 def test_forks_draw_different_ids() -> None:
-    """Ray draws task ids from a generator whose state forks share if it was used before the fork."""
+    """Ray draws task ids from a random generator. Forks would share its state if it was used before the fork."""
     forks, drawn = forkserver(), set()
     for _ in range(2):
         ours, theirs = forks.Pipe()

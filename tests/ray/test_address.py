@@ -1,4 +1,4 @@
-"""Tests the addresses of Ray clusters: which are accepted, and that refusals name the variable of the address."""
+"""Tests which addresses of Ray clusters are accepted, and that refusals name the variable of the address."""
 
 import socket
 import threading
@@ -85,7 +85,7 @@ def test_auto_finds_the_cluster_with_a_node_on_this_machine_but_no_ray_of_a_job(
 
 @contextmanager
 def server(answer: bytes, family: socket.AddressFamily = socket.AF_INET) -> Iterator[int]:
-    """Returns the port of a server on this machine that sends the same answer to every client."""
+    """Yields the port of a server on this machine that sends the same answer to every client."""
     with socket.socket(family) as listening:
         listening.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
         listening.listen()

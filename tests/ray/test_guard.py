@@ -1,4 +1,4 @@
-"""Tests that a job ends with one message when Ray's processes die or do not answer."""
+"""Tests that a job ends with one error message when Ray's processes die or do not answer."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ run_job(job)
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])
 def test_a_process_of_ray_that_dies_ends_the_job_with_one_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:  # the logs of a crashed Ray are kept
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:  # a crashed Ray leaves its logs behind
         monkeypatch.setenv("RAY_TMPDIR", folder)
         done = subprocess.run([sys.executable, "-c", KILL, name], capture_output=True, text=True, timeout=300)
     assert done.returncode == 7

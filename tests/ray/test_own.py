@@ -27,7 +27,7 @@ PATIENCE_S = 300
 
 
 def test_a_joined_cluster_does_not_count_as_a_ray_that_we_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests a process that was itself started by a process of our Ray."""
+    """A process that our Ray started has OWN_RAY set. Joining another cluster must remove the variable."""
     monkeypatch.setenv(OWN_RAY, "/tmp/dontstop-1")
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("adapt.ray.runtime._made", {})
@@ -35,7 +35,7 @@ def test_a_joined_cluster_does_not_count_as_a_ray_that_we_started(monkeypatch: p
     assert OWN_RAY not in os.environ
 
 
-# --- private
+# --- privacy
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -65,7 +65,7 @@ def two_ranks(config: dict[str, Any]) -> None:
 
 
 def listening_addresses(driver: int) -> list[str]:
-    """Returns the addresses at which a process and its children listen."""
+    """Returns the addresses at which a process and its descendants listen."""
     root = psutil.Process(driver)
     sockets = [each for process in (root, *root.children(recursive=True)) for each in process.net_connections("inet")]
     return [each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN]
@@ -88,13 +88,13 @@ def test_while_two_ranks_train_all_ports_are_on_loopback(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr.decode()
     world, summed, *addresses = (tmp_path / "found").read_text().splitlines()
     assert (world, summed) == ("2", "2.0")
-    assert len(addresses) > 8  # those of gloo are among them
+    assert len(addresses) > 8  # the addresses include those of gloo
     assert set(addresses) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_ray_train_does_not_contact_the_dashboard_of_another_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dashboard of another Ray does not know our controller, so Ray Train would end the training."""
+    """Ray Train would end the training if it asked another Ray's dashboard, which does not know our controller."""
     import ray
 
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://10.0.0.1:8265")
@@ -105,7 +105,7 @@ def test_ray_train_does_not_contact_the_dashboard_of_another_ray(monkeypatch: py
         socket.create_connection((parts.hostname, parts.port))
 
 
-# --- how it ends
+# --- processes and folders after the end of the driver
 
 WORK = """
 import os, sys, time, ray
@@ -127,7 +127,7 @@ run_job(job)
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_process_and_no_folder_remain(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests several ways in which the driver can end."""
+    """The driver ends normally, by SIGTERM, by SIGINT or by SIGKILL."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     driver = subprocess.Popen([sys.executable, "-c", WORK, str(int(number))], stdout=subprocess.PIPE, text=True)
     assert driver.stdout
@@ -144,13 +144,16 @@ def test_no_process_and_no_folder_remain(number: int, monkeypatch: pytest.Monkey
     while (left := belonging_to(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
-    if number == signal.SIGKILL:  # its logs stay for a day
+    if number == signal.SIGKILL:  # after SIGKILL, the folder with Ray's logs stays for a day
         adapt.ray.own.remove(folder)
     assert not folder.exists()
 
 
 def belonging_to(folder: Path) -> list[str]:
-    """Returns the command lines of our Ray's processes and its driver, found by the folder in their environment."""
+    """Returns the command lines of our Ray's processes and its driver.
+
+    These processes have the folder in their environment.
+    """
     found: list[str] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -159,7 +162,7 @@ def belonging_to(folder: Path) -> list[str]:
     return found
 
 
-# --- where it starts
+# --- the folder of our Ray
 
 USE = """
 import os, ray
@@ -186,7 +189,7 @@ def test_it_needs_no_home_and_no_short_tmpdir_and_leaves_nothing(tmp_path: Path)
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Makes a folder with a short path the first choice of parent."""
+    """Returns a folder with a short path, which RAY_TMPDIR makes the first choice for Ray's folder."""
     folder = Path("/tmp") / f"t{os.getpid()}"
     folder.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
@@ -237,7 +240,7 @@ def test_what_a_killed_process_left_is_removed_a_day_later(short: Path) -> None:
     assert no_lock.exists()
 
 
-# --- how it starts
+# --- slow and failed starts
 
 
 def test_a_slow_start_is_repeated(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
@@ -279,7 +282,7 @@ def test_processes_of_a_failed_start_are_killed(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_user_without_a_home_folder_gets_one(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
-    """Some containers run with an arbitrary user id."""
+    """Some containers run with an arbitrary user id, for which no home folder is known."""
     monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("atexit.register", lambda *_: None)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)

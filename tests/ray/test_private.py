@@ -1,4 +1,7 @@
-"""The installed Ray has the private parts that `adapt.ray.private` uses. If a test fails here, Ray has changed them."""
+"""Tests that the installed Ray has the private parts that `adapt.ray.private` uses.
+
+If a test fails here, Ray has changed these parts.
+"""
 
 import importlib
 import inspect

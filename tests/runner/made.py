@@ -1,4 +1,4 @@
-"""Makes up results, and finishes stages with them without running the stages."""
+"""Creates results with default values, and finishes stages with such results without running the stages."""
 
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -13,7 +13,10 @@ PLAIN: dict[Any, Any] = {int: 0, float: 0.0, str: "", bool: False, type(None): N
 
 
 def made_up(kind: type[R], **given: Any) -> R:
-    """Makes up a result of a class: given values, else defaults, else None, zero or an empty list."""
+    """Creates an instance of a result class.
+
+    Fields that are not in `given` have their default, or else None, zero or an empty value.
+    """
     hints = get_type_hints(kind)
     needed = [each.name for each in fields(kind) if each.name not in given and _is_required(each)]  # type: ignore[arg-type]
     return kind(**{name: _value(hints[name]) for name in needed}, **given)
@@ -23,8 +26,8 @@ def pretend(stage: Stage[R], **metrics: Any) -> Stage[R]:
     """Returns a stage with the same inputs and key that finishes without doing any work.
 
     Args:
-        stage: a stage.
-        metrics: fields of the results of all stages that have them.
+        stage: the stage to imitate.
+        metrics: values for fields of the same name, in the results of the stage and its inputs.
     """
     names = {each.name for each in fields(stage.result_type())}  # type: ignore[arg-type]
     result = made_up(stage.result_type(), **{name: value for name, value in metrics.items() if name in names})

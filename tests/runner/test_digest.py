@@ -26,7 +26,7 @@ def write(file: Path, content: bytes, at: int = 1_000_000_000) -> Path:
 
 
 def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Returns the number of files that were read for their digest since the last call."""
+    """Returns a function that returns the number of files read for their digest since its last call."""
     real, calls = hashlib.file_digest, []
 
     def counted(*args: object) -> object:
@@ -79,7 +79,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path, cache: Path, content: byte
 def test_a_replaced_file_is_read_again(tmp_path: Path, cache: Path) -> None:
     file, digests = write(tmp_path / "a", b"text"), Digests(cache)
     digests.of(file)
-    write(tmp_path / "b", b"tex2").rename(file)  # same size and time as the first
+    write(tmp_path / "b", b"tex2").rename(file)  # the new file has the size and time of the old file
     assert digests.of(file) == hashlib.sha256(b"tex2").hexdigest()
 
 
@@ -89,8 +89,8 @@ def test_a_changed_file_with_its_time_reset_is_read_again(tmp_path: Path, cache:
     digests = Digests(cache)
     digests.of(file)
     digests.save()
-    time.sleep(0.02)  # a tick of the file system's clock
-    with file.open("r+b") as same:  # rsync --inplace --times: the same inode, size and time
+    time.sleep(0.02)  # longer than a tick of the file system's clock
+    with file.open("r+b") as same:  # as `rsync --inplace --times` writes: with the same inode, size and time
         same.write(b"tex2")
     os.utime(file, ns=times)
     expected = hashlib.sha256(b"tex2").hexdigest()
@@ -105,7 +105,7 @@ def test_touching_a_file_does_not_change_its_digest(
     first = digests.of(file)
     os.utime(file, (5, 5))
     assert digests.of(file) == first
-    assert count() == 2  # the file was read
+    assert count() == 2  # the file was read twice
 
 
 BROKEN = [b"", b"{", b"[]", b"7", b"null", b"\xff"]

@@ -1,4 +1,4 @@
-"""Tests the runner with toy stages: which stages run, in which order, and what remains after failures."""
+"""Tests the runner with toy stages: which stages run, in which order, and which files remain after failures."""
 
 import errno
 import json
@@ -18,7 +18,8 @@ from tests.runner.toys import Toy, ToyResult, content, part, ran, single, states
 def test_inputs_run_first_and_once(store: Store, runs: Path) -> None:
     finished = ensure(toys.diamond(runs), store)
     assert ran(runs) == ["source", "left", "right", "top"]
-    assert finished.result == ToyResult(lines=32)  # two inputs with 8 lines each, and 8 of the source in each
+    # left and right wrote 8 lines each, and each had 8 lines of the source as input
+    assert finished.result == ToyResult(lines=32)
     assert finished.record.metrics["lines"] == 32
     assert content(finished.path) == toys.expected("top")
 
@@ -107,8 +108,8 @@ def test_a_failed_stage_keeps_its_folder_and_has_no_record(store: Store, runs: P
     folder = store.folder("top", "toy", top.key)
     assert [file.name for file in folder.iterdir()] == ["half"]
     assert store.find("top", "toy", top.key) is None
-    assert ensure(top, store).result.found == ["half"]  # the next run continues with the existing files ...
-    assert ran(runs) == []  # ... and earlier work is not lost
+    assert ensure(top, store).result.found == ["half"]  # the next run continues with the files of the failed run ...
+    assert ran(runs) == []  # ... and does not run the finished inputs again
 
 
 def test_a_failed_input_stops_the_stages_that_depend_on_it(store: Store, runs: Path) -> None:
@@ -177,7 +178,7 @@ def test_a_change_reruns_only_the_stages_downstream(store: Store, runs: Path) ->
     ran(runs)
     ensure(chain(2.0), store)
     assert ran(runs) == ["left", "top"]
-    ensure(chain(1.0), store)  # the first results are still there
+    ensure(chain(1.0), store)  # the results of the first chain still exist
     assert ran(runs) == []
 
 

@@ -34,7 +34,7 @@ def test_a_folder_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) 
     with pytest.raises(StorageError), folder_aside(folder) as aside:
         aside.mkdir()
     assert names(folder) == {"second"}
-    (tmp_path / ".model.aside" / "left").touch()  # from the block that failed
+    (tmp_path / ".model.aside" / "left").touch()  # left behind by the block that failed
     with folder_aside(folder) as aside:
         assert names(aside) == set()
     assert names(tmp_path) == {"model"}

@@ -1,4 +1,4 @@
-"""Tests what a key depends on, and that its text is stable."""
+"""Tests which values a key depends on, and that the text of a key is stable."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ JSON = st.recursive(
 
 
 def reordered(value: Any, draw: random.Random) -> Any:
-    """Returns equal mappings with their keys in another order."""
+    """Returns an equal value whose mappings have their keys in another order."""
     if isinstance(value, dict):
         items = [(key, reordered(item, draw)) for key, item in value.items()]
         draw.shuffle(items)
@@ -49,7 +49,7 @@ def test_number_types_are_distinguished_and_sequence_types_are_not() -> None:
 
 @dataclass
 class Thing:
-    """An object without a stable text."""
+    """An object without a stable text representation."""
 
     value: int = 1
 

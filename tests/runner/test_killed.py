@@ -1,4 +1,4 @@
-"""Tests processes that run the same stages: two at once share the work, and the next one completes a killed one."""
+"""Tests processes that run the same stages: two processes share the work, and a killed run is completed."""
 
 import json
 import random
@@ -21,7 +21,7 @@ PATIENCE_S = 600
 
 
 def start(store: Store, runs: Path, pause_s: float = 0, kill_at: int = 0, at_once: int = 1) -> subprocess.Popen[str]:
-    """Starts a process that runs the diamond of stages after it reads `go`."""
+    """Starts a process that runs the diamond of stages as soon as it can read a line."""
     arguments = [str(store.root), str(runs), str(pause_s), str(kill_at), str(at_once)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.runner.toys", *arguments],
@@ -43,7 +43,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def check_finished_are_complete(store: Store) -> int:
-    """Checks that every folder with a record has all its files. Returns the number of folders."""
+    """Checks that every folder with a record has all its files. Returns the number of such folders."""
     records = list(store.records())
     for record in records:
         assert content(record.path) == toys.expected(record.stage)
@@ -52,7 +52,7 @@ def check_finished_are_complete(store: Store) -> int:
 
 
 def written(store: Store) -> int:
-    """Returns the number of lines that the diamond has written."""
+    """Returns the number of lines that the stages of the diamond have written."""
     return sum(len(part.read_text().splitlines()) for part in store.root.glob("*/*/part-*"))
 
 
@@ -60,14 +60,15 @@ def written(store: Store) -> int:
 def test_two_processes_at_once_share_the_work(store: Store, runs: Path, at_once: int) -> None:
     processes = [start(store, runs, pause_s=0.03, at_once=at_once) for _ in range(2)]
     source = toys.diamond(runs).inputs["left"].inputs["source"]
-    with locked(store.folder(source.kind, source.name, source.key)):  # until both have reached this point
+    # the source stays locked until both processes wait for it
+    with locked(store.folder(source.kind, source.name, source.key)):
         for process in processes:
             go(process)
         said = [process.stderr.readline() for process in processes if process.stderr]
     outputs = [process.communicate(timeout=PATIENCE_S) for process in processes]
     assert ["waiting for " in line for line in said] == [True, True]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    assert sorted(ran(runs)) == sorted(toys.NAMES)  # each stage once
+    assert sorted(ran(runs)) == sorted(toys.NAMES)  # each stage ran once
     first, second = (json.loads(out) for out, _ in outputs)
     assert first == second
     assert check_finished_are_complete(store) == 4
@@ -92,7 +93,7 @@ def test_a_run_killed_at_any_moment_is_completed_by_the_next_run(tmp_path: Path,
         ensure(toys.diamond(runs), store)
         assert set(ran(runs)) == set(toys.NAMES) - done
         assert check_finished_are_complete(store) == 4
-    assert unfinished >= 4  # else all kills came too late to test anything
+    assert unfinished >= 4  # otherwise, most kills came too late to test anything
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_kill_before_a_rename_leaves_nothing_behind(store: Store, runs: Path, 
     go(process)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
-    assert len(list(store.root.rglob("*.aside"))) == 1  # it was killed while writing
+    assert len(list(store.root.rglob("*.aside"))) == 1  # the process was killed while writing a file
     assert check_finished_are_complete(store) == finished
     ensure(toys.diamond(runs), store)
     assert check_finished_are_complete(store) == 4

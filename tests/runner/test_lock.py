@@ -1,4 +1,4 @@
-"""Tests the lock of a stage: it has one holder, others wait, and a kill releases it."""
+"""Tests the lock of a stage: it has one holder, other processes wait, and a kill releases it."""
 
 import errno
 import fcntl
@@ -32,7 +32,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def enter(folder: Path) -> tuple[threading.Thread, threading.Event]:
-    """Starts a thread that takes and releases the lock. Returns the thread and an event for the lock being held."""
+    """Starts a thread that takes and releases the lock.
+
+    Returns the thread, and an event that is set while the thread holds the lock.
+    """
     had = threading.Event()
 
     def take() -> None:
@@ -50,7 +53,7 @@ def test_a_second_holder_waits_for_the_first(folder: Path, capfd: pytest.Capture
         assert not had.wait(0.5)
         said = capfd.readouterr().err
         assert "waiting for demo-1a1a1a1a" in said
-        assert f"process {os.getpid()} on " in said  # who holds it
+        assert f"process {os.getpid()} on " in said  # the process that holds the lock
     assert had.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
 
@@ -89,7 +92,7 @@ def test_the_folder_may_be_deleted_while_its_lock_is_held(folder: Path) -> None:
         assert not had.wait(0.3)
     assert had.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
-    assert not folder.exists()  # the lock itself creates no folder
+    assert not folder.exists()  # taking the lock does not create the folder
 
 
 def test_the_lock_file_is_next_to_the_folder_and_not_taken_for_a_stage(folder: Path) -> None:

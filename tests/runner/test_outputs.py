@@ -1,4 +1,4 @@
-"""Tests files of finished stages: on disk before their record, and compared with it before use."""
+"""Tests files of finished stages: they are on disk before their record, and are compared with it before use."""
 
 import errno
 import hashlib
@@ -33,7 +33,7 @@ def test_missing_files_stop_a_run_before_any_stage_starts(store: Store, runs: Pa
         ):
             look(top, store)
     assert ran(runs) == []
-    (record.path / "stage.json").unlink()  # the fix that the message names
+    (record.path / "stage.json").unlink()  # deleting the record is the fix that the message names
     assert content(ensure(top, store).path) == toys.expected("top")
     assert sorted(ran(runs)) == sorted([damaged, other, "top"])
     assert content(record.path) == toys.expected(damaged)
@@ -121,14 +121,14 @@ def test_checking_the_sizes_of_many_files_is_fast(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number}").touch()
     record = Record("toy", "toy", "", 1, {}, {}, {}, {}, {}, {f"{n}": 0 for n in range(2000)}, {}, "", tmp_path)
-    start = time.process_time()  # limit for a busy machine
+    start = time.process_time()  # CPU time, because the machine may be busy
     check_outputs(record)
-    assert time.process_time() - start < 0.5  # some 10 ms
+    assert time.process_time() - start < 0.5  # about 10 ms on an idle machine
 
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Clears the cache of checked files, as in a new process."""
+    """Clears the cache of checked files, as in a new process, and returns it."""
     known: dict[str, str] = {}
     monkeypatch.setattr(outputs, "_checked", known)
     return known
@@ -171,7 +171,7 @@ def test_a_flipped_bit_stops_the_stage_that_reads_the_file(
         ensure(top, store)
     assert f"delete {record.path / 'stage.json'}" in caught.value.fix
     assert "top" not in ran(runs)
-    (record.path / "stage.json").unlink()  # the fix that the message names
+    (record.path / "stage.json").unlink()  # deleting the record is the fix that the message names
     assert toys.content(ensure(top, store).path) == toys.expected("top")
 
 
@@ -184,7 +184,7 @@ def test_every_file_is_read_once_per_process(
     source = part(part(toys.diamond(runs), "left"), "source")
     record = ensure(source, store).record
     files = sorted(record.path / name for name in record.outputs)
-    assert sorted(read) == files  # when they were written
+    assert sorted(read) == files  # each file was read for its digest when the stage finished
     read.clear()
     outputs.check_content(record)
     assert read == []
@@ -202,7 +202,7 @@ def test_a_plan_and_a_finished_job_read_no_content(store: Store, runs: Path, mon
 
 
 def without_digests(record: Record) -> None:
-    """Removes digests from records, as in those of earlier versions."""
+    """Removes the digests from a record, because records of earlier versions have none."""
     file = record.path / "stage.json"
     content = json.loads(file.read_text())
     del content["digests"]
@@ -220,7 +220,7 @@ def test_records_of_earlier_versions_are_used_by_their_sizes(
 
 
 def test_a_stages_file_named_in_a_configuration_is_compared_with_its_record(store: Store, runs: Path) -> None:
-    """Examples are an exported model and selected text."""
+    """The content of such a file, for example of an exported model, must equal the digest in the record."""
     record = ensure(part(part(toys.diamond(runs), "left"), "source"), store).record
     file = record.path / "part-1"
     assert Digests().of(file) == record.digests["part-1"]

@@ -1,4 +1,4 @@
-"""Tests stages that run at the same time: order, resources, failures."""
+"""Tests stages that run at the same time: their order, resources and failures."""
 
 import _thread
 import signal
@@ -19,14 +19,14 @@ PATIENCE_S = 600
 
 @dataclass(frozen=True)
 class Called:
-    """Result of a stage in these tests."""
+    """Result of a stage in these tests: the stage's name."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Waiting(Stage[Called]):
-    """A stage that calls a function."""
+    """A stage that calls a function as its work."""
 
     kind = "toy"
 
@@ -48,7 +48,7 @@ class Waiting(Stage[Called]):
 
 
 class Watched:
-    """Makes stages that record when they run, and the largest number that ran at once."""
+    """Creates stages that record their order and the sets of stages that ran at the same time."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -72,7 +72,7 @@ class Watched:
                 self._running.add(name)
                 self.at_once.append(set(self._running))
             if meet:
-                meet.wait(PATIENCE_S)  # fails unless the others run at the same time
+                meet.wait(PATIENCE_S)  # raises an error unless the other stages run at the same time
             with self._lock:
                 self._running.remove(name)
             if error:

@@ -1,4 +1,4 @@
-"""Tests the record: written completely or not at all, and read back unchanged."""
+"""Tests the record: it is written completely or not at all, and read back unchanged."""
 
 import errno
 import json
@@ -104,7 +104,7 @@ def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
         load_record(tmp_path / "folder")
 
 
-# Every error of the operating system, at every call that can raise it.
+# Errors of the operating system and the message for each. The test below raises them in every call that can fail.
 REFUSALS = [
     (errno.ENOSPC, "no space left while writing"),
     (errno.EDQUOT, "no space left while writing"),
@@ -223,7 +223,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Generates values of a type."""
+    """Returns a strategy that generates values of a type."""
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if hint in PLAIN:
         return PLAIN[hint]
@@ -245,7 +245,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def instances(kind: type[Any]) -> st.SearchStrategy[Any]:
-    """Generates instances of a dataclass, with every field set."""
+    """Returns a strategy that generates instances of a dataclass with every field set."""
     return st.builds(kind, **{name: values(hint) for name, hint in get_type_hints(kind).items()})
 
 
@@ -253,7 +253,7 @@ RESULTS: list[type[Any]] = list(dict.fromkeys(kind.result_type() for kind in KIN
 
 
 def through_a_record(result: Any, folder: Path) -> Any:
-    """Writes a result to a record, and reads it back."""
+    """Writes a result to a record, and returns the result as read from the record."""
     record(folder, metrics=plain_values(result)).save()
     loaded = load_record(folder)
     assert loaded is not None
@@ -261,7 +261,7 @@ def through_a_record(result: Any, folder: Path) -> Any:
 
 
 def differences(first: Any, second: Any) -> list[str]:
-    """Lists the differences of two values, including their types: 1, 1.0 and true differ, as do tuples and lists."""
+    """Returns the differences of two values. Values of different types differ, such as 1, 1.0 and true."""
     if type(first) is not type(second):
         return [f"{first!r} is a {type(first).__name__}, {second!r} a {type(second).__name__}"]
     if is_dataclass(first):
@@ -298,7 +298,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Everything:
-    """A field of every type that results may have."""
+    """A result with a field of every type that results may have."""
 
     whole: int
     real: float
@@ -350,7 +350,7 @@ FITS = {"lines": 3, "share": 0.5, "found": {"a": {"share": 1.0, "names": ["x"]}}
 
 @dataclass(frozen=True, eq=False)
 class Counting(Stage[Counted]):
-    """Result of the tests below."""
+    """A stage with a result of several types, for the tests below."""
 
     kind = "counting"
 
@@ -369,8 +369,9 @@ def kept(path: Path, metrics: Any) -> Record:
 
 def test_metrics_that_fit_the_result_are_read(tmp_path: Path) -> None:
     assert read_result(Counted, kept(tmp_path, FITS)) == Counted(3, 0.5, {"a": Part(1.0, ("x",))})
-    assert read_result(Counted, kept(tmp_path, FITS | {"share": 1})).share == 1.0  # JSON has one kind of number
-    with_more = FITS | {"gone": 1}  # a field that an earlier version of this class had
+    # JSON does not distinguish 1 from 1.0
+    assert read_result(Counted, kept(tmp_path, FITS | {"share": 1})).share == 1.0
+    with_more = FITS | {"gone": 1}  # a field that only an earlier version of the class had
     assert read_result(Counted, kept(tmp_path, with_more)) == read_result(Counted, kept(tmp_path, FITS))
 
 

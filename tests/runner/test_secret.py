@@ -1,4 +1,4 @@
-"""Tests the user's secret key in a storage root."""
+"""Tests the secret key of a user in a storage root."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Tests two users of one storage root. Needs permission to change the user id."""
+"""Tests two users of one storage root. Only root can run these tests, because they change the user id."""
 
 import os
 import pickle
@@ -28,7 +28,7 @@ MODES = {"group": 0o2775, "sticky": 0o1777}
 
 
 def as_user(user: int, function: Callable[[], Any]) -> Any:
-    """Calls a function in a process of another user, and returns its result or raises its error."""
+    """Calls a function in a process of another user. Returns its result or raises its error."""
     out, into = os.pipe()
     if not (child := os.fork()):
         try:
@@ -53,7 +53,7 @@ def as_user(user: int, function: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Imports modules early, because another user may not be able to read Python's own files."""
+    """Imports modules before the user changes, because another user may not be able to read Python's files."""
     root = tmp_path_factory.mktemp("own")
     run(root, single(write))
     with pytest.raises(StageError):
@@ -67,7 +67,7 @@ def mode(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def root(mode: int) -> Iterator[Path]:
-    """Returns a storage root that both users may write to."""
+    """Yields a storage root that both users can write to."""
     above = Path(tempfile.mkdtemp(prefix="shared-"))
     above.chmod(0o755)
     root = above / "runs"
@@ -106,7 +106,7 @@ def test_two_users_run_stages_of_one_kind_and_read_each_others_results(root: Pat
     assert as_user(BOB, lambda: [line.record is not None for line in plan_stages(top, Store(root))]) == [True, False]
     as_user(BOB, lambda: run(root, top))
     as_user(ANN, lambda: run(root, single(write, number=2)))
-    as_user(ANN, lambda: run(root, top))  # it exists
+    as_user(ANN, lambda: run(root, top))  # the stage is finished, so it does not run again
     assert len(list(Store(root).records())) == 3
     assert {file.stat().st_uid for file in root.glob(".key-*")} == {ANN, BOB}
     assert {stat.S_IMODE(file.stat().st_mode) for file in root.glob(".key-*")} == {0o600}
@@ -121,7 +121,7 @@ def test_one_user_waits_for_the_lock_of_another(root: Path) -> None:
         return function()
 
     as_user(ANN, held)
-    with locked(root / "toy" / "a-12"):  # root's, in the folder that Ann made
+    with locked(root / "toy" / "a-12"):  # root takes the lock in the folder that Ann created
         assert as_user(BOB, lambda: is_held(root / "toy" / "a-12"))
 
     def take() -> bool:
@@ -133,7 +133,7 @@ def test_one_user_waits_for_the_lock_of_another(root: Path) -> None:
 
 
 def test_a_lock_of_an_earlier_version_can_be_taken(root: Path) -> None:
-    """Such a lock file is writable only for its owner."""
+    """Lock files of earlier versions are writable only for their owner."""
 
     def old() -> None:
         (root / "toy").mkdir()
@@ -149,7 +149,10 @@ def test_a_lock_of_an_earlier_version_can_be_taken(root: Path) -> None:
 
 
 def test_continuing_a_stage_that_another_user_began(root: Path, mode: int) -> None:
-    """Members of the group may continue it. In a folder with the sticky bit, the error names the user who may."""
+    """Members of the group may continue the stage.
+
+    In a folder with the sticky bit, only the first user may. The error names this user.
+    """
     stage = single(fail)
     with pytest.raises(StageError, match="it failed"):
         as_user(ANN, lambda: run(root, stage))
@@ -176,7 +179,7 @@ def test_a_private_folder_of_one_user_does_not_stop_another(root: Path) -> None:
 
 def test_files_that_only_their_owner_could_read_become_readable(root: Path) -> None:
     def private(folder: Path, done: Done) -> Outcome[ToyResult]:
-        os.close(os.open(folder / "weights", os.O_CREAT, 0o600))  # as safetensors does
+        os.close(os.open(folder / "weights", os.O_CREAT, 0o600))  # safetensors creates files with this mode
         write(folder, done)
         return Outcome(ToyResult())
 

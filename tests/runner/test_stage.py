@@ -1,4 +1,4 @@
-"""Tests stages as values: names of their inputs, equality, and results."""
+"""Tests stages as values: the names of their inputs, their equality, and their results."""
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, replace
@@ -89,7 +89,7 @@ FOUND: list[tuple[Any, dict[str, Stage[Any]]]] = [
     (Outer((), {"x": Pair(A)}), {"one.by_name.x.first": A}),
     ({"deep": {"er": {"est": (Outer((Pair(B),)),)}}}, {"one.deep.er.est.0.pairs.0.first": B}),
     ((A, A), {"one.0": A, "one.1": A}),
-    (Number, {}),  # classes are not searched
+    (Number, {}),  # a class is not searched for stages
 ]
 
 
@@ -108,7 +108,7 @@ def test_inputs_follow_the_order_of_fields_and_exclude_indirect_ones() -> None:
 
 
 def test_two_inputs_with_the_same_name_are_refused() -> None:
-    """Otherwise one of them would be missing from the key."""
+    """A key contains inputs by name, so one of two inputs with the same name would be missing from the key."""
     with pytest.raises(StageError, match=r"two of its inputs are called one\.a\.b"):
         _ = Reads("x", {"a": {"b": A}, "a.b": B}).inputs
     with pytest.raises(StageError, match=r"two of its inputs are called one\.a\.b"):

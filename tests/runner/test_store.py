@@ -41,7 +41,8 @@ def test_an_empty_store_has_no_records(store: Store) -> None:
 def test_a_stage_is_found_by_its_key_and_not_by_its_name(store: Store) -> None:
     made = finished(store, "train", "demo", KEY)
     assert store.find("train", "demo", KEY) == made
-    assert store.find("train", "renamed", KEY) == replace(made, name="renamed")  # has its present name
+    # the record has the name under which the stage was requested
+    assert store.find("train", "renamed", KEY) == replace(made, name="renamed")
     assert store.folder("train", "renamed", KEY) == made.path
     assert store.find("train", "demo", OTHER) is None
     assert store.find("evaluate", "demo", KEY) is None
@@ -60,7 +61,7 @@ def test_a_renamed_or_linked_folder_is_found(store: Store, tmp_path: Path) -> No
 
 def test_an_incomplete_copy_does_not_hide_a_finished_stage(store: Store) -> None:
     made = finished(store, "train", "demo", KEY)
-    (store.root / "train" / "backup-1a1a1a1a1a1a1a1a").mkdir()  # sorts before the finished folder
+    (store.root / "train" / "backup-1a1a1a1a1a1a1a1a").mkdir()  # this name sorts before the name of the finished folder
     assert store.find("train", "demo", KEY) == made
     assert store.folder("train", "demo", KEY) == made.path
 
@@ -110,7 +111,7 @@ def test_a_finished_stage_with_changed_files_is_refused(
     with pytest.raises(StageError, match=f"{made.path} was finished, but its files have changed: {said}") as caught:
         store.find("train", "demo", KEY)
     assert f"delete {made.path / 'stage.json'}" in caught.value.fix
-    assert store.known("train", "demo", KEY) == made  # for callers that only read metrics
+    assert store.known("train", "demo", KEY) == made  # `known` does not check files, for callers that only read metrics
     assert list(store.records("train")) == [made]
 
 

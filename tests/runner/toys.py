@@ -1,10 +1,12 @@
-"""A chain of toy stages shaped like a diamond, for the tests and for the processes they start and kill.
+"""Runs toy stages that depend on each other in the shape of a diamond.
 
 python -m tests.runner.toys ROOT RUNS PAUSE_S KILL_AT AT_ONCE
 
-prints `ready`, waits for a line of input, runs the chain in ROOT, records in the file RUNS which stages ran, and prints
-the last record. It waits PAUSE_S after each line it writes, and kills itself at the KILL_AT-th rename of a file (0 for
-never). With AT_ONCE above 1, this many stages run at the same time.
+The program prints `ready` and waits for a line of input. It then runs the stages in the store ROOT, appends the name
+of each stage that runs to the file RUNS, and prints the last record.
+
+The program waits PAUSE_S seconds after each line that it writes to a stage's files. It kills itself at the KILL_AT-th
+rename of a file, or never if KILL_AT is 0. If AT_ONCE is above 1, up to this number of stages run at the same time.
 """
 
 import json
@@ -39,7 +41,7 @@ Act = Callable[[Path, Done], Outcome[ToyResult]]
 
 
 def idle(folder: Path, done: Done) -> Outcome[ToyResult]:
-    """Does no work."""
+    """Imitates a stage's work without doing any."""
     return Outcome(ToyResult())
 
 
@@ -67,7 +69,7 @@ class Toy(Stage[ToyResult]):
 
 
 def expected(name: str) -> dict[str, str]:
-    """Returns the content of a finished stage's files by name, without its record."""
+    """Returns the content of a finished stage's files, keyed by file name, without its record."""
     parts = {f"part-{part}": "".join(f"{name} {part} {line}\n" for line in range(LINES)) for part in range(PARTS)}
     return {**parts, "lines.json": json.dumps({"of inputs": _lines_of_inputs(name)})}
 
@@ -77,7 +79,7 @@ def _lines_of_inputs(name: str) -> int:
 
 
 def work(name: str, runs: Path, pause_s: float) -> Act:
-    """Returns a stage's function that writes lines, and the number of lines in its inputs, to reveal partial inputs."""
+    """Returns a stage's work: it writes lines to files, and counts all lines of its inputs to reveal partial inputs."""
 
     def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         with runs.open("a") as file:
@@ -99,7 +101,7 @@ def work(name: str, runs: Path, pause_s: float) -> Act:
 
 
 def diamond(runs: Path, pause_s: float = 0, name: str = "toy", **what: Any) -> Toy:
-    """Builds four stages in a diamond, and returns the last. `what` is that of the first."""
+    """Builds four stages in a diamond, and returns the last stage. `what` is the configuration of the first stage."""
     stages: dict[str, Toy] = {}
     for kind in NAMES:
         inputs = {needed: stages[needed] for needed in INPUTS[kind]}
@@ -114,27 +116,27 @@ def single(run: Act = idle, name: str = "toy", **what: Any) -> Toy:
 
 
 def part(top: Toy, name: str) -> Toy:
-    """Returns an input of a stage."""
+    """Returns the input with this name of a toy stage."""
     stage = top.inputs[name]
     assert isinstance(stage, Toy)
     return stage
 
 
 def ran(runs: Path) -> list[str]:
-    """Returns the stages that have run since the last call."""
+    """Returns the names of the stages that have run since the last call."""
     names = runs.read_text().split() if runs.exists() else []
     runs.unlink(missing_ok=True)
     return names
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Returns a finished stage's files, without its record."""
+    """Returns the content of a finished stage's files, keyed by path, without its record."""
     files = (file for file in folder.rglob("*") if file.is_file() and file.name != "stage.json")
     return {str(file.relative_to(folder)): file.read_text() for file in files}
 
 
 def states(stage: Stage[Any], store: Store) -> dict[str, Any]:
-    """Returns the state of each stage in a plan: "done", or the differences from the last run."""
+    """Returns for each stage of a plan "done" or the differences from the most similar finished stage."""
     return {line.stage.kind: "done" if line.record else line.changed for line in plan_stages(stage, store)}
 
 

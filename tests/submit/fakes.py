@@ -1,4 +1,4 @@
-"""Imitates the client of a cluster's jobs, without a cluster."""
+"""Imitates the client for jobs on a cluster, without a cluster."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -30,19 +30,19 @@ class FakeJob:
 
 @dataclass
 class FakeClient:
-    """A client whose jobs are changed by `happens` at each listing."""
+    """Imitates a client. It calls `happens`, which may change the jobs, at each listing."""
 
     happens: Callable[["FakeClient"], None] = lambda client: None
     found: list[FakeJob] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     tails: list[Any] = field(default_factory=list)
-    """Texts of the log for each successive connection, or an error after some of them."""
+    """Parts of the log that each successive connection yields. An exception among them ends the connection."""
     stopped: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     looks: int = 0
 
     def job(self, part: str) -> FakeJob:
-        """Returns the newest job whose submission id contains a text."""
+        """Returns the newest job whose submission id contains `part`."""
         return [job for job in self.found if part in job.submission_id][-1]
 
     def get_address(self) -> str:

@@ -1,4 +1,4 @@
-"""Tests the checks on a cluster before submission: its storage, and its room for workers at its largest size."""
+"""Tests the checks on a cluster before submission: its storage, and its room for workers after growth."""
 
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def test_drive_on_needs_a_node_with_the_resource(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cluster_that_cannot_grow_has_only_its_present_nodes() -> None:
-    for enough in (8, (1, 99)):  # the fewest
+    for enough in (8, (1, 99)):  # the smallest number of workers of a range counts
         check_ever(ResourcesConfig(workers=enough), [HEAD], grows=False)
     with pytest.raises(ClusterError, match="1 node with 8 CPU"):
         check_ever(ResourcesConfig(workers=9), [HEAD], grows=False)

@@ -1,4 +1,4 @@
-"""Tests connecting to a dashboard, and following a job until its end across lost connections."""
+"""Tests connections to a dashboard, and following a job to its end across lost connections."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ from tests.submit.fakes import FakeClient, FakeJob
 
 @pytest.fixture
 def answers() -> Iterator[tuple[str, dict[str, object]]]:
-    """Starts a server whose answer can be set."""
+    """Yields the address of a web server, and a mapping that sets its answer."""
     said: dict[str, object] = {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -146,7 +146,7 @@ def test_a_job_that_the_cluster_has_forgotten_is_none() -> None:
 def test_a_job_whose_node_is_gone_counts_as_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gone = iter([set(), set(), {"head"}])  # the cluster detects it only after a while
+    gone = iter([set(), set(), {"head"}])  # the cluster reports the lost node only in the third request
     monkeypatch.setattr(cluster_jobs, "dead_nodes", lambda address: next(gone))
     client: Any = FakeClient(found=[FakeJob("a", "", {}, driver_node_id="head")])
     client.tails = [["one\n", ConnectionError("gone")], [RuntimeError("cannot connect to its node")]]
@@ -155,7 +155,8 @@ def test_a_job_whose_node_is_gone_counts_as_failed(
     assert (ended.status, ended.message) == ("FAILED", cluster_jobs.ORPHANED)
     assert is_bad_luck(ended)
     assert shown == "one\n"
-    assert len(capsys.readouterr().err.splitlines()) == 2  # lost, and found
+    # one line about the lost connection, and one about the lost node
+    assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_why_a_job_waits_is_logged_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +168,7 @@ def test_why_a_job_waits_is_logged_once(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_following_ends_when_the_reader_closes_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = FakeClient(lambda client: None, [FakeJob("a", "", {})])  # it never ends
+    client = FakeClient(lambda client: None, [FakeJob("a", "", {})])  # the job never ends
     client.tails = [["one\n", "two\n"]]
     monkeypatch.setattr(cluster_jobs, "is_unread", lambda: True)
     with pytest.raises(cluster_jobs.Unread):

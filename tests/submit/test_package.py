@@ -1,4 +1,4 @@
-"""Tests the files and arguments that are sent to a cluster: their size, their paths, and that they have no secrets."""
+"""Tests the files and arguments that are sent to a cluster: their size, their paths, and the lack of secrets."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_this_project_is_within_the_limit() -> None:
     assert check_size(made) < 20e6
     assert (
         float(made["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) > 3
-    )  # else a stopped training is killed before it can end
+    )  # with less time, a stopped training is killed before it can end
 
 
 def test_paths_are_rewritten_relative_to_the_working_directory(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Tests that work is checked, started once, followed, and retried after losses, also with each stage as a job."""
+"""Tests that submitted work is checked, started once, followed, and retried after losses.
+
+The work is a single job, or one job per stage.
+"""
 
 import sys
 from dataclasses import replace
@@ -29,7 +32,10 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def cluster(*ends: tuple[str, int | None], retries: int = 2) -> tuple[JobCluster, Any]:
-    """Returns a cluster whose jobs end in the given ways, each two listings after its start."""
+    """Returns a cluster and its client.
+
+    Each job ends after two listings with the next status and exit code of `ends`.
+    """
     waiting, looks = list(ends), {}
 
     def happens(client: FakeClient) -> None:
@@ -68,7 +74,7 @@ def test_a_second_submission_follows_the_first(checks: list[str]) -> None:
     made, client = cluster(("SUCCEEDED", 0))
     client.submit_job(ORDER.entrypoint, ORDER.submission(1), {}, ORDER.metadata())
     assert submit(made, ORDER).submission_id == ORDER.submission(1)
-    assert submit(made, ORDER).submission_id == ORDER.submission(1)  # it has ended meanwhile
+    assert submit(made, ORDER).submission_id == ORDER.submission(1)  # the job has ended before this second submission
     assert len(client.found) == 1
     assert checks == []
 
@@ -154,7 +160,7 @@ def test_stopping_begins_with_jobs_that_start_others_and_waits() -> None:
     assert stop(made, "study") == []
 
 
-# --- small commands
+# --- short commands on the cluster
 
 
 def test_a_short_command_returns_its_last_line_and_is_deleted() -> None:
@@ -193,7 +199,7 @@ CONFIG = parse_values({"corpus": {"paths": "a.jsonl"}}, JOBS["dapt"].kind, "test
 
 
 def order(**needs: str | None) -> Order:
-    """Returns a chain of stages, each with the stage that it starts from."""
+    """Returns a chain of stages. Each argument names a stage, and its value is the stage that it starts from."""
     nodes = {name: Node(name, JOBS["dapt"], {}, CONFIG, lambda _: CONFIG, start) for name, start in needs.items()}
     return Order("study", "ab" * 32, "chain", ["chain.yaml"], [CONFIG], nodes)
 
@@ -202,7 +208,10 @@ DIAMOND = order(a=None, b="a", c="a", d="b", e=None)
 
 
 class Ends:
-    """Ends every job at its second listing: with the next exit code of its stage in `codes`, else successfully."""
+    """Ends every job at its second listing.
+
+    The exit code is the next one for its stage in `codes`, or 0 if none remains.
+    """
 
     def __init__(self, **codes: list[int | None]) -> None:
         self.codes, self.seen, self.most = codes, set[str](), 0

@@ -1,4 +1,4 @@
-"""Tests that the same work always gets the same identity."""
+"""Tests that equal work always has the same identity."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests the declarations of whether higher or lower values of a figure are better."""
+"""Tests the declarations whether higher or lower values of a metric are better."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ COUNTS = frozenset(
         *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap"),
     }
 )
-"""Numbers without a better direction, or that no job reports, so that no search selects by them."""
+"""Names of metrics that have no better direction or that no job reports. No search can select by them."""
 
 
 @dataclass(frozen=True)

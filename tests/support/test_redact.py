@@ -1,4 +1,4 @@
-"""Tests that secrets are removed from stored and shown texts, and nothing else."""
+"""Tests that secrets are removed from stored and shown texts, and that other text is unchanged."""
 
 import json
 import re
@@ -42,13 +42,13 @@ CASES = {
     "/data/a@b/what?=1.jsonl": "/data/a@b/what?=1.jsonl",
     "hf://datasets/owner/name@main/a.parquet": "hf://datasets/owner/name@main/a.parquet",
     "use s3://, gs://, hf://, …": "use s3://, gs://, hf://, …",
-    # containers of Azure, in the position of a user name
+    # Azure names a container where other URLs have a user name
     "abfss://box@account.dfs.core.windows.net/a.jsonl": "abfss://box@account.dfs.core.windows.net/a.jsonl",
     "abfs://box@account.dfs.core.windows.net/": "abfs://box@account.dfs.core.windows.net/",
     "wasbs://$web@account.blob.core.windows.net/a@b": "wasbs://$web@account.blob.core.windows.net/a@b",
     "abfss://box:key@account.dfs.core.windows.net/a": "abfss://account.dfs.core.windows.net/a",
     "abfss://box@account.dfs.core.windows.net/a?sv=1&sig=abc": "abfss://box@account.dfs.core.windows.net/a",
-    # fragments, and addresses of IPv6
+    # fragments of URLs, and addresses of IPv6
     "https://host/back#access_token=abc&expires=9": "https://host/back",
     "https://host/back#id=1.": "https://host/back.",
     "https://host/page#section": "https://host/page#section",
@@ -56,7 +56,7 @@ CASES = {
     "https://host/a?sig=abc#token=def": "https://host/a",
     "http://[::1]:8265/a@b": "http://[::1]:8265/a@b",
     "http://me:pass@[::1]:8265/a": "http://[::1]:8265/a",
-    # by name, in URLs or not
+    # secrets that are recognized by their name, in URLs and other text
     "Authorization: Bearer abc.def": "Authorization: ***",
     "{'authorization': 'Basic dXNlcjpwYXNz'}": "{'authorization': '***'}",
     "sent Bearer abcdefghijklmnop to host": "sent Bearer *** to host",
@@ -74,7 +74,7 @@ CASES = {
     "mask_token=[MASK] pad_token: <pad>": "mask_token=[MASK] pad_token: <pad>",
     "tokens: 12, token: the": "tokens: 12, token: the",
     "key: 0a1b2c3d, next key=5": "key: 0a1b2c3d, next key=5",
-    # recognized by their format
+    # secrets that are recognized by their format
     f"no access with hf_{'aB3' * 11}": "no access with ***",
     "the key AKIAIOSFODNN7EXAMPLE is not known": "the key *** is not known",
     f"ghp_{'a1' * 18}.": "***.",
@@ -95,7 +95,8 @@ def test_secrets_are_removed_and_the_rest_stays(text: str) -> None:
 @given(st.text("u1.-@", min_size=1), st.text("ab1@/:?#'=&,.%+", min_size=1))
 @example("u", "/")
 def test_passwords_with_any_characters_are_removed(user: str, password: str) -> None:
-    assume("://" not in f"{password}@" and not re.match(r"\d{1,5}[/?#'),;:.]", password))  # that would be a port
+    # such a password cannot be distinguished from a port
+    assume("://" not in f"{password}@" and not re.match(r"\d{1,5}[/?#'),;:.]", password))
     assert redact(f"cannot read ftp://{user}:{password}@host/a.csv: gone") == "cannot read ftp://host/a.csv: gone"
 
 
@@ -124,7 +125,7 @@ def test_nested_values_are_redacted() -> None:
     assert redacted(value) == {plain: [plain, {"a": [plain, 1, None, 0.5]}], "b": True}
 
 
-# --- messages, records and logs
+# --- error messages, records and logs
 
 TASK = TaskConfig(train=[URL])
 

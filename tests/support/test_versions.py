@@ -1,4 +1,4 @@
-"""Tests that untested versions of packages are named, and that their errors are not reported as bugs."""
+"""Tests that untested package versions are named, and that errors under such versions are not called bugs."""
 
 import importlib.metadata
 import re
@@ -21,7 +21,7 @@ NEWER = {"ray": "2.61.0", "deepspeed": "0.20.1", "transformers": "5.24.0"}
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes all three packages have a newer minor version."""
+    """Gives all three packages a newer minor version."""
     monkeypatch.setattr(importlib.metadata, "version", NEWER.__getitem__)
 
 

@@ -1,4 +1,4 @@
-"""Runs a model with gates in our engine, on a rank."""
+"""Runs a model with gates on a rank, with our engine and without it."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def rows(rank: int, world: int) -> Corrupted:
 
 
 def values() -> dict[Kind, Tensor]:
-    """Of two groups, [layers, 2, units]."""
+    """Returns gates for two groups of tokens, one tensor [layers, 2, units] per kind of unit."""
     draw = torch.Generator().manual_seed(0)
     return {
         kind: torch.rand(each.shape[0], 2, each.shape[1], generator=draw).requires_grad_()
@@ -24,12 +24,12 @@ def values() -> dict[Kind, Tensor]:
 
 
 def owner(corrupted: Corrupted) -> Tensor:
-    """Every other token of the packed sequence."""
+    """Returns the group of each token of the packed sequence: 0 and 1 in turn."""
     return torch.arange(int(corrupted.real.sum())) % 2
 
 
 def through_engine(zero_stage: int, compiled: bool = False) -> tuple[float, dict[Kind, Tensor], float]:
-    """The loss of this rank's rows and the gradients of the gates; and the loss without gates, afterwards."""
+    """Returns the loss of this rank's rows, the gradients of the gates, and the later loss without gates."""
     import torch.distributed as dist
 
     toy, seen, gated = model(), rows(dist.get_rank(), dist.get_world_size()), values()
@@ -48,7 +48,7 @@ def through_engine(zero_stage: int, compiled: bool = False) -> tuple[float, dict
 
 
 def plainly(rank: int, world: int) -> tuple[float, dict[Kind, Tensor], float]:
-    """Computes the same without an engine."""
+    """Computes the results of `through_engine` without an engine."""
     toy, seen, gated = model(), rows(rank, world), values()
     after = Objective().loss(toy, seen).item()
     with Gates(toy).set(gated, owner(seen)):

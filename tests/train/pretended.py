@@ -1,10 +1,11 @@
-"""Imitates a GPU: tracks the tensors that would be on it by their storage, and counts waits of the host for it.
+"""Imitates a GPU on the CPU: tracks the tensors that would be on it, and counts how often the host waits for it.
 
-All tensors stay on the CPU. Tensors that the code sends to the device or creates there (`device=`) count as being on
-it, and so do all results computed from them. Dropout is torch's, as it is on GPUs; ours for CPUs draws on the host.
+All tensors stay on the CPU and are tracked by their storage. Tensors that the code sends to the device or creates
+there (`device=`) count as being on the device, and so do all results computed from them. Dropout is torch's, as on
+GPUs, because our dropout for CPUs draws on the host.
 
-Each wait is attributed to our code or to DeepSpeed, whichever is innermost on the stack. Waits inside of models, of
-torch's optimizers and of the backward pass count as ours.
+Each wait is attributed to our code or to DeepSpeed, whichever is innermost on the stack. Waits inside models, torch's
+optimizers and the backward pass count as ours.
 """
 
 import sys
@@ -28,15 +29,15 @@ from adapt.model.packing import attention, dropout, packed
 COUNTING = "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"
 """Functions whose output size is only known on the device, so that the host waits for it."""
 READING = {Tensor.tolist, Tensor.cpu, Tensor.numpy}
-"""Functions that torch does not dispatch on a CPU."""
+"""Functions that read values of the device. Torch does not dispatch them on a CPU."""
 MAKING = {torch.tensor, torch.as_tensor}
-"""Functions that copy data of the host, and wait for the copy."""
+"""Functions that copy data from the host and wait for the copy."""
 OURS = str(Path(adapt.__file__).parent), "/transformers/", "/torch/optim/", "/torch/autograd/graph.py"
-"""Parts of the paths of files whose waits are attributed to our code."""
+"""Parts of file paths. Waits in these files are attributed to our code."""
 
 
 class Told(NamedTuple):
-    """Events of a period; see `Pretended`."""
+    """Events of a period, in the three lists of `Pretended`."""
 
     waits: list[str]
     met: list[str]
@@ -44,7 +45,7 @@ class Told(NamedTuple):
 
 
 class Pretended:
-    """Records the events on the imitated device."""
+    """Records events on the imitated device."""
 
     def __init__(self, there: Iterable[Tensor]) -> None:
         self.waits: list[str] = []
@@ -52,7 +53,7 @@ class Pretended:
         self.met: list[str] = []
         """Calls in our code with tensors of both devices, which a real device would refuse, or copy and wait."""
         self.others: list[str] = []
-        """Both kinds of events in DeepSpeed's code."""
+        """Waits and mixed calls in DeepSpeed's code."""
         self._storages: dict[int, Any] = {}
         for tensor in there:
             self.put(tensor)
@@ -60,19 +61,19 @@ class Pretended:
     def put(self, tensor: Tensor) -> None:
         """Marks a tensor, and all tensors that share its memory, as being on the device."""
         storage = tensor.untyped_storage()
-        self._storages[storage._cdata] = storage  # held, so that no other gets its number
+        self._storages[storage._cdata] = storage  # kept alive, so that no other storage gets the same address
 
     def has(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._storages
 
     def sent(self, values: Tensor, device: torch.device) -> Tensor:
-        """In place of `adapt.model.packing.packed.sent`."""
+        """Replaces `adapt.model.packing.packed.sent`."""
         arrived = values if self.has(values) else values.clone()
         self.put(arrived)
         return arrived
 
     def note(self, function: Any, arguments: Any) -> bool:
-        """Sees a function of torch before it is called. Returns whether its results are there."""
+        """Records events of a torch function before it is called. Returns whether its results are on the device."""
         tensors = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
         if not any(map(self.has, tensors)):
             return False
@@ -84,15 +85,15 @@ class Pretended:
         return True
 
     def tell(self, ours: list[str], name: str) -> None:
-        """Notes what happened, where it is ours, and else with DeepSpeed's."""
+        """Adds an event to one of our lists, or to DeepSpeed's list if the event is in its code."""
         (ours if _is_ours() else self.others).append(name)
 
     def told(self) -> "Told":
-        """Returns all three lists."""
+        """Returns a copy of all three lists of events."""
         return Told(list(self.waits), list(self.met), list(self.others))
 
     def forget(self) -> None:
-        """Empties the lists."""
+        """Empties the three lists of events."""
         for happened in (self.waits, self.met, self.others):
             happened.clear()
 
@@ -149,7 +150,7 @@ class _Called(TorchFunctionMode):
         return result
 
     def _goes_there(self, function: Any, args: Any, kwargs: Any) -> bool:
-        """Whether a device is named for the result, or a tensor whose device it is."""
+        """Returns whether the result is on the device: a device, or a tensor on the device, is an argument."""
         named = [kwargs.get("device"), *(args[1:2] if function is Tensor.to else ())]
         return any(
             isinstance(each, torch.device | str) or (isinstance(each, Tensor) and self.pretended.has(each))
@@ -159,7 +160,7 @@ class _Called(TorchFunctionMode):
 
 @contextmanager
 def pretended(there: Iterable[Tensor]) -> Iterator[Pretended]:
-    """Imitates the device inside the block, with some tensors on it."""
+    """Imitates the device inside the block. The tensors `there` are on the device from the start."""
     device, sent = Pretended(there), packed.sent
     patches = [
         patch.object(dropout, "dropout", functional.dropout),

@@ -1,4 +1,4 @@
-"""Ranks of a training run without Ray: processes that form a gloo group and call what a test tells them to."""
+"""Runs ranks of a training without Ray: processes that form a gloo group and run functions for a test."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ TIMEOUT_S = 1200
 
 
 class Ranks:
-    """Processes that live through many calls.
+    """Processes of a gloo group that stay alive over several calls.
 
     Args:
         world: number of ranks.
@@ -27,17 +27,17 @@ class Ranks:
 
     def __init__(self, world: int) -> None:
         self.world = world
-        self._folder = tempfile.TemporaryDirectory(prefix="ranks-")  # goes with this object
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-")  # deleted with this object
         self.temporary = Path(self._folder.name)
         """Folder of the ranks' temporary files, separate from those of other tests."""
         self._processes: list[multiprocessing.process.BaseProcess] = []
         self._pipes: list[Connection] = []
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Calls a function of a module on every rank.
+        """Calls a module-level function with the same arguments on every rank.
 
         Returns:
-            What it returned, by rank.
+            Results of the function, one per rank.
         """
         if not self._processes:
             self._start()
@@ -46,12 +46,12 @@ class Ranks:
                 pipe.send((function, arguments))
             answers = self._answers()
         except BaseException:
-            self.stop()  # the others may wait for a rank that failed
+            self.stop()  # the other ranks may wait for the rank that failed
             raise
         return [pickle.loads(answer) for answer in answers]
 
     def stop(self) -> None:
-        """Ends the processes; the next call starts new ones."""
+        """Ends all processes. The next call of `run` starts new processes."""
         for pipe in self._pipes:
             with suppress(OSError):
                 pipe.send(None)
@@ -62,7 +62,8 @@ class Ranks:
         self._processes, self._pipes = [], []
 
     def _start(self) -> None:
-        meeting = Path(tempfile.mkdtemp(dir=self.temporary), "meeting")  # a port may be taken until rank 0 comes to it
+        # a file, because another process may take a port before rank 0 binds it
+        meeting = Path(tempfile.mkdtemp(dir=self.temporary), "meeting")
         forks = forkserver()
         for rank in range(self.world):
             ours, theirs = forks.Pipe()
@@ -90,7 +91,7 @@ def _serve(rank: int, world: int, meeting: Path, pipe: Connection, temporary: Pa
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
-    }  # DeepSpeed requires them, but uses the existing group
+    }  # DeepSpeed requires an address, but uses the existing group
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0"}
     tempfile.tempdir = str(temporary)

@@ -17,7 +17,7 @@ from tests.train.toy import Case, build
 VERSION = deepspeed.__version__
 
 
-LOST = [  # the run, who lacks a name, which, and how it is called
+LOST = [  # cases: run, object whose name is removed, name, and the name in the message
     (Case(0), "engine", "torch_autocast_z0_gradscaler", "DeepSpeedEngine.torch_autocast_z0_gradscaler"),
     (Case(0), "settings", "load_universal_checkpoint", "DeepSpeedConfig.load_universal_checkpoint"),
     (Case(1), "optimizer", "loss_scale", "DeepSpeedZeroOptimizer.loss_scale"),
@@ -39,7 +39,7 @@ LOST = [  # the run, who lacks a name, which, and how it is called
 
 
 def refusals() -> list[str]:
-    """Returns the errors of runs with a DeepSpeed in which one name each is missing."""
+    """Returns one error per entry of LOST, each from a run in which one name of DeepSpeed is missing."""
     return [refusal(case, holder, name) for case, holder, name, _ in LOST]
 
 
@@ -57,7 +57,7 @@ def refusal(case: Case, holder: str, name: str) -> str:
             "fragment": getattr(parameter, "_hp_mapping", None),
         }
         owner = next(each for each in (things[holder], *type(things[holder]).__mro__) if name in vars(each))
-        stack.enter_context(mock.patch.object(owner, name))  # brings it back in the end
+        stack.enter_context(mock.patch.object(owner, name))  # restores the name at the end of the block
         delattr(owner, name)
         return engine, *others
 

@@ -15,7 +15,7 @@ has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
 def train_all(cases: list[Case]) -> list:
-    """Several runs in one call."""
+    """Runs several trainings in one call, and returns their outcomes."""
     return [train(case) for case in cases]
 
 
@@ -25,13 +25,13 @@ def test_steps_are_those_of_plain_torch(ranks, zero_stage, world):
     case = Case(zero_stage)
     first, *others = ranks(world).run(train, case)
     expected = reference(case)
-    assert min(expected.norms) > 1  # so every step was clipped, to 0.5
+    assert min(expected.norms) > 1  # every norm is above the limit of 0.5, so every step was clipped
     assert_close(first, expected)
     assert all(other.norms == first.norms and not other.weights for other in others)
 
 
 class Recorder(Method):
-    """Keeps the gradients of every step as they reach the optimizer."""
+    """Records the gradients of every step as they reach the optimizer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Recorder(Method):
 
 
 def gradients_of(cases: list[Case]) -> list:
-    """The parts of all gradients that this rank holds, and the weights at the end, for each case."""
+    """Returns for each case the gradient parts that this rank holds at each step, and the final weights."""
     outcomes = []
     for case in cases:
         method = Recorder()
@@ -59,7 +59,7 @@ def gradients_of(cases: list[Case]) -> list:
 
 
 def joined(parts: list[tuple[str, int, torch.Tensor]], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Whole gradients from the parts of all ranks, which must hold each element at least once."""
+    """Joins the gradient parts of all ranks to whole gradients. An element that no rank holds is NaN."""
     whole = {name: torch.full((value.numel(),), math.nan) for name, value in like.items()}
     for name, begin, values in parts:
         whole[name][begin : begin + len(values)] = values
@@ -68,7 +68,7 @@ def joined(parts: list[tuple[str, int, torch.Tensor]], like: dict[str, torch.Ten
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_gradients_of_every_step_are_those_of_plain_torch(ranks, world):
-    """Accumulated over passes, reduced over ranks and not scaled, before they are clipped."""
+    """Gradients are accumulated over passes and reduced over ranks, without a loss scale, before they are clipped."""
     cases = [*map(Case, STAGES), *OFFLOADED]
     expected = reference(cases[0])
     by_rank = ranks(world).run(gradients_of, cases)
@@ -110,12 +110,12 @@ def test_bf16_is_near_fp32_and_keeps_weights_moments_and_sums_in_fp32(ranks):
         assert outcome.losses == pytest.approx(expected.losses, rel=1e-2)
         assert {value.dtype for value in outcome.weights.values()} == {torch.float32}
         assert {value.dtype for pair in outcome.moments.values() for value in pair} == {torch.float32}
-    for outcome in outcomes[1:3]:  # stage 3 has a `linear` of its own, which rounds otherwise
+    for outcome in outcomes[1:3]:  # stage 3 uses another `linear`, which rounds differently
         assert outcome.losses == pytest.approx(outcomes[0].losses, rel=1e-6)
 
 
 class Poisoned(Objective):
-    """On rank 0 the second micro-batch of step 3 has a loss that is not a number."""
+    """Returns a NaN loss for the second micro-batch of the third step on rank 0."""
 
     calls = 0
 
@@ -125,7 +125,7 @@ class Poisoned(Objective):
 
 
 def poisoned(case: Case) -> tuple[int, str, bool]:
-    """The step that failed, how, and whether the weights are those before it."""
+    """Returns the index of the failed step, its message, and whether the step left the weights unchanged."""
     loop = build(case, Poisoned())
     for step, share in enumerate(feed(0, case.steps)):
         before = loop.engine.full_state()
@@ -146,7 +146,7 @@ def test_a_nan_loss_ends_all_ranks_before_the_step(ranks, zero_stage):
 
 
 def test_dropout_is_drawn_from_seed_step_and_rank(ranks):
-    """It is on at all: the engine leaves the model in training mode."""
+    """Losses are equal with equal seeds. Dropout is active, because the engine leaves the model in training mode."""
     case = Case(steps=2, dropout=0.3)
     first, again, plain = ranks(2).run(train_all, [case, case, replace(case, dropout=0.0)])[0]
     assert first.losses == again.losses
@@ -183,7 +183,11 @@ def test_a_checkpoint_that_deepspeed_does_not_load_is_refused(ranks, tmp_path: P
 
 
 def test_a_resumed_run_goes_on_bit_for_bit(ranks, tmp_path: Path):
-    """Each half in new processes, and stage 3 last in both: it leaves another `linear` behind in torch."""
+    """A resumed run equals an uninterrupted run exactly, at every ZeRO stage.
+
+    Each half runs in new processes. Stage 3 runs last in both halves, because it replaces torch's `linear` in the
+    process.
+    """
     cases = [Case(stage, steps=6, dropout=0.1) for stage in STAGES]
     folders = [tmp_path / str(stage) for stage in STAGES]
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Tests that an error on a single rank ends the training soon, and reaches the user as its message."""
+"""Tests that an error on a single rank ends the training soon and that its message reaches the user."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ STEPS, LENGTH = 4, 16
 
 
 def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
-    """Four steps on two workers, a checkpoint each."""
+    """Returns a training of four steps on two workers, with a checkpoint at each step."""
     training = TrainingConfig(
         max_steps=STEPS,
         global_batch_size=4,
@@ -47,7 +47,7 @@ def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
     return TrainingRun(config, "ab" * 32, str(folder), (), None, Pretrained(model, model), STEPS)
 
 
-# --- every phase of a rank's life, with the real worker on two ranks without Ray
+# --- every phase of a rank, with the real worker on two ranks without Ray
 
 PHASES = {
     "building": "load_model",
@@ -59,11 +59,14 @@ PHASES = {
 }
 ON_RANK_0_ALONE = ("reporting", "exporting")
 SAVED = {"building": [], "exporting": list(range(1, STEPS + 1))}
-"""Steps whose checkpoints are whole when a rank fails in a phase; else the first, as it fails at the second."""
+"""Steps with whole checkpoints when a rank fails, keyed by phase.
+
+Other phases fail at the second step, so only the first step has a whole checkpoint.
+"""
 
 
 def _columns(step: int, rank: int) -> dict[str, np.ndarray]:
-    """A rank's share of a batch."""
+    """Returns a rank's share of a batch."""
     tokens = np.random.default_rng((step, rank)).integers(5, 20, (2, LENGTH))
     starts = np.zeros((2, LENGTH), bool)
     starts[:, 0] = True
@@ -72,9 +75,13 @@ def _columns(step: int, rank: int) -> dict[str, np.ndarray]:
 
 
 def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
-    """A rank's life with an error in one phase: what comes out of it and after how long [s], and the steps saved then.
+    """Trains on a rank, with an error in one phase of the rank `at_rank`.
 
-    The other rank goes on in a thread, as far as it gets alone, and its checkpoints take a while to be stored.
+    The other rank trains in a thread as far as it can, and its checkpoints take half a second to be stored.
+
+    Returns:
+        On the failing rank: the type and text of its error, the seconds from the error to the end, and the steps with
+            whole checkpoints. On the other rank, an empty list.
     """
     from adapt.train import worker
 
@@ -128,7 +135,7 @@ def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Callable[..., list[Any]]]:
-    """Runs a function on two ranks, which come to an end with it."""
+    """Yields a function that runs another function on two ranks and then stops both ranks."""
     group = Ranks(2)
 
     def run(*call: Any) -> list[Any]:
@@ -152,11 +159,14 @@ def test_an_error_of_one_rank_comes_out_of_it_at_once(
     assert saved == SAVED.get(phase, [1])
 
 
-# --- with Ray Train: what ends the training, and what is tried again
+# --- with Ray Train: errors that end the training, and errors after which it is retried
 
 
 def _toy(config: dict[str, Any]) -> None:
-    """Ranks that meet in a collective, where rank 1 does not arrive: its error depends on the start's number."""
+    """Runs a rank that meets the other in a collective. Rank 1 fails before it in its first two starts.
+
+    Its error is a DataError in the first start and a KeyError in the second.
+    """
     import torch
 
     from adapt.train.failure import portable_errors
@@ -180,7 +190,7 @@ def test_our_errors_end_the_training_and_others_are_retried(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """While rank 0 waits for rank 1 in a collective. Another training can start in the same process then."""
+    """Rank 0 waits for rank 1 in a collective when rank 1 fails. Afterwards, the same process can train again."""
     import ray
 
     monkeypatch.setattr(ray_train, "train_loop_per_worker", lambda config, toy=_toy: toy(config))
@@ -194,7 +204,8 @@ def test_our_errors_end_the_training_and_others_are_retried(
     _eventually(lambda: ray.available_resources().get("CPU") == 2)
 
     assert ray_train.launch(job) == {"step": 4}
-    assert len(list(tmp_path.glob("start-0-*"))) == 3  # one that failed with a KeyError, and one that did not
+    # after the first training, one start failed with a KeyError and one succeeded
+    assert len(list(tmp_path.glob("start-0-*"))) == 3
     assert "train: rank 1: KeyError: 'no such thing'; all ranks begin again" in capsys.readouterr().err
 
 
@@ -207,7 +218,8 @@ def _eventually(condition: Callable[[], bool]) -> None:
 
 def verdict(*errors: Exception, folder: Path = Path("/runs/train/x")) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")  # which it changes
+        # the environment variable that `after_exception` changes
+        patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")
         ray_train.EndAtOnce(folder).after_exception(None, dict(enumerate(errors)))
 
 
@@ -236,11 +248,11 @@ def test_other_errors_are_retried_by_ray_train_and_reported(tmp_path: Path, erro
     verdict(error, folder=tmp_path / "that cannot be written")
 
 
-# --- the message
+# --- the error message
 
 
 class DeadError(Exception):
-    """As Ray Train has it of a process that is gone."""
+    """Imitates Ray Train's error for a worker process that no longer exists."""
 
     health_check_failure = RuntimeError("The actor died.\n\tpid: 7\nKilled for using too much memory")
 
@@ -273,7 +285,10 @@ class WantsMoreError(Exception):
 
 
 def leaves(error: Exception) -> Exception:
-    """What comes out of a rank, in another process; on the way something closes, and fails when it was ours."""
+    """Returns an error of a rank as it arrives in another process.
+
+    A DataError is followed by a second error on the way out, which has the DataError as its cause.
+    """
 
     def rank() -> None:
         with portable_errors():

@@ -1,4 +1,4 @@
-"""Tests that gates have the same effect with our engine as without it, also with sharding and compiled layers."""
+"""Tests that gates have the same effect with our engine as without it, with sharding and compiled layers."""
 
 from collections.abc import Callable
 

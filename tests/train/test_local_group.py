@@ -1,4 +1,4 @@
-"""Tests that resources of ranks on our own Ray are freed, however the ranks ended."""
+"""Tests that the resources of ranks on our own Ray are freed, even if the controller is killed."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def test_resources_of_a_killed_controller_are_freed(tmp_path: Path) -> None:
         trainer.fit()
     try:
         free_reserved(local)
-        free_reserved(local)  # what is free already stays so
+        free_reserved(local)  # freeing twice has no further effect
         deadline = time.monotonic() + 60
         while ray.available_resources()["CPU"] != free and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -17,7 +17,7 @@ INTERVALS = {"log_interval_steps": 3, "checkpoint_interval_steps": 2}
 
 
 class Run(NamedTuple):
-    """The actions of a loop on one rank."""
+    """Events of a training loop on one rank."""
 
     reports: list[dict[str, Any]]
     saved: list[Progress]
@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 def run(case: Case, progress: Progress) -> Run:
-    """Runs a loop from some progress on, on the calling rank."""
+    """Runs a loop that starts at `progress`, on the calling rank."""
     loop = build(case)
     reports: list[dict[str, Any]] = []
     saved: list[Progress] = []
@@ -46,7 +46,7 @@ def run(case: Case, progress: Progress) -> Run:
 
 @pytest.fixture(scope="module")
 def both(ranks) -> list[Run]:
-    """Runs a whole training on two ranks."""
+    """Runs a whole training on two ranks, and returns the events of each rank."""
     return ranks(2).run(run, Case(steps=STEPS, training=INTERVALS), Progress())
 
 
@@ -64,7 +64,10 @@ def test_the_last_step_saves_once_when_its_interval_ends_too(ranks):
 
 
 def test_losses_are_means_over_the_interval_and_all_ranks(both):
-    """They equal the losses of plain torch with the loop's schedule, as means over predictions and not over ranks."""
+    """Reported losses equal the losses of plain torch with the loop's schedule.
+
+    The reported loss is a mean over all predictions, and not a mean of the ranks' means.
+    """
     training = settings(**INTERVALS)
     rates = [learning_rate(training, step, STEPS) for step in range(STEPS)]
     expected = reference(Case(steps=STEPS), rates)
@@ -110,7 +113,7 @@ def test_a_finished_run_takes_no_batches(ranks):
 
 
 def short(case: Case, batches: int) -> tuple[list[int], list[int], int]:
-    """Runs a loop whose batches end early. Returns its saved steps, its reports and its progress."""
+    """Runs a loop whose batches end early, and returns its saved steps, its reported steps and its last step."""
     progress, saved, reports = Progress(), [], []
     build(case).run(
         feed(0, batches), progress, lambda report: reports.append(report["step"]), lambda p: saved.append(p.step)
@@ -120,7 +123,7 @@ def short(case: Case, batches: int) -> tuple[list[int], list[int], int]:
 
 @pytest.mark.parametrize(("batches", "saved"), [(4, [2, 4]), (5, [2, 4, 5])])
 def test_a_run_ends_where_its_batches_do(ranks, batches, saved):
-    """The last step is saved once."""
+    """The last step is saved once, also if its interval ends at the same time."""
     for each in ranks(2).run(short, Case(steps=STEPS, training=INTERVALS), batches):
         assert each == (saved, [3], batches)
 
@@ -135,7 +138,7 @@ class Pull(Method):
 
 
 class Twice(Method):
-    """Adds the mean loss of a micro-batch's predictions again, as distillation adds a mean over them."""
+    """A method that adds the mean loss of a micro-batch again. Distillation also adds a mean over the predictions."""
 
     def __init__(self, objective) -> None:
         self.objective = objective
@@ -145,7 +148,7 @@ class Twice(Method):
 
 
 def gradients(case: Case, method_name: str) -> list[dict[str, torch.Tensor]]:
-    """The whole first step's gradients, seen through AdamW's mean, with the method and without it."""
+    """Returns the gradients of the whole first step, without and with the method. AdamW's first moment shows them."""
     from tests.train.toy import Objective, moments
 
     methods = [Method(), Pull() if method_name == "pull" else Twice(Objective())]
@@ -157,14 +160,14 @@ def gradients(case: Case, method_name: str) -> list[dict[str, torch.Tensor]]:
     return seen
 
 
-SHARDINGS = [(1, 8), (1, 2), (2, 4), (2, 1)]  # ranks, micro-batch
+SHARDINGS = [(1, 8), (1, 2), (2, 4), (2, 1)]  # pairs of number of ranks and micro-batch
 FREE = {"max_gradient_norm": 0.0}
 
 
 @pytest.mark.parametrize(("world", "micro_batch"), SHARDINGS)
 @pytest.mark.parametrize("zero_stage", [0, 2])
 def test_a_penalty_on_the_weights_counts_once(ranks, world, micro_batch, zero_stage):
-    """Its gradient is strength x (w - 1), however the global batch is cut."""
+    """The gradient of the penalty is strength x (w - 1), however the global batch is divided."""
     plain, pulled = ranks(world).run(gradients, Case(zero_stage, micro_batch=micro_batch, training=FREE), "pull")[0]
     for name, parameter in model().named_parameters():
         torch.testing.assert_close(
@@ -174,7 +177,7 @@ def test_a_penalty_on_the_weights_counts_once(ranks, world, micro_batch, zero_st
 
 @pytest.mark.parametrize(("world", "micro_batch"), SHARDINGS)
 def test_a_mean_over_predictions_becomes_that_of_the_global_batch(ranks, world, micro_batch):
-    """Micro-batches hold different numbers of predictions; the objective's own loss added again doubles gradients."""
+    """Adding the mean loss again doubles all gradients, though micro-batches differ in their number of predictions."""
     plain, twice = ranks(world).run(gradients, Case(micro_batch=micro_batch, training=FREE), "twice")[0]
     for name, gradient in plain.items():
         torch.testing.assert_close(twice[name], 2 * gradient, rtol=1e-4, atol=1e-6)
@@ -197,7 +200,7 @@ class Doubled(Method):
 
 
 def doubled() -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
-    """A loop's reports, and its first step's gradients."""
+    """Returns the reports of a loop, and the gradients of its first step."""
     from tests.train.toy import moments
 
     loop = build(Case(steps=STEPS, training={**INTERVALS, **FREE}), method=Doubled())
@@ -211,7 +214,8 @@ def doubled() -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
 def test_a_method_may_call_the_objective_itself_and_report(ranks):
     plain, _ = ranks(2).run(gradients, Case(training=FREE), "twice")[0]
     for reports, found in ranks(2).run(doubled):
-        assert [report["calls"] for report in reports] == [6, 6, 2]  # two micro-batches a step
+        # two micro-batches per step, and 3, 3 and 1 steps per report
+        assert [report["calls"] for report in reports] == [6, 6, 2]
         for name, gradient in plain.items():
             torch.testing.assert_close(found[name], 2 * gradient, rtol=1e-4, atol=1e-6)
 

@@ -19,7 +19,10 @@ def measured() -> Utilization:
 
 
 def test_the_peak_rate_is_the_sum_of_all_devices(ranks) -> None:
-    """Two ranks have 1 and 2 TFLOP/s. Recomputation counts as FLOPs, but not for the utilization."""
+    """The peak rate of ranks with 1 and 2 TFLOP/s is 3 TFLOP/s.
+
+    Recomputation counts as FLOPs, but not for the utilization.
+    """
     first, second = ranks(2).run(measured)
     assert first == second
     assert first.peak == 3e12

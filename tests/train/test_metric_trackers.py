@@ -62,7 +62,8 @@ def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) 
     assert run.info.status == "FINISHED"
     assert run.data.params["training.learning_rate"] == "0.25"
     assert not [name for name in run.data.params if name.startswith("tracking.")]
-    expected = [report(step, 1 if step <= 6 else 2) for step in range(1, 9)]  # MLflow cannot replace logged values
+    # MLflow cannot replace logged values, so steps 5 and 6 have those of attempt 1
+    expected = [report(step, 1 if step <= 6 else 2) for step in range(1, 9)]
     for name in report(1, 1):
         history = MlflowClient(str(store)).get_metric_history(run.info.run_id, name)
         assert [(point.step, point.value) for point in history] == [(r["step"], r[name]) for r in expected]
@@ -70,7 +71,10 @@ def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) 
 
 @pytest.mark.parametrize("folder_is_left", [False, True])
 def test_mlflow_gets_a_new_run_for_a_training_that_starts_again(tmp_path: Path, folder_is_left: bool) -> None:
-    """It has the same key, but its folder was deleted, or has no whole checkpoint."""
+    """A training that starts from the beginning gets a new MLflow run, although its key is the same.
+
+    Its folder was deleted or has no whole checkpoint.
+    """
     from mlflow.tracking import MlflowClient
 
     store = tmp_path / "mlflow"
@@ -87,24 +91,24 @@ def test_mlflow_gets_a_new_run_for_a_training_that_starts_again(tmp_path: Path, 
 
 
 def records(file: Path) -> Iterator[Any]:
-    """Reads the records of a .wandb file, which has a header and LevelDB's log format."""
+    """Yields the records of a .wandb file, which consists of a header and LevelDB's log format."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, at, whole = file.read_bytes(), 7, b""
     while at + 7 <= len(content):
-        if 32768 - at % 32768 < 7:  # too little is left of the block
+        if 32768 - at % 32768 < 7:  # the rest of the block is too short for a header
             at += 32768 - at % 32768
             continue
         _, size, kind = struct.unpack_from("<IHB", content, at)
         whole += content[at + 7 : at + 7 + size]
         at += 7 + size
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a whole record, or the last part of a record
             yield Record.FromString(whole)
             whole = b""
 
 
 def finished(file: Path) -> list[Any]:
-    """Waits until W&B's own process has written the last record, and returns all records."""
+    """Waits until W&B's process has written the last record, and returns all records."""
     deadline = time.monotonic() + 600
     while not any(record.WhichOneof("record_type") == "exit" for record in records(file)):
         assert time.monotonic() < deadline, f"{file} does not end"
@@ -137,7 +141,7 @@ def test_wandb_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) -
 
 
 class Known:
-    """Imitates W&B, which ignores steps that a run has already."""
+    """Imitates W&B, which ignores steps that a run already has."""
 
     def __init__(self) -> None:
         self.runs: dict[str, list[int]] = {}
@@ -225,9 +229,9 @@ def test_the_dashboard_is_valid() -> None:
 
 @pytest.fixture
 def offline_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets W&B's key as on a user's machine, but offline and with a temporary home folder."""
+    """Sets W&B's key as on a user's machine, but in offline mode and with a temporary home folder."""
     for name in ENVIRONMENT:
-        monkeypatch.setenv(name, "")  # so that what is set from now on is undone
+        monkeypatch.setenv(name, "")  # lets monkeypatch restore the variable if the code sets it
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", API_KEY)
@@ -251,7 +255,7 @@ def report(step: int, attempt: int) -> dict[str, Any]:
 
 
 def train(job: TrainingRun, first: int, last: int, attempt: int = 1) -> None:
-    """Reports steps as a run that starts from the checkpoint of step `first` does."""
+    """Reports the steps from `first` + 1 to `last`, as a run that resumes at the checkpoint of step `first`."""
     Path(job.folder).mkdir(exist_ok=True)
     with Trackers(job, first, active=True) as trackers:
         for step in range(first + 1, last + 1):
@@ -263,7 +267,7 @@ class CrashError(Exception):
 
 
 def crash(job: TrainingRun, last: int) -> None:
-    """Reports steps up to `last`, then fails."""
+    """Reports the steps up to `last`, then fails."""
     with suppress(CrashError), Trackers(job, 0, active=True) as trackers:
         for step in range(1, last + 1):
             trackers.log(report(step, 1))
@@ -271,7 +275,7 @@ def crash(job: TrainingRun, last: int) -> None:
 
 
 RESUMED = [report(step, 1) for step in range(1, 5)] + [report(step, 2) for step in range(5, 9)]
-"""What is left of a run that reached step 6, when it was resumed at step 4 and reached the end."""
+"""Expected reports of a run that reached step 6, was resumed at step 4, and then finished."""
 
 
 def written(path: Path) -> list[dict[str, Any]]:
@@ -325,7 +329,11 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 @pytest.mark.parametrize(("first", "last"), [(4, 8), (6, 8), (0, 8), (4, 5)])
 def test_tensorboard_shows_each_step_once(tmp_path: Path, first: int, last: int) -> None:
-    """Whatever step a run resumes at: before all checkpoints, at its last report, or so that it ends before it."""
+    """Resumed steps replace the earlier reports of these steps.
+
+    The cases resume at step 4, at the last report, before all checkpoints, and so that the second attempt ends before
+    the first.
+    """
     job = a_job(tmp_path)
     train(job, 0, 6)
     train(job, first, last, attempt=2)
@@ -335,7 +343,7 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path, first: int, last: int)
 
 
 class Stuck:
-    """A tracker whose server does not answer."""
+    """Imitates a tracker whose server does not answer."""
 
     def __init__(self) -> None:
         self.answer = threading.Event()

@@ -36,7 +36,7 @@ def gradients(name: str, training: TrainingConfig, dropout: bool = False) -> tup
     ("name", "dropout"), [("bert", False), ("bert", True), ("gpt2", False), ("llama", False), ("distilbert", False)]
 )
 def test_checkpointing_changes_nothing(name: str, dropout: bool) -> None:
-    """The second forward pass draws the same dropout as the first."""
+    """Losses and gradients are equal, because the second forward pass draws the same dropout as the first."""
     loss, expected = gradients(name, TrainingConfig(), dropout)
     again, found = gradients(name, TrainingConfig(gradient_checkpointing=True), dropout)
     assert again == loss
@@ -60,14 +60,14 @@ def test_compiling_changes_nothing_but_rounding(name: str) -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     again, found = gradients(name, TrainingConfig(compile=True))
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # it was compiled
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # the model was compiled
     assert again == pytest.approx(loss, rel=1e-5)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_layers_of_known_architectures_are_found(name: str) -> None:
-    if name == "albert":  # runs one layer again and again, and does not say it is one
+    if name == "albert":  # ALBERT applies one layer repeatedly, and does not declare it as a layer
         return
     assert len(layers(random_model(name), "training.compile")) == LAYERS
 
@@ -111,7 +111,7 @@ thread.start() if "thread" in sys.argv else count()
 
 
 def faults(*how: str, **environment: str) -> int:
-    """Returns the number of page faults of five large allocations, one after another."""
+    """Returns the number of page faults during five large allocations, one after another."""
     known = {name: value for name, value in os.environ.items() if name not in PROCESS_ENVIRONMENT}
     command = [sys.executable, "-c", SCRIPT, *how]
     return int(subprocess.run(command, env=known | environment, capture_output=True, text=True, check=True).stdout)

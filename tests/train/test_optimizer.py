@@ -14,7 +14,7 @@ from tests.train.toy import Case, assert_close, build, feed, model, rate, refere
 
 
 def decays(network: nn.Module, **settings) -> dict[str, float]:
-    """Returns the weight decay of each parameter."""
+    """Returns the weight decay of each trainable parameter, keyed by its name."""
     optimizer = build_optimizer(network, TrainingConfig(weight_decay=0.1, **settings))
     by_parameter = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     return {name: by_parameter[p] for name, p in network.named_parameters() if p.requires_grad}
@@ -26,7 +26,7 @@ def test_matrices_decay_and_biases_and_norms_do_not(kind, decay_embeddings):
     for name, decay in decays(model(), optimizer=kind, decay_embeddings=decay_embeddings).items():
         if "bias" in name or "LayerNorm" in name:
             assert decay == 0, name
-        elif "embeddings" in name:  # the output matrix of BERT is its word embedding
+        elif "embeddings" in name:  # BERT's output matrix is its word embedding
             assert decay == (0.1 if decay_embeddings else 0), name
         else:
             assert decay == 0.1, name
@@ -38,7 +38,7 @@ def test_frozen_parameters_are_not_in_the_optimizer():
 
 
 class Paper(torch.optim.Optimizer):
-    """Algorithm 2 of arXiv 2304.13013, line by line: its averages are corrected for their start by their betas."""
+    """Implements Algorithm 2 of arXiv 2304.13013 line by line, with corrected betas instead of corrected averages."""
 
     def __init__(self, groups, betas, eps, foreach):
         super().__init__(groups, {"lr": 0.0})
@@ -56,7 +56,8 @@ class Paper(torch.optim.Optimizer):
             rms = (g**2 / u.clamp(min=self.eps**2)).mean().sqrt()
             rate = group["lr"] / max(1.0, rms.item())
             theta -= rate * group["weight_decay"] * theta + rate * v / (u.sqrt() + self.eps)
-            correction = (1 - beta**self.count for beta in self.betas)  # to compare with AdamW's averages
+            # converts the averages to AdamW's uncorrected averages, for comparison
+            correction = (1 - beta**self.count for beta in self.betas)
             state |= {"v": v, "u": u, "rms": rms.item()}
             state["exp_avg"], state["exp_avg_sq"] = (each * by for each, by in zip((v, u), correction, strict=True))
 
@@ -65,7 +66,7 @@ STABLE = {"optimizer": "stable_adamw", "beta2": 0.6, "max_gradient_norm": 0.0}
 
 
 def test_stable_adamw_matches_the_paper_and_clips():
-    """Gradients that grow tenfold are clipped; others are not."""
+    """Updates are clipped for gradients that grow tenfold per step, but not for gradients of constant size."""
     torch.manual_seed(0)
     grown, steady = (nn.Parameter(torch.randn(5, 7)) for _ in range(2))
     twins = [nn.Parameter(p.detach().clone()) for p in (grown, steady)]
@@ -97,7 +98,10 @@ GROUPED = {"embedding_rate": 0.5, "layer_decay": 0.6}
 
 @pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw"])
 def test_embeddings_and_lower_layers_train_at_their_share_of_the_rate(ranks, optimizer):
-    """Two layers: the upper one at the full rate, the lower one at 0.6 of it, embeddings at 0.5 * 0.6^2."""
+    """Of two layers, the upper layer trains at the full rate and the lower layer at 0.6 of the rate.
+
+    Embeddings train at 0.5 * 0.6^2 of the rate.
+    """
     factors = {}
     for name, _ in model().named_parameters():
         if "_embeddings.weight" in name:
@@ -114,7 +118,7 @@ def test_embeddings_and_lower_layers_train_at_their_share_of_the_rate(ranks, opt
 
 
 class HeadFirst(NamedTuple):
-    """Weights before, after the first and after the second step, of which the first trains only the head."""
+    """Weights at the start, after the first and after the second step. The first step trains only the head."""
 
     start: dict[str, torch.Tensor]
     one: dict[str, torch.Tensor]
@@ -137,7 +141,10 @@ def head_first(cases: list[Case]) -> list[HeadFirst]:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw"])
 def test_a_new_head_is_trained_alone_at_first(ranks, optimizer):
-    """Weight decay does not change other parameters either. The embedding that the head shares belongs to the model."""
+    """During head warm-up, weight decay does not change other parameters.
+
+    The embedding that the head shares with the model counts as part of the model.
+    """
     given = STABLE if optimizer == "stable_adamw" else {}
     for found in ranks(2).run(head_first, [Case(stage, training=given) for stage in range(4)])[0]:
         moved = {name for name, value in found.start.items() if not torch.equal(value, found.one[name])}
@@ -165,13 +172,13 @@ def test_a_parameter_without_a_gradient_does_not_change():
 
 
 def train_all(cases):
-    """Several runs in one call."""
+    """Runs several trainings in one call, and returns their outcomes."""
     return [train(case) for case in cases]
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_stable_adamw_is_exact_at_every_zero_stage(ranks, world):
-    """The RMS is that of whole parameters, though ranks hold shares of them."""
+    """The RMS is computed over whole parameters, although each rank holds only a part of them."""
     expected = reference(Case(training=STABLE), optimizer=Paper)
     assert_differs(expected, reference(Case(training={"beta2": 0.6, "max_gradient_norm": 0.0})))
     cases = [Case(stage, training=STABLE) for stage in range(4)]
@@ -181,7 +188,7 @@ def test_stable_adamw_is_exact_at_every_zero_stage(ranks, world):
 
 
 def assert_differs(outcome, other):
-    """Checks that clipping changed the weights."""
+    """Checks that clipping changed the weights of at least one parameter."""
     assert any(not torch.allclose(outcome.weights[name], other.weights[name], rtol=1e-3) for name in other.weights)
 
 

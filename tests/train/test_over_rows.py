@@ -20,7 +20,7 @@ BATCHES = batches_of(np.arange(10), 3)
 
 
 def dying_once(folder: Path, device: Any, precision: str, share: Share) -> list[int]:
-    """The second process is killed in the middle of its work, as by hand or with its machine."""
+    """Returns the batch numbers of a share. The second process is killed by a signal in its first attempt."""
     numbers = [number for number, _ in share]
     mark = folder / "died"
     if numbers[0] and not mark.exists():

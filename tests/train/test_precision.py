@@ -1,6 +1,6 @@
-"""Tests the precision of a device and of all ranks together, and the loss scale of fp16.
+"""Tests the precision that a device and all ranks use, and the loss scale of fp16.
 
-That a CPU may not run a precision is for `resolve` alone.
+Only `resolve` checks whether a CPU supports a precision. The other tests use fp16 on CPUs.
 """
 
 import math
@@ -77,19 +77,19 @@ def test_the_scale_has_a_ceiling_and_a_floor():
 
 
 def scaled(case, value, objective=None):
-    """A loop in fp16 with a scale to start from."""
+    """Returns a loop in fp16 that starts with the loss scale `value`."""
     loop = build(case, objective)
     loop.engine._set_scale(LossScale(value))
     return loop
 
 
 def train_all(cases):
-    """Several runs in one call."""
+    """Runs several trainings in one call, and returns their outcomes."""
     return [train(case) for case in cases]
 
 
 def joined(moments):
-    """The two averages of all parameters."""
+    """Returns AdamW's two averages, each as one vector over all parameters."""
     return [torch.cat([pair[number].flatten() for pair in moments.values()]) for number in (0, 1)]
 
 
@@ -105,14 +105,14 @@ def test_fp16_is_near_fp32_and_clips_gradients_without_their_scale(ranks):
 
 
 def test_other_precisions_have_no_scale_after_fp16_in_one_process(ranks):
-    """DeepSpeed remembers the last autocast of a process."""
+    """A run in another precision is not scaled, although DeepSpeed remembers the last autocast of a process."""
     expected = ranks(1).run(train_all, [Case(stage) for stage in STAGES])[0]
     outcomes = ranks(1).run(train_all, [each for s in STAGES for each in (Case(s, precision="fp16"), Case(s))])[0]
     assert [outcome.norms for outcome in outcomes[1::2]] == [outcome.norms for outcome in expected]
 
 
 def overflowing(case, value):
-    """Norms, scales and whether the weights changed, step by step; and the weights."""
+    """Returns each step's norm, scale and whether weights changed, then the final weights and the scale's state."""
     loop = scaled(case, value)
     seen, weights = [], loop.engine.full_state()
     for step, share in enumerate(feed(0, case.steps)):
@@ -125,7 +125,7 @@ def overflowing(case, value):
 
 
 def from_step(case, first, value):
-    """The weights of a run that begins at a step."""
+    """Returns the final weights of a run that begins at the step `first`."""
     loop = scaled(case, value)
     for step, share in enumerate(feed(first, case.steps), first):
         loop.step(share, step, rate(step))
@@ -150,7 +150,7 @@ def test_a_step_that_overflows_lowers_the_scale_and_leaves_no_trace(ranks, zero_
 
 
 class Poisoned(Objective):
-    """From step 2 on the loss is not a number."""
+    """Returns a NaN loss from the third call on, which is the second step."""
 
     calls = 0
 
@@ -160,7 +160,7 @@ class Poisoned(Objective):
 
 
 def poisoned(case):
-    """The step that failed, how, and whether the weights are those after the only good step."""
+    """Returns the index of the failed step, its message, and whether the weights are those of the only good step."""
     loop = scaled(case, 2.0, Poisoned())
     good = None
     for step, share in enumerate(feed(0, case.steps)):
@@ -175,7 +175,7 @@ def poisoned(case):
 
 @pytest.mark.parametrize("zero_stage", STAGES)
 def test_a_loss_that_stays_nan_ends_the_run(ranks, zero_stage):
-    """At step 2 the scale falls to 1, at step 3 it cannot fall further."""
+    """The scale falls from 2 to 1 at step 2, and cannot fall further at step 3."""
     for step, message, untouched in ranks(2).run(poisoned, Case(zero_stage, precision="fp16")):
         assert step == 2
         assert message == "step 3: loss nan, gradients are not finite at any loss scale"
@@ -183,7 +183,7 @@ def test_a_loss_that_stays_nan_ends_the_run(ranks, zero_stage):
 
 
 def save_scaled(case, folder):
-    """Saves an engine in the middle of its scaling, after a step of size 0."""
+    """Saves an engine with a changed loss scale, after a step with a learning rate of 0."""
     loop = scaled(case, 2.0**10)
     loop.engine.scale.good_steps, loop.engine.scale.skipped_steps = 1989, 3
     (share,) = feed(0, 1)
@@ -192,7 +192,7 @@ def save_scaled(case, folder):
 
 
 def load_scaled(case, folder):
-    """The scale of an engine that resumes, and the norm of its first step."""
+    """Returns the loss scale of an engine that resumes, and the gradient norm of its first step."""
     loop = build(case)
     loop.engine.load(folder)
     (share,) = feed(0, 1)
@@ -209,7 +209,7 @@ def test_the_scale_is_resumed(ranks, tmp_path, before, after):
 
 
 def chosen(wanted: str, has_bf16: list[bool]) -> str:
-    """A rank's precision, on a machine that multiplies in bf16 or not; or what it is told."""
+    """Returns the precision of a rank on a machine with or without bf16, or the message of its error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16[dist.get_rank()]})
         try:

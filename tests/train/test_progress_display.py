@@ -1,4 +1,4 @@
-"""Tests the driver's display of a run: plain lines in a log, one live line on a terminal."""
+"""Tests the driver's display of a run: plain lines in a log, and one live line on a terminal."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
-# --- reading the files
+# --- reading the file of reports
 
 
 def new(reports: _Lines) -> list[int]:
@@ -168,8 +168,8 @@ def test_a_terminal_shows_one_live_line(file: Path) -> None:
         "after",
         "result",
     ]
-    assert sent.rindex("\x1b[?25h") > sent.rindex("\x1b[?25l")  # the cursor is back
-    assert sent.count("\x1b[2K") < 15  # the line is drawn again only if it changes
+    assert sent.rindex("\x1b[?25h") > sent.rindex("\x1b[?25l")  # the cursor is visible again
+    assert sent.count("\x1b[2K") < 15  # the line is only redrawn if it changes
 
 
 def test_a_terminal_shows_no_line_of_a_run_without_reports(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests that a run with a damaged newest checkpoint restarts from the one before, in the same job."""
+"""Tests that a run with a damaged newest checkpoint restarts from the previous checkpoint in the same job."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,7 +17,7 @@ from tests.train.checkpoints.sealed import seal
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
-    """A run that connects to nothing, with three checkpoints of its own."""
+    """Returns a run with three checkpoints that connects to no cluster."""
     monkeypatch.delenv("DONTSTOP_KEY", raising=False)
     monkeypatch.setattr(ray_train, "await_resources", lambda _: None)
     monkeypatch.setattr(ray_train, "following", lambda *_: nullcontext())
@@ -35,7 +35,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
 
 
 def fits(monkeypatch: pytest.MonkeyPatch, *errors: Callable[[], Exception | None]) -> list[Any]:
-    """Lets trainings end, one after another. Returns what has been called."""
+    """Replaces the training by errors that it raises one after another. Returns a list with an entry per call."""
     called: list[Any] = []
 
     def fit(*_: Any) -> None:
@@ -50,7 +50,7 @@ def fits(monkeypatch: pytest.MonkeyPatch, *errors: Callable[[], Exception | None
 def test_a_run_restarts_without_the_damaged_checkpoint(
     run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def damaged() -> CheckpointError:  # as rank 0 does
+    def damaged() -> CheckpointError:  # rank 0 removes a damaged checkpoint in this way
         newest = checkpoints(run.run_folder)[-1]
         (newest / "state.json").unlink()
         (newest / "seal-0-of-1.json").unlink()
@@ -85,6 +85,6 @@ def test_checkpoints_of_another_key_are_refused_before_the_start(
 
 
 def test_the_key_is_not_shown(run: RankedRun) -> None:
-    """Ray stores a readable copy of a training's arguments."""
+    """Ray stores a readable copy of a training's arguments, so the key must not be part of their text."""
     sealing = run.sealing()
     assert sealing.secret.key.decode() not in str({"sealing": sealing})

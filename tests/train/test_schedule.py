@@ -33,7 +33,7 @@ def config(**settings: object) -> TrainingConfig:
     return TrainingConfig(**{"global_batch_size": 10, "sequence_length": 8, **settings})
 
 
-# Length. A step is 10 rows of 8 tokens; an epoch of 125 rows is 12.5 steps.
+# --- length: a step is 10 rows of 8 tokens, and an epoch of 125 rows is 12.5 steps
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_run_ends_at_the_first_limit_that_is_reached(limits: dict[str, float],
 
 @given(st.integers(1, 10**10), st.integers(1, 5000), st.integers(1, 50))
 def test_epochs_cover_every_row(rows: int, batch: int, epochs: int) -> None:
-    """This includes a corpus that is smaller than a batch."""
+    """The steps cover all rows of all epochs, also if the corpus is smaller than a batch."""
     found = length_of(TrainingConfig(global_batch_size=batch, epochs=float(epochs)), rows)
     assert found.rows == rows
     assert (found.steps - 1) * batch < epochs * rows <= found.steps * batch
@@ -85,7 +85,7 @@ def test_an_empty_corpus_is_refused() -> None:
         length_of(config(), 0)
 
 
-# Batch
+# --- batch
 
 
 @given(st.integers(1, 5000), st.integers(1, 64), st.integers(1, 300))
@@ -153,7 +153,7 @@ def test_a_range_by_example() -> None:
     assert caught.value.fix == "use 6 or 9, or another number of workers"
 
 
-# Learning rate
+# --- learning rate
 
 
 def rates(steps: int, **settings: object) -> list[float]:
@@ -179,7 +179,7 @@ def test_rises_to_the_peak_and_falls_to_almost_nothing(steps: int, fraction: flo
         steepness = [after - before for before, after in pairwise(rise)]
         assert steepness == pytest.approx([peak / warmup] * len(steepness))
     if fall:
-        assert fall[-1] == pytest.approx(peak / len(fall))  # the step after the last would be at 0
+        assert fall[-1] == pytest.approx(peak / len(fall))  # the rate would reach 0 one step after the last
 
 
 @pytest.mark.parametrize(
@@ -199,16 +199,17 @@ def test_the_linear_schedule_against_transformers(steps: int, fraction: float) -
     assert ours[warmup:] == pytest.approx(theirs[warmup:steps])
     if warmup:
         assert theirs[0] == 0
-        peak = [5e-4] if warmup == steps else []  # where theirs has no fall, it has jumped to 0 by then
+        # without a decay, the rate of transformers is already 0 at the last step
+        peak = [5e-4] if warmup == steps else []
         assert ours[:warmup] == pytest.approx([*theirs[1:warmup], *(peak or theirs[warmup : warmup + 1])])
 
 
-# The other schedules
+# --- the other schedules
 
 
 @given(st.integers(1, 300), st.floats(0, 0.9), st.floats(0, 1), st.floats(0, 1))
 def test_schedules_in_closed_form(steps: int, warmup_fraction: float, cooldown: float, floor: float) -> None:
-    """Compares each schedule with its formula at every step, in units of the peak."""
+    """Compares each schedule with its formula at every step, in units of the peak rate."""
     warmup = ceil(warmup_fraction * steps)
     given_ = {"learning_rate": 1.0, "warmup_fraction": warmup_fraction, "floor_fraction": floor}
     after = [(step - warmup) / (steps - warmup) for step in range(warmup, steps)]
@@ -260,7 +261,7 @@ def test_a_longer_run_has_the_same_rates_up_to_its_cooldown(
 
 @pytest.mark.parametrize("schedule", ["cosine", "constant", "wsd"])
 def test_the_other_schedules_against_transformers(schedule: str) -> None:
-    """As for `linear`, they are equal after the warm-up, and theirs is one step behind during it."""
+    """Rates after the warm-up equal those of transformers, whose warm-up is one step behind ours."""
     warmup, steps, cooldown = 6, 60, 15
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
     theirs = {
@@ -276,7 +277,7 @@ def test_the_other_schedules_against_transformers(schedule: str) -> None:
     floor = {"floor_fraction": 0.1} if schedule == "wsd" else {}
     ours = rates(steps, learning_rate=5e-4, schedule=schedule, warmup_steps=warmup, cooldown_fraction=0.25, **floor)
     assert ours[warmup:] == pytest.approx(expected[warmup:])
-    if schedule != "wsd":  # theirs begins at the floor
+    if schedule != "wsd":  # the warm-up of transformers' wsd begins at the floor
         assert ours[: warmup - 1] == pytest.approx(expected[1:warmup])
 
 

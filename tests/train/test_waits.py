@@ -1,7 +1,8 @@
-"""A training step asks a GPU for one number, at its end. Until then the host runs ahead of it.
+"""Tests that a training step reads one number from a GPU, at its end, so that the host runs ahead until then.
 
-What DeepSpeed itself waits for at ZeRO 1 to 3 is not counted: in its step, norms and numbers that it copies one by one;
-at stage 3 also comparing the order of parameters among ranks, while it learns it. At stage 0 it waits for nothing.
+Waits of DeepSpeed at ZeRO 1 to 3 are not counted. In its step, DeepSpeed waits for norms and for numbers that it
+copies one by one. At stage 3, it also compares the order of parameters among ranks while it learns the order. At stage
+0, DeepSpeed waits for nothing.
 """
 
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ METHODS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Run:
-    """A training of two steps."""
+    """Settings of a training of two steps."""
 
     stage: int = 0
     micro_batch: int = 4
@@ -75,7 +76,10 @@ def method_of(name: str) -> Method:
 
 
 def model_for(objective: str, room: int = 0) -> Any:
-    """A toy with dropout and positions beyond those of its rows, a decoder where the objective is causal."""
+    """Returns a toy model with dropout and more positions than its rows need.
+
+    It is a decoder for the objective causal.
+    """
     if objective != "causal":
         return toy.with_room(toy.model(dropout=0.1), room) if room else toy.model(dropout=0.1)
     torch.manual_seed(0)
@@ -85,7 +89,7 @@ def model_for(objective: str, room: int = 0) -> Any:
 
 
 def watched(runs: Sequence[Run]) -> list[list[Told]]:
-    """What each step of some trainings did to the device."""
+    """Returns for each training the device events of each step."""
     return [_watched(run) for run in runs]
 
 
@@ -129,14 +133,17 @@ def assert_waits_once(ranks: Any, runs: list[Run]) -> None:
 
 @pytest.mark.parametrize("stage", range(4))
 def test_a_step_waits_only_for_its_gradient_norm(ranks: Any, stage: int, past: dict[str, Path]) -> None:
-    """Whatever the method and the number of passes."""
+    """A step waits for its gradient norm and nothing else, with every method and one or two passes."""
     sizes = (4,) if stage else (8, 4)
     assert_waits_once(ranks, [Run(stage, size, method, past=past) for method in METHODS for size in sizes])
 
 
 @pytest.mark.parametrize("method", ["plain", "das lean"])
 def test_every_objective_waits_once(ranks: Any, method: str) -> None:
-    """A domain is the first: nothing is known to DAS, which compares documents with each other."""
+    """Every objective waits once per step, also with DAS at its first domain.
+
+    DAS then has no earlier importance, and compares documents with each other.
+    """
     assert_waits_once(ranks, [Run(method=method, objective=kind) for kind in KINDS])
 
 
@@ -163,8 +170,8 @@ def test_waits_are_detected() -> None:
         there.new_tensor(2.0)
         torch.tensor([1.0], device="cpu") + there
         here.to(there) + there
-        there.to("cpu")  # it is there
-        here[here > 0].tolist()  # the host's own
+        there.to("cpu")  # the tensor is on the device, so copying it to the host waits
+        here[here > 0].tolist()  # a tensor of the host
     assert [each.removeprefix("aten.").split(".")[0] for each in device.waits] == [
         "_local_scalar_dense",
         "index",
@@ -182,14 +189,14 @@ def test_mixed_devices_are_detected() -> None:
     there, here = torch.arange(3.0), torch.arange(3.0)
     with pretended([there]) as device:
         there + here
-        there * torch.tensor(2.0)  # a number
-        there + torch.ones(3, device="cpu")  # made there
+        there * torch.tensor(2.0)  # a number, which needs no copy
+        there + torch.ones(3, device="cpu")  # created on the device
         torch.stack([there * 2, there.clone()])
     assert device.met == ["aten.add.Tensor"]
 
 
 def test_waits_of_deepspeed_are_distinguished_from_ours() -> None:
-    """The innermost file on the stack decides."""
+    """The innermost file on the stack decides whose wait it is."""
     there = torch.arange(3.0)
     names = {"there": there}
     inner = compile("def read(): return there.sum().item()", "/site-packages/deepspeed/zero.py", "exec")

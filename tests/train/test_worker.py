@@ -1,4 +1,4 @@
-"""Tests the setting that a rank passes to its method."""
+"""Tests the setting that a rank passes to its method, and the report of a run that ended early."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from adapt.train.worker import _cut_short, _setting
 def test_a_method_gets_the_first_row_of_general_text(
     tmp_path: Path, mixture: Mixture | None, expected: int | None
 ) -> None:
-    """A streamed corpus has no mixture."""
+    """A streamed corpus has no mixture, so the row of general text is unknown."""
     pretrained = Pretrained(tmp_path, tmp_path, False)
     job = TrainingRun(Config(), "ab" * 32, str(tmp_path), (), mixture, pretrained, 8)
     assert _setting(job, Method(), torch.device("cpu"), 1, "fp32").first_general == expected

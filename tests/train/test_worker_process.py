@@ -55,7 +55,7 @@ def test_ranks_of_trainings_that_share_a_machine_share_its_cores(monkeypatch):
 
 @pytest.fixture
 def counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Sets what Linux has counted for a thread."""
+    """Returns a function that sets the CPU time and the waiting time that Linux reports for a thread."""
     monkeypatch.setattr(worker_process, "_THREADS", tmp_path)
 
     def count(thread: int, ran: int, waited: int) -> None:
@@ -71,9 +71,9 @@ def test_the_share_is_of_all_threads_since_the_last_call(counts) -> None:
     wait = CoreWait()
     counts(1, 1300, 5100)
     counts(2, 500, 100)
-    counts(3, 200, 800)  # began meanwhile
+    counts(3, 200, 800)  # a thread that started after the first measurement
     assert wait.share() == (100 + 100 + 800) / (300 + 100 + 500 + 100 + 200 + 800)
-    assert wait.share() is None  # nothing ran
+    assert wait.share() is None  # no thread ran or waited since the last call
     counts(1, 1400, 5100)
     assert wait.share() == 0
 
@@ -104,7 +104,7 @@ def test_three_processes_on_one_core_wait_most_of_the_time() -> None:
         wait, end = CoreWait(), time.monotonic() + 0.5
         while time.monotonic() < end:
             pass
-        assert wait.share() > 1 / 3  # 2 / 3 if all is fair
+        assert wait.share() > 1 / 3  # 2 / 3 if the scheduler divides the core evenly
     finally:
         os.sched_setaffinity(0, allowed)
         for process in spinning:
@@ -121,7 +121,7 @@ def test_the_user_is_warned_once_at_the_second_consecutive_report(tmp_path: Path
     notice = StarvationNotice(tmp_path)
     for share in (0.9, 0.1, 0.9):
         notice.look({CORE_WAIT: share})
-    notice.look({})  # Linux does not count
+    notice.look({})  # the value is missing if Linux does not measure it
     notice.look({CORE_WAIT: 0.9})
     assert told(tmp_path) == []
     notice.look({CORE_WAIT: 0.62})
@@ -136,7 +136,7 @@ def test_the_fix_depends_on_the_priority() -> None:
 
 
 def live(folder: Path, rank: int, begun: threading.Event) -> threading.Thread:
-    """A rank that does nothing, in a thread."""
+    """Starts a thread in which a rank waits for earlier runs, and then does nothing."""
 
     def run() -> None:
         with only_run(folder, rank):
@@ -165,7 +165,7 @@ def test_the_user_sees_that_rank_0_waits_and_for_which_process(
 def test_there_is_no_notice_if_no_rank_waits(tmp_path: Path) -> None:
     with locked(tmp_path / "training"):
         began = threading.Event()
-        live(tmp_path, 1, began).join(10)  # other ranks do not look
+        live(tmp_path, 1, began).join(10)  # only rank 0 waits for an earlier run
         assert began.is_set()
     began = threading.Event()
     live(tmp_path, 0, began).join(10)

@@ -7,7 +7,7 @@ import pytest
 from tests.train.toy import Case, Outcome, assert_close, train
 
 SIZES = {"global_batch": 12, "micro_batch": 2, "dropout": 0.3}
-WAYS = [(0, (1, 3, 2)), (1, (3, 2, 3)), (2, (3, 1, 2)), (3, (2, 3, 1))]  # ZeRO stage, ranks
+WAYS = [(0, (1, 3, 2)), (1, (3, 2, 3)), (2, (3, 1, 2)), (3, (2, 3, 1))]  # pairs of ZeRO stage and numbers of ranks
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def undisturbed(ranks) -> Outcome:
 def test_losses_are_those_of_one_rank_whatever_ranks_come_and_go(
     ranks, undisturbed: Outcome, tmp_path: Path, stage: int, worlds: tuple[int, ...]
 ) -> None:
-    """This includes dropout."""
+    """Losses and weights with 1 to 3 ranks in turn equal those of one rank, also with dropout."""
     losses: list[float] = []
     for number, world in enumerate(worlds):
         load, save = (tmp_path / str(number) if number else None), tmp_path / str(number + 1)
@@ -32,6 +32,9 @@ def test_losses_are_those_of_one_rank_whatever_ranks_come_and_go(
 
 
 def test_dropout_is_another_in_each_pass(ranks, undisturbed: Outcome) -> None:
-    """Otherwise the test above would prove nothing: different passes must have different losses."""
+    """A pass with other rows has another loss, because each pass draws its own dropout.
+
+    If all passes had the same dropout, the test above could not detect a wrong order.
+    """
     (others,) = ranks(1).run(train, Case(0, steps=1, **{**SIZES, "micro_batch": 4}))
     assert others.losses != pytest.approx(undisturbed.losses[:1], rel=1e-3)

@@ -1,4 +1,4 @@
-"""A tiny BERT trained through our engine and loop, and the same training written in plain torch."""
+"""A tiny BERT that is trained with our engine and loop, and the same training in plain torch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ VOCABULARY, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
 @dataclass(frozen=True)
 class Case:
-    """One training run."""
+    """Settings of one training run."""
 
     zero_stage: int = 0
     steps: int = 4
@@ -36,38 +36,41 @@ class Case:
     offload: Offload = "none"
     dropout: float = 0.0
     frozen: str = ""
-    """Parameters whose name contains this are not trained."""
+    """Text in the names of parameters that are not trained. If empty, all parameters are trained."""
     training: dict[str, Any] = field(default_factory=dict)
     load: Path | None = None
     save: Path | None = None
     save_after: int | None = None
-    """Steps after which it is saved, and goes on; by default the last one."""
+    """Number of steps after which the checkpoint is saved, while training continues. The last step if None."""
 
     def is_saved(self, done: int) -> bool:
-        """Whether a checkpoint is written after this number of steps."""
+        """Returns whether a checkpoint is written after this number of steps."""
         return self.save is not None and done == (self.save_after or self.steps)
 
 
 class Outcome(NamedTuple):
-    """What a run ended with."""
+    """Final state of a run on one rank."""
 
     weights: dict[str, torch.Tensor]
-    """Empty on ranks other than 0."""
+    """Final weights on rank 0, and an empty mapping on other ranks."""
     moments: dict[str, tuple[torch.Tensor, torch.Tensor]]
     norms: list[float]
     losses: list[float]
     progress: Progress
     gradients: Sequence[dict[str, torch.Tensor]] = ()
-    """Of each step, before clipping; of `reference` alone."""
+    """Gradients of each step before clipping. Only `reference` sets them."""
 
 
 def settings(**changes: Any) -> TrainingConfig:
-    """Every step is clipped: the norm is above 1. Epsilon keeps AdamW from making steps of mere rounding errors."""
+    """Returns training settings with which every step is clipped, because the gradient norm is above 1.
+
+    Epsilon is large enough that AdamW ignores rounding errors in gradients.
+    """
     return TrainingConfig(**{"weight_decay": 0.1, "epsilon": 1e-5, "max_gradient_norm": 0.5, **changes})
 
 
 def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
-    """Random weights, always the same; sizes that two ranks cannot share evenly."""
+    """Returns a model with the same random weights in each call. Two ranks cannot share its layers' sizes evenly."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         bert = BertForMaskedLM(
@@ -84,14 +87,14 @@ def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
             )
         )
     keep_documents_apart(bert.eval())
-    bert.unused = torch.nn.Parameter(torch.ones(3, 5))  # gets no gradient, but decays
+    bert.unused = torch.nn.Parameter(torch.ones(3, 5))  # a parameter without a gradient, which nevertheless decays
     for name, parameter in bert.named_parameters():
         parameter.requires_grad_(not frozen or frozen not in name)
     return bert.train()
 
 
 def with_room(toy: Any, tokens: int) -> Any:
-    """Returns the model with this many additional positions."""
+    """Adds `tokens` positions to the model, and returns it."""
     embeddings = toy.bert.embeddings
     old = embeddings.position_embeddings.weight.data
     more = torch.nn.Embedding(len(old) + tokens, old.shape[1])
@@ -104,7 +107,7 @@ def with_room(toy: Any, tokens: int) -> Any:
 
 
 def columns(step: int, rank: int = 0, world: int = 1, size: int = GLOBAL_BATCH) -> dict[str, np.ndarray]:
-    """A rank's share of a step's global batch."""
+    """Returns a rank's share of the global batch of a step."""
     draw = np.random.default_rng(step)
     share = slice(rank * size // world, (rank + 1) * size // world)
     batch = {
@@ -118,19 +121,19 @@ def columns(step: int, rank: int = 0, world: int = 1, size: int = GLOBAL_BATCH) 
 
 
 def feed(first: int, last: int, size: int = GLOBAL_BATCH) -> Iterator[dict[str, np.ndarray]]:
-    """This rank's shares of the steps from `first` up to `last`, and no further."""
+    """Yields this rank's shares of the batches of the steps `first` to `last` - 1."""
     return (columns(step, dist.get_rank(), dist.get_world_size(), size) for step in range(first, last))
 
 
 class Objective(MaskedLanguageModelling):
-    """The real objective, for a vocabulary without words."""
+    """Masked language modelling with a tokenizer that has no words."""
 
     def __init__(self) -> None:
         super().__init__(ObjectiveConfig(mask_fraction=0.4), Tokenizer(), seed=1)
 
 
 class Tokenizer:
-    """The attributes of a tokenizer that the objective needs."""
+    """Imitates a tokenizer with the attributes that the objective needs."""
 
     mask_token_id = 4
     all_special_ids = (0, 1, 2, 3, 4)
@@ -140,7 +143,7 @@ class Tokenizer:
 
 
 def build(case: Case, objective: Objective | None = None, method: Method | None = None) -> Loop:
-    """Engine and loop of a case, on the calling rank."""
+    """Returns the loop of a case with its engine, on the calling rank."""
     share = case.global_batch // dist.get_world_size()
     training = settings(**case.training)
     toy = model(case.dropout, case.frozen)
@@ -159,12 +162,12 @@ def build(case: Case, objective: Objective | None = None, method: Method | None 
 
 
 def rate(step: int) -> float:
-    """Another learning rate at each step."""
+    """Returns a learning rate that differs between steps."""
     return 1e-2 / (1 + step)
 
 
 def train(case: Case) -> Outcome:
-    """Runs a case on the calling rank."""
+    """Runs a case on the calling rank, and returns its final state."""
     loop = build(case)
     engine = loop.engine
     progress = Progress(**engine.load(case.load)) if case.load else Progress()
@@ -182,11 +185,11 @@ def train(case: Case) -> Outcome:
 
 
 def moments(engine: Engine) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """AdamW's two averages of each trained parameter, whole. All ranks call it."""
+    """Returns AdamW's two averages of each trained parameter, without sharding. All ranks must call it."""
     from deepspeed.utils import safe_get_full_optimizer_state
 
     zero = engine._engine.optimizer
-    if engine.zero_stage in (1, 2):  # DeepSpeed 0.19 links parameters to the state of their first group only
+    if engine.zero_stage in (1, 2):  # DeepSpeed 0.19 links only the parameters of the first group to their state
         zero._hp_optimizer_states_linked = False
         zero._lazy_init_hp_params_optimizer_state()
 
@@ -207,9 +210,9 @@ def reference(
     optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW,
     factors: dict[str, float] | None = None,
 ) -> Outcome:
-    """The same in plain torch, in one process: one pass over each global batch, and torch's plainest AdamW.
+    """Runs a case in plain torch in one process: one pass per global batch, and torch's simplest AdamW.
 
-    `factors` are those of the learning rate, by parameter; 1 for the others.
+    `factors` are factors of the learning rate, keyed by parameter name. The default factor is 1.
     """
     toy, training, masking = model(frozen=case.frozen), settings(**case.training), Objective()
     trained = {name: p for name, p in toy.named_parameters() if p.requires_grad}
@@ -245,11 +248,14 @@ def reference(
 
 
 def assert_close(outcome: Outcome, expected: Outcome, last: int | None = None) -> None:
-    """Equal but for the rounding of fp32; of norms and losses the last ones, where the run began later."""
+    """Checks that two outcomes are equal up to the rounding of fp32.
+
+    If the run was resumed, its norms and losses are compared with the `last` values of the expected outcome.
+    """
     close = torch.testing.assert_close
     assert outcome.weights.keys() == expected.weights.keys()
     for name, weight in outcome.weights.items():
-        # softmax does not see the biases of keys: their gradient is rounding alone, which AdamW makes a step of
+        # Softmax ignores the biases of keys. Their gradient is a rounding error, which AdamW turns into a step.
         close(weight, expected.weights[name], rtol=1e-4, atol=3e-5 if name.endswith("key.bias") else 1e-5)
     close(outcome.moments, expected.moments, rtol=1e-4, atol=1e-6)
     kept = slice(-last if last else None, None)

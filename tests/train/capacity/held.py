@@ -28,9 +28,9 @@ def model() -> BertForMaskedLM:
 
 
 def most_held(zero_stage: int) -> tuple[int, int]:
-    """Returns the bytes of all tensors without DeepSpeed's bucket at their peak, and the bytes of the bucket."""
+    """Returns two peaks in bytes: of all tensors without DeepSpeed's bucket, and of the bucket itself."""
     gc.collect()
-    gc.freeze()  # what there was before is not looked at: on a rank that has compiled, it takes seconds each time
+    gc.freeze()  # excludes objects that already exist from gc; a rank that has compiled has many
     engine = Engine(model().train(), TrainingConfig(), zero_stage, "fp32", 2, 2)
     tokens = torch.randint(5, VOCABULARY, (2, LENGTH))
     most, buckets = [], [0]
@@ -38,11 +38,11 @@ def most_held(zero_stage: int) -> tuple[int, int]:
     def held() -> list[int]:
         return list(_storages().values())
 
-    def note_bucket(*_: object) -> None:  # in the backward pass: it may be gone afterwards
+    def note_bucket(*_: object) -> None:  # runs in the backward pass, after which the bucket may be freed
         buckets.append(sum(size for size in held() if size == 4 * BUCKET))
 
     engine._engine.module.bert.encoder.layer[0].register_full_backward_pre_hook(note_bucket)
-    for _ in range(4):  # passes of two steps: in the second, the optimizer's state is there
+    for _ in range(4):  # two steps of two passes: the optimizer's state exists from the second step on
         engine.backward(engine.model(input_ids=tokens, labels=tokens).loss)
         most.append(sum(size for size in held() if size != 4 * BUCKET))
         engine.step(1e-3)
@@ -53,7 +53,8 @@ def _storages() -> dict[int, int]:
     gc.collect()
     found: dict[int, int] = {}
     for each in gc.get_objects():
-        if isinstance(each, torch.Tensor) and not isinstance(each, FakeTensor):  # a compiler's, which hold nothing
+        # tensors of the compiler hold no memory
+        if isinstance(each, torch.Tensor) and not isinstance(each, FakeTensor):
             for tensor in (each, _gradient(each)):
                 if tensor is not None:
                     found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()

@@ -66,7 +66,7 @@ def test_auto_precision_depends_on_the_device() -> None:
 
 
 def test_the_rate_is_that_of_a_matrix_product() -> None:
-    """It is within a factor of five of one product timed here, to allow for a busy machine."""
+    """The measured rate is within a factor of five of one product timed here, because the machine may be busy."""
     import time
 
     left = torch.randn(1024, 1024)
@@ -109,8 +109,11 @@ def test_the_device_is_measured_in_a_separate_process() -> None:
 
 
 def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test's cluster has 2 CPUs, so two workers with one CPU share its memory, and there is no room for 3."""
-    monkeypatch.setattr(device, "known_device", lambda _: None)  # as for a cluster that was joined
+    """Two workers with one CPU each share the memory of the test's cluster, which has 2 CPUs.
+
+    A third worker of the 8 does not fit on that node, and a worker that needs 3 CPUs fits on no node.
+    """
+    monkeypatch.setattr(device, "known_device", lambda _: None)  # as for a cluster that already existed
     of = device.device_of_workers
     alone, two, many = (of(ResourcesConfig(workers=workers, gpus_per_worker=0.0)) for workers in (1, 2, 8))
     assert alone
@@ -118,7 +121,7 @@ def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pyte
     assert two
     assert two.shared_by == 2
     assert many
-    assert many.shared_by == 2  # the others will be elsewhere
+    assert many.shared_by == 2  # the other 6 workers will run on other nodes
     assert of(ResourcesConfig(cpus_per_worker=3.0, gpus_per_worker=0.0)) is None
 
 
@@ -126,7 +129,8 @@ def test_a_node_that_joins_during_the_measurement_counts(monkeypatch: pytest.Mon
     import ray
 
     first, second = ({"NodeID": name, "Alive": True, "Resources": {"CPU": 4.0}} for name in ("first", "second"))
-    known = iter([[first], [first, second]])  # the autoscaler was at work meanwhile, and the task landed on the new one
+    # the autoscaler adds a second node during the measurement, and the task runs on that node
+    known = iter([[first], [first, second]])
     monkeypatch.setattr(ray, "nodes", lambda: next(known))
     monkeypatch.setattr(ray, "remote", lambda **_: lambda look: SimpleNamespace(remote=lambda: look))
     monkeypatch.setattr(ray, "get", lambda _: (Device("cpu", GIB), "second"))
@@ -138,14 +142,15 @@ def test_a_node_that_joins_during_the_measurement_counts(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("resources", "has_gpu", "training", "task"),
     [
-        ({}, False, {"CPU": 8}, {"CPU": 8}),  # it computes on all cores
+        ({}, False, {"CPU": 8}, {"CPU": 8}),  # a training on CPUs reserves all cores
         ({"workers": 2}, False, {"CPU": 8}, {"CPU": 8}),
         ({"workers": 2, "trainings_per_machine": 2}, False, {"CPU": 4}, {"CPU": 4}),
         ({"workers": (2, 6), "trainings_per_machine": 4}, False, {"CPU": 6}, {"CPU": 2}),
         ({"workers": 3, "cpus_per_worker": 4.0}, False, {"CPU": 12}, {"CPU": 8}),
         ({"workers": 2, "cpus_per_worker": 4.0}, True, {"CPU": 8, "GPU": 2}, {"CPU": 1, "GPU": 1}),
         ({"workers": 2, "gpus_per_worker": 0.5}, True, {"CPU": 2, "GPU": 1}, {"CPU": 1, "GPU": 0.5}),
-        ({"workers": 2, "gpus_per_worker": 2.0}, False, {"CPU": 2, "GPU": 4}, {"CPU": 1, "GPU": 1}),  # a cluster's
+        # a cluster's GPUs, as this machine has no GPU
+        ({"workers": 2, "gpus_per_worker": 2.0}, False, {"CPU": 2, "GPU": 4}, {"CPU": 1, "GPU": 1}),
         ({"gpus_per_worker": 0.0}, True, {"CPU": 8}, {"CPU": 8}),
     ],
 )

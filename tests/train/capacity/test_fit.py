@@ -45,7 +45,7 @@ def test_the_largest_that_fits_divides_and_is_fast(
     job = config(workers, global_batch_size=share * workers, sequence_length=length)
     device = Device("cuda" if on_gpu else "cpu", int(gib * GIB))
     found = fit(job, ROBERTA, device)
-    assert found.micro_batch * found.accumulation == share  # the global batch is what it was
+    assert found.micro_batch * found.accumulation == share  # the number of rows per global batch is unchanged
     tokens = GPU_TOKENS if on_gpu else CPU_TOKENS
 
     def total(number: int) -> float:
@@ -62,7 +62,7 @@ def test_the_largest_that_fits_divides_and_is_fast(
 
 def test_a_configured_micro_batch_is_not_changed() -> None:
     found = fit(config(micro_batch=48), ROBERTA, gpu(1))
-    assert (found.micro_batch, found.accumulation) == (32, 8)  # the largest divisor
+    assert (found.micro_batch, found.accumulation) == (32, 8)  # 32 is the largest divisor of 256 that is at most 48
     assert not found.fits
 
 
@@ -74,7 +74,10 @@ def test_sizes_go_down_to_one() -> None:
 
 
 def test_one_pass_is_tried_first_where_several_cost_more() -> None:
-    """With several passes, the contrast of DAS computes its views twice, whether there are two passes or many."""
+    """DAS tries the whole batch in one pass first, because several passes compute the contrast's views twice.
+
+    The views are computed twice for any number of passes above one.
+    """
     das = replace(config(), method=MethodConfig("das"))
     assert micro_batch_sizes(das, on_gpu=False) == [256, 16, 8, 4, 2, 1]
     assert micro_batch_sizes(replace(das, method_options=DasOptions(contrast_weight=0.0)), on_gpu=False) == [
@@ -165,4 +168,4 @@ def test_workers_of_one_machine_share_its_memory() -> None:
     assert fit(config(4), ROBERTA, machine).available == 2 * GIB
     with pytest.raises(ConfigError) as caught:
         check_fits(config(4), ROBERTA, machine)
-    assert "resources.workers" not in caught.value.fix  # more of them would have less each
+    assert "resources.workers" not in caught.value.fix  # more workers would leave less memory for each worker

@@ -56,7 +56,7 @@ def size_of(tmp_path):
 
 
 def rows(predicted: int, documents: int = 1) -> Corrupted:
-    """Returns full rows with the given numbers of documents and predictions per row."""
+    """Returns full rows with the requested number of documents and of predictions per row."""
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=draw)
     positions = torch.zeros(ROWS, LENGTH, dtype=torch.bool)
@@ -67,8 +67,8 @@ def rows(predicted: int, documents: int = 1) -> Corrupted:
 
 
 def counted(model: torch.nn.Module, corrupted: Corrupted, backward: bool) -> int:
-    objective = CausalLanguageModelling()  # its loss is that of all objectives
-    # in products of matrices: torch does not count its fused attention for CPUs
+    objective = CausalLanguageModelling()  # all objectives compute this loss
+    # Uses attention as matrix products, because torch does not count the FLOPs of its fused attention on CPUs.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         loss = objective.loss(model, corrupted)
         if backward:
@@ -108,7 +108,7 @@ def with_plugins(model: torch.nn.Module) -> None:
 def with_lora(model: torch.nn.Module) -> None:
     method_of(LORA).prepare_model(model, Setting())
     for parameter in model.parameters():
-        parameter.requires_grad_(True)  # what is frozen counts as if it were trained
+        parameter.requires_grad_(True)  # the expected FLOPs count frozen parameters as if they were trained
 
 
 LORA = Config(method=MethodConfig("lora"), method_options=LoraOptions(rank=16))
@@ -143,7 +143,7 @@ def test_flops_with_recomputation(name: str, size_of) -> None:
     checkpoint(model)
     again = counted(model, rows(LENGTH), backward=True) / (ROWS * LENGTH)
     expected = training_flops(size, work, recompute=True) - training_flops(size, work)
-    # torch stops as soon as it has what it needs: before a layer's last matrix, if nothing follows it
+    # Recomputation in torch stops as soon as all needed tensors exist, possibly before a layer's last matrix.
     assert 0.7 * expected < again - plain <= 1.001 * expected
 
 
@@ -159,10 +159,11 @@ def das(**changes: object) -> Config:
 @pytest.mark.parametrize("passes", [1, ROWS])
 @pytest.mark.parametrize("cost", ["exact", "lean", "economy"])
 def test_flops_of_the_passes_of_a_contrast(cost: str, passes: int, known: bool, size_of) -> None:
-    """The comparison itself and the gates do not count, like norms."""
+    """FLOPs match torch's count. The comparison of the views and the gates are not counted, like norms."""
     model = random_model("bert").eval()
     keep_documents_apart(model)
-    config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10  # two documents of three, or 8 of 12
+    # economy compares two documents of three, or 8 of 12
+    config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10
     contrast = Contrast(config.method_options, *((Gates(model), ones(model)) if known else ()))
     parts = rows(predicted, 1 if passes == 1 else 4).split(ROWS // passes)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -186,13 +187,13 @@ def test_flops_that_methods_add() -> None:
     assert added_by(economy, passes=2) == Added(0.25, 1.5)
     assert added_by(Config(), passes=2) == Added(0, 0)
     size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
-    layers, head = 48 + 64, 20  # as below
+    layers, head = 48 + 64, 20  # the closed form of the test below
     assert training_flops(size, Workload(8, 0.5, Added(0.5, 0.25))) == 3 * (layers + head) + 1.75 * layers
     assert training_flops(size, Workload(8, 0.5, Added(2.0)), recompute=True) == 3 * (layers + head) + (6 + 3) * layers
 
 
 def test_flops_of_a_small_model_in_closed_form() -> None:
-    """The model has one layer with all widths 2 and no bias: 4 + 2 matrices of 4 elements, and a head of 10 words."""
+    """The model has one layer with all widths 2 and no bias: 6 matrices of 4 elements, and a head of 10 words."""
     size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
     assert forward_flops(size, Workload(8, 0.5)) == 2 * 24 + 4 * 2 * 8 + 2 * 20 * 0.5
     assert training_flops(size, Workload(8, 0.5)) == 3 * (48 + 64 + 20)
@@ -216,9 +217,9 @@ def limited(flops: float, **training: object) -> Config:
 
 
 def test_a_limit_in_closed_form() -> None:
-    """Six operations per matrix element, for the head per predicted token, and attention's two products.
+    """Computes a token's FLOPs by hand: six per matrix element, and the two products of attention.
 
-    Documents have 100 tokens on average.
+    The elements of the head count only for the predicted 15% of tokens. Documents have 100 tokens on average.
     """
     a_token = 6 * 84_934_656 + 12 * 768 * 100 * 12 + 6 * 39_193_344 * 0.15
     found = with_flops_as_steps(limited(7.5 * 4 * 128 * a_token), ROBERTA, 100.0).training
@@ -250,7 +251,7 @@ def test_passes_of_a_method_count_and_recomputation_does_not() -> None:
         method_options=DasOptions(contrast_cost="exact"),
     )
     slow = with_flops_as_steps(das, ROBERTA, None).training.max_steps or 0
-    assert 2 < plain / slow < 3  # two more passes through the layers, without the head
+    assert 2 < plain / slow < 3  # DAS adds two passes through the layers but not through the head
     again = replace(das, training=replace(das.training, gradient_checkpointing=False, micro_batch=4))
     assert with_flops_as_steps(again, ROBERTA, None).training.max_steps == slow
 

@@ -82,14 +82,18 @@ def autograd_keeps(
     but: Collection[tuple[int, ...]] = (),
     loss: Callable[[], torch.Tensor] | None = None,
 ) -> int:
-    """Returns the bytes that autograd keeps for the backward pass, without parameters and tensors of some shapes."""
+    """Returns the bytes that autograd keeps for the backward pass.
+
+    Parameters and tensors with a shape in `but` are not counted.
+    """
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, torch.Tensor] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         is_left_out = tuple(tensor.shape) in but or tuple(reversed(tensor.shape)) in but
         if tensor.untyped_storage().data_ptr() not in parameters and not is_left_out:
-            found[tensor.untyped_storage().data_ptr()] = tensor  # kept, so that no place is used twice
+            # stored, so that its memory is not reused while counting
+            found[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     with (
@@ -117,7 +121,7 @@ CASES = [
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("name", "changes"), CASES)
 def test_activations_are_what_autograd_keeps(name: str, changes: dict, precision: str, tmp_path) -> None:
-    """The estimate has one layer more, for gradients in the backward pass."""
+    """The estimate has one layer more than the model, for gradients in the backward pass."""
     model = random_model(name, **changes)
     model.save_pretrained(tmp_path)
     size = model_size(tmp_path)
@@ -173,12 +177,15 @@ def test_the_engines_memory_matches_the_estimate(ranks, zero_stage: int, world: 
     assert memory.buffers == bucket + gathered
     if zero_stage < 3:
         assert states == pytest.approx(found, rel=0.03)
-    else:  # it may gather all parameters, but seldom has all at once
+    else:  # DeepSpeed may gather all parameters, but seldom holds all of them at once
         assert 0.97 * states < found < 1.03 * (states + gathered)
 
 
 def test_weights_gradients_and_optimizer_in_closed_form() -> None:
-    """Bytes per parameter: weight 4, gradient 4, AdamW 8. ZeRO adds a copy of 4 and divides by the workers."""
+    """Compares the estimate with bytes per parameter: weight 4, gradient 4, AdamW 8.
+
+    ZeRO adds a copy of 4 bytes, and divides the sharded parts by the number of workers.
+    """
     one = 1000.0
     size = replace(ROBERTA, parameters=1000)
     expected = {
@@ -202,7 +209,10 @@ def test_offload_moves_bytes_to_the_host(stage: int, offload: str) -> None:
 
 
 def test_the_estimate_against_deepspeeds_own() -> None:
-    """DeepSpeed assumes 2 bytes per weight instead of our 4, and 16-bit gradients in addition to fp32 gradients."""
+    """The difference to DeepSpeed's own estimate is explained by its assumptions.
+
+    DeepSpeed assumes 2 bytes per weight instead of our 4, and 16-bit gradients in addition to fp32 gradients.
+    """
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
@@ -230,7 +240,8 @@ def test_memory_of_casts_loss_and_buffers() -> None:
     assert huge.loss == 2 * SCORES + gradient
     assert estimate(ROBERTA, setting(zero_stage=1)).buffers == 4 * BUCKET
     small = replace(ROBERTA, parameters=BUCKET // 2)
-    assert estimate(small, setting(zero_stage=1)).buffers == 2 * BUCKET  # untouched pages take none
+    # memory pages that are never written take no memory
+    assert estimate(small, setting(zero_stage=1)).buffers == 2 * BUCKET
     large = replace(ROBERTA, parameters=2 * GATHERED)
     assert estimate(large, setting(zero_stage=3)).buffers == 4 * (BUCKET + GATHERED)
 
@@ -251,9 +262,9 @@ def test_a_demand_is_read_from_a_configuration() -> None:
 
 @pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2), ("economy", 1.2)])
 def test_views_of_rows_count_as_additional_rows(cost: str, copies: float) -> None:
-    """This includes views with gradients, and the gates of `exact`."""
+    """Activations are multiplied by the number of copies of the rows, and `exact` adds the values of its gates."""
     plain = Demand.of(Config(), 16, "bf16", True)
-    das = DasOptions(contrast_cost=cost, soft_mask="gradient")  # which keeps nothing
+    das = DasOptions(contrast_cost=cost, soft_mask="gradient")  # this mask holds no memory
     compared = Demand.of(Config(method=MethodConfig("das"), method_options=das), 16, "bf16", True)
     assert compared == replace(plain, copies=copies, method=compared.method)
     values = ROBERTA.heads + ROBERTA.inner + ROBERTA.hidden
@@ -301,7 +312,7 @@ MASKED = ["bert", "gpt2", "distilbert"]
 
 
 def with_masks(name: str, embeddings: bool) -> tuple[torch.nn.Module, int]:
-    """Returns a masked model, and the bytes of its masks."""
+    """Returns a model with masks, and the number of bytes of the masks."""
     model = random_model(name).eval()
     keep_documents_apart(model)
     importance = {kind: 0.5 * each for kind, each in ones(model).items()}
@@ -314,7 +325,7 @@ def with_masks(name: str, embeddings: bool) -> tuple[torch.nn.Module, int]:
 @pytest.mark.parametrize("embeddings", [False, True])
 @pytest.mark.parametrize("name", MASKED)
 def test_memory_of_masks_and_of_their_results(name: str, embeddings: bool, tmp_path) -> None:
-    """It is the same at every stage. In fp32, the masked copies of the parameters are added."""
+    """Masks need equal memory at every ZeRO stage. In fp32, the masked copies of the parameters count as casts."""
     random_model(name).save_pretrained(tmp_path)
     size = model_size(tmp_path)
     model, held = with_masks(name, embeddings)
@@ -333,7 +344,7 @@ def test_memory_of_masks_and_of_their_results(name: str, embeddings: bool, tmp_p
 
 
 def test_constants_match_those_of_the_model_code() -> None:
-    """The constants are repeated, because the model code loads torch."""
+    """The constants are defined twice, because importing the model code would load torch."""
     from adapt.model import linear_losses
     from adapt.model.packing import attention
 

@@ -1,4 +1,4 @@
-"""Tests the common micro-batch of ranks, and the trial passes before."""
+"""Tests the micro-batch that all ranks agree on, and the trial passes that precede the choice."""
 
 import json
 import tempfile
@@ -44,7 +44,8 @@ def test_the_first_size_that_runs_is_chosen() -> None:
 
     assert largest_that_runs(run, [8, 4, 2, 1]) == 2
     assert tried == [8, 4, 2]
-    assert largest_that_runs(lambda _: run(9), [2, 1]) == 1  # training itself will say that not even one fits
+    # 1 is chosen although it fails, and training will report the error
+    assert largest_that_runs(lambda _: run(9), [2, 1]) == 1
     with pytest.raises(RuntimeError, match="another"):
         largest_that_runs(fail, [2, 1])
 
@@ -54,7 +55,7 @@ def fail(size: int) -> None:
 
 
 class Noted(Method):
-    """Adds to the loss, and is asked for it where no other rank waits."""
+    """Imitates a method that adds to the loss, and checks that each call comes from a rank that runs by itself."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -90,7 +91,10 @@ def test_a_trial_runs_backward_and_frees_its_memory(precision: Any) -> None:
 def chosen(
     memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any], folder: Path | None = None
 ) -> tuple[int, int]:
-    """Returns the choice of a rank with an imitated device, which is a GPU if its trial is to fail."""
+    """Returns the micro-batch and accumulation that a rank with an imitated device chooses.
+
+    The device is a GPU if `fails_above` is set. Trials with more rows than the rank's entry then run out of memory.
+    """
     folder = folder or Path(tempfile.mkdtemp())
     rank = dist.get_rank()
     kind = "cuda" if fails_above else "cpu"
@@ -115,7 +119,7 @@ def chosen(
 def test_all_ranks_use_the_size_of_the_smallest_device(ranks) -> None:
     group = ranks(2)
     alike = group.run(chosen, [64.0, 64.0], None, {})
-    assert alike == [(128, 2)] * 2  # 8,192 tokens of 64 each
+    assert alike == [(128, 2)] * 2  # 128 sequences of 64 tokens are the 8,192 tokens that a CPU pass may have
     small = group.run(chosen, [64.0, 6.0], None, {})
     assert small[0] == small[1]
     assert small[0][0] < 128

@@ -1,4 +1,4 @@
-"""Tests errors of devices that run out of memory: they name a fix, and survive the way to the driver."""
+"""Tests errors of devices that run out of memory: the errors name a fix and reach the driver unchanged."""
 
 import pickle
 from pathlib import Path
@@ -31,7 +31,8 @@ TRAINING = TrainingConfig(global_batch_size=24)
 def test_lack_of_memory_is_reported_with_a_fix(error: Exception) -> None:
     with pytest.raises(DeviceMemoryError, match="with 8 sequences per pass") as caught, memory_errors(TRAINING, 2, 8):
         raise error
-    assert caught.value.fix == "set training.micro_batch to 6"  # of 12 sequences that a worker has in a step
+    # 6 divides the 12 sequences that each of the two workers has per step
+    assert caught.value.fix == "set training.micro_batch to 6"
     with pytest.raises(DeviceMemoryError) as caught, memory_errors(TRAINING, 2, 1):
         raise error
     assert caught.value.fix == "set training.gradient_checkpointing to true"
@@ -61,7 +62,8 @@ def test_only_a_failure_after_some_steps_is_retried(tmp_path: Path) -> None:
     assert (first.value.steps, later.value.steps) == (0, 2)
     assert known(first.value, tmp_path) is not None
     assert known(later.value, tmp_path) is None
-    assert isinstance(as_ours(later.value, tmp_path), DeviceMemoryError)  # where it happens too often
+    # raised as our error when the retries are used up
+    assert isinstance(as_ours(later.value, tmp_path), DeviceMemoryError)
 
 
 def test_the_next_smaller_pass_divides_a_workers_share() -> None:
@@ -76,7 +78,7 @@ def died(of: Exception) -> Exception:
     """Returns Ray Train's error after rank 1 died and rank 0 lost the connection to it."""
     dead = WorkerHealthCheckFailedError("The health check of worker 1 failed", of)
     group = WorkerGroupError("two ranks failed", {0: RuntimeError("Connection closed by peer"), 1: dead})
-    return pickle.loads(pickle.dumps(group))  # type: ignore[no-any-return]  # it comes from Ray Train's controller
+    return pickle.loads(pickle.dumps(group))  # pickled and unpickled, as by Ray Train's controller
 
 
 def trained(folder: Path, error: Exception, sequences: int | None) -> None:
@@ -96,7 +98,7 @@ def test_a_killed_worker_is_reported_with_its_number_of_sequences(tmp_path: Path
 
 
 def test_a_worker_killed_before_its_first_pass_gets_no_smaller_micro_batch(tmp_path: Path) -> None:
-    note_pass(tmp_path, 8)  # of an earlier run
+    note_pass(tmp_path, 8)  # left behind by an earlier run
     with pytest.raises(TrainingError, match="low on memory") as caught:
         trained(tmp_path, died(KILLED), None)
     assert not isinstance(caught.value, DeviceMemoryError)

@@ -35,13 +35,13 @@ CORPUS = Toy("corpus", "prepare", idle)
 
 
 def stage(training: TrainingConfig, **changes) -> Stage:
-    """A training stage."""
+    """Returns a training stage with the configuration and further entries of its identity."""
     identity = {"training": what(training), "seed": 1, **changes}
     return Toy("run", "train", idle, identity, CORPUS)
 
 
 def finished(store: Store, made: Stage, steps: int) -> Path:
-    """The folder of a finished training, without its files."""
+    """Creates the folder of a finished training with its record but without other files."""
     folder = store.folder("train", "run", made.key)
     folder.mkdir(parents=True, exist_ok=True)
     record = Record(
@@ -58,7 +58,7 @@ def sealing(folder: Path, run: str) -> Sealing:
 
 
 def kept(folder: Path, step: int) -> Path:
-    """A state in a stage's folder."""
+    """Creates a sealed state in the folder of a stage, and returns its folder."""
     record = load_record(folder)
     assert record
     state = folder / BRANCHES / folder_name(step)
@@ -83,7 +83,7 @@ def settings(**changes) -> TrainingConfig:
 
 
 def start(store: Store, training: TrainingConfig, steps: int = 2000, **changes) -> list[str]:
-    """The checkpoints that a new run finds."""
+    """Starts a new run from a stored state if possible, and returns the names of the checkpoints in its folder."""
     run_folder = store.root / "train" / "new-12" / "checkpoints" / "run"
     start_from_branch(stage(training, **changes), store, training, steps, run_folder)
     return [each.name for each in checkpoints(run_folder)]
@@ -110,7 +110,7 @@ def test_the_latest_usable_state_is_used(store: Store, capsys) -> None:
         {"weight_decay": 0.5},
         {"global_batch_size": 7},
         {"schedule": "constant"},
-        {"cooldown_fraction": 0.7},  # its cooldown begins at 600
+        {"cooldown_fraction": 0.7},  # a cooldown that begins at step 600, before the state of step 800
     ],
 )
 def test_a_different_training_uses_no_state(store: Store, changed) -> None:
@@ -195,7 +195,11 @@ def test_the_time_of_the_other_run_is_not_counted(store: Store, monkeypatch, lin
 
 
 def test_a_record_has_only_the_runs_own_cost(monkeypatch) -> None:
-    """6,000 tokens in 50 s on two devices, after 9,000 of another run."""
+    """The run trained 6,000 tokens in 50 s on two devices, and inherited 9,000 tokens from another run.
+
+    The record has the own tokens and time as cost. Result fields such as the number of tokens include the inherited
+    part.
+    """
     monkeypatch.setattr(worker, "peak_memory", lambda _: 1)
     loop = SimpleNamespace(engine=SimpleNamespace(device=None))
     utilization = Utilization(needed=2.0, done=3.0, peak=1000.0)
@@ -206,11 +210,11 @@ def test_a_record_has_only_the_runs_own_cost(monkeypatch) -> None:
     assert {name: getattr(outcome.result, name) for name in expected} == pytest.approx(expected)
 
 
-# The whole way, with the real engine and loop
+# --- whole runs with the real engine and loop
 
 
 def stored(folder: Path):
-    """Stores a checkpoint as Ray Train does."""
+    """Returns an imitation of `ray.train.report` that moves a checkpoint to the run's folder."""
 
     def report(metrics, checkpoint, checkpoint_dir_name, **_):
         shutil.copytree(checkpoint.path, folder / checkpoint_dir_name, dirs_exist_ok=True)
@@ -220,7 +224,7 @@ def stored(folder: Path):
 
 
 def run(case: Case, folder: Path, name: str = "run") -> tuple[dict[str, torch.Tensor], int]:
-    """Returns the final weights of a run, and the step it started at."""
+    """Returns the final weights of a run and the step at which the run started."""
     loop = build(case)
     run_folder = folder / "checkpoints" / name
     ray.train.report = stored(run_folder)
@@ -264,7 +268,7 @@ def test_a_longer_run_ends_as_if_trained_from_scratch(ranks, store: Store, world
 
 
 def test_a_run_that_was_killed_while_it_stored_its_state_stores_it_again(ranks, tmp_path) -> None:
-    """The existing folder may be incomplete, and of another number of ranks."""
+    """The existing folder may be incomplete and may belong to a run with another number of ranks."""
     torn = tmp_path / BRANCHES / "step-00000008"
     torn.mkdir(parents=True)
     (torn / "seal-1-of-3.json").write_text("{}")
@@ -272,7 +276,7 @@ def test_a_run_that_was_killed_while_it_stored_its_state_stores_it_again(ranks, 
     assert is_whole(torn)
 
 
-# Damaged and foreign states
+# --- damaged states and states of other users
 
 
 def test_a_damaged_state_is_skipped_and_named(store: Store, capsys) -> None:
@@ -288,7 +292,7 @@ def test_a_damaged_state_is_skipped_and_named(store: Store, capsys) -> None:
 
 def test_a_state_of_another_user_is_skipped(store: Store, capsys) -> None:
     source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
-    seal(source)  # by another key
+    seal(source)  # signed with another key
     assert start(store, settings()) == []
     assert f"{source} is skipped: seal-0-of-1.json is not signed by this user's key" in capsys.readouterr().err
 
@@ -303,7 +307,7 @@ def test_a_linked_state_is_signed_for_the_new_run(store: Store) -> None:
 
 
 def test_a_state_of_an_earlier_version_can_be_used_repeatedly(store: Store, monkeypatch) -> None:
-    """Hard links change its status time, so it is signed before the first link."""
+    """A state is signed before its first hard link, because hard links change a file's status time."""
     source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
     (file,) = source.glob("seal-*")
     file.write_text(json.dumps(dict(Seal.read(file).sizes)))

@@ -21,7 +21,7 @@ from tests.train.checkpoints.sealed import SEALING
 
 
 class Engine:
-    """Writes one file, or fails as torch does on a full disk."""
+    """Imitates an engine that writes one file, and fails like torch on a full disk if `fails` is set."""
 
     fails = False
     device = "cpu"
@@ -37,7 +37,7 @@ class Engine:
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the folder for temporary files, with a single rank whose uploads never finish."""
+    """Returns the folder for temporary files, and imitates a single rank whose uploads never finish."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -61,7 +61,7 @@ def test_a_start_resumes_from_the_newest_whole_checkpoint_and_removes_the_rest(t
 
 
 class Counting(Method):
-    """Has a state."""
+    """Imitates a method with a state, which is one number."""
 
     count = 0.0
 
@@ -82,13 +82,13 @@ def test_the_state_of_a_method_is_saved_and_restored(tmp_path: Path, disk: Path)
     again = Checkpoints(Engine(), Counting(), tmp_path / "run", SEALING)
     assert again.load() == Progress(10)
     assert again.method.count == 1.0
-    (tmp_path / "run" / "step-00000010" / METHOD_FILE).unlink()  # it is required for a whole checkpoint
+    (tmp_path / "run" / "step-00000010" / METHOD_FILE).unlink()  # a checkpoint without the method's file is incomplete
     assert again.load() == Progress(5)
     assert again.method.count == 0.5
 
 
 def test_leftovers_of_killed_ranks_are_removed_but_not_files_of_other_runs(tmp_path: Path, disk: Path) -> None:
-    """Runs of one configuration have the same name in every storage root."""
+    """Two runs of one configuration in different storage roots have the same name but separate files."""
     mine, other = (Checkpoints(Engine(), Method(), tmp_path / root / "1a1a1a1a", SEALING) for root in ("mine", "other"))
     mine.save(Progress(5))
     (left,) = disk.iterdir()

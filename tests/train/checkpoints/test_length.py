@@ -1,6 +1,6 @@
-"""Tests that methods, mixtures and objectives declare whether steps before a branch depend on the run's length.
+"""Tests the declarations of methods, mixtures and objectives whether early steps depend on the run's length.
 
-The declaration is compared with the state after the same number of steps of a shorter and a longer run.
+A declaration is compared with the state after the same number of steps of a shorter and a longer run.
 """
 
 from dataclasses import replace
@@ -38,7 +38,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "das": {"importance": "none"},
     "elle without recovery": {**STRONG["elle"], "recovery_fraction": 0.0},
 }
-"""Methods and their options; a name begins with its kind."""
+"""Methods and their options, keyed by a name that begins with the kind of the method."""
 DEPENDING = ("average", "elle", "hat", "hat of the model", "cpt")
 SOURCES, GENERAL, BATCH = [900], [700], 50
 
@@ -48,7 +48,7 @@ def test_no_method_is_left_out() -> None:
 
 
 def states(runs: list[Trained]) -> list[list[torch.Tensor]]:
-    """Returns the state of each run after BRANCH steps: the weights and the method's state."""
+    """Returns for each run its state after BRANCH steps: the weights and the method's state."""
     return [_state(run) for run in runs]
 
 
@@ -64,7 +64,7 @@ def _state(run: Trained) -> list[torch.Tensor]:
 
 
 def tensors_of(state: Any) -> list[torch.Tensor]:
-    """All tensors and numbers in a state, one after another."""
+    """Returns a flat list of all tensors and numbers in a nested state."""
     if isinstance(state, dict):
         return [tensor for _, value in sorted(state.items()) for tensor in tensors_of(value)]
     if isinstance(state, list | tuple):
@@ -74,7 +74,7 @@ def tensors_of(state: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_methods_declaration_is_true(ranks: Any, past: dict[str, Path], name: str) -> None:
-    """Without the declaration, both runs have the same state at the branch, bit for bit."""
+    """A method that declares no dependence has identical states in both runs at the branch, bit for bit."""
     if name in STRONG:
         run = run_of(name, past, Case(training=WSD, micro_batch=4))
     elif kind_of(name) == "elle":
@@ -138,7 +138,7 @@ def test_a_mixture_declares_whether_its_rows_depend_on_the_length(name: str, rec
 
 @pytest.mark.parametrize("kind", list(OBJECTIVES))
 def test_no_objective_depends_on_the_length(kind: str) -> None:
-    """Its random choices depend only on seed, epoch and row, and not on earlier rows."""
+    """Random choices of an objective depend on the seed, the epoch and the row, but not on earlier rows."""
     tokenizer: Any = Tokenizer()
 
     def drawn(before: range) -> list[torch.Tensor]:

@@ -8,17 +8,19 @@ from adapt.train.checkpoints.reshape import TAG
 from adapt.train.checkpoints.weights import WEIGHTS_FILE, weights_in_file
 from tests.train.toy import Case, assert_close, build, reference, train
 
-SHAPES = [(1, 0), (2, 0), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]  # ranks, ZeRO stage
+SHAPES = [(1, 0), (2, 0), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]  # pairs of number of ranks and ZeRO stage
 CHANGES = [
-    *[((2, 0), (1, 0)), ((2, 2), (1, 2)), ((1, 2), (2, 2)), ((2, 3), (1, 3)), ((1, 3), (2, 3))],  # more, fewer ranks
-    *[((2, 0), (2, 2)), ((1, 0), (1, 3)), ((2, 2), (2, 0)), ((2, 3), (2, 0)), ((2, 1), (2, 2))],  # another stage
-    *[((2, 2), (1, 3)), ((1, 3), (2, 1)), ((1, 0), (2, 3)), ((2, 3), (1, 0))],  # both
+    # other number of ranks
+    *[((2, 0), (1, 0)), ((2, 2), (1, 2)), ((1, 2), (2, 2)), ((2, 3), (1, 3)), ((1, 3), (2, 3))],
+    *[((2, 0), (2, 2)), ((1, 0), (1, 3)), ((2, 2), (2, 0)), ((2, 3), (2, 0)), ((2, 1), (2, 2))],  # other ZeRO stage
+    # other number of ranks and other ZeRO stage
+    *[((2, 2), (1, 3)), ((1, 3), (2, 1)), ((1, 0), (2, 3)), ((2, 3), (1, 0))],
 ]
 
 
 @pytest.fixture(scope="module")
 def saved(ranks, tmp_path_factory) -> dict[tuple[int, int], Path]:
-    """Checkpoints of step 3, by shape."""
+    """Returns folders of checkpoints of step 3, keyed by (number of ranks, ZeRO stage)."""
     folders = {shape: tmp_path_factory.mktemp("{}-{}".format(*shape)) for shape in SHAPES}
     for (world, stage), folder in folders.items():
         ranks(world).run(train, Case(stage, steps=3, save=folder))
@@ -39,7 +41,7 @@ def test_a_run_resumes_with_other_ranks_and_at_another_stage(ranks, saved, unint
 
 
 def test_whole_weights_are_read_for_averages_whatever_the_ranks(saved):
-    """`merge.kind average` reads them so. At stage 3, no file has whole weights."""
+    """Checkpoints at stages 0 to 2 hold whole weights, which `merge.kind average` reads. No file does at stage 3."""
     shapes = [shape for shape in SHAPES if shape[1] < 3]
     read = [weights_in_file(saved[shape] / WEIGHTS_FILE) for shape in shapes]
     first = read[0]
@@ -59,7 +61,7 @@ def test_frozen_parameters_are_not_converted(ranks, tmp_path):
 
 
 def refusal(case: Case) -> str:
-    """Returns the message with which loading fails."""
+    """Returns the message of the error that loading raises."""
     with pytest.raises(TrainingError) as caught:
         build(case).engine.load(case.load)
     return str(caught.value)
@@ -76,7 +78,7 @@ def test_what_cannot_be_converted_is_refused_on_all_ranks(ranks, tmp_path):
 
 
 class Payload:
-    """Creates a file when its pickle is loaded."""
+    """Imitates a malicious object, which creates a file when its pickle is loaded."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -87,7 +89,7 @@ class Payload:
 
 @pytest.mark.parametrize("after", [(1, 2), (1, 0)], ids=["as it was written", "converted"])
 def test_a_pickle_in_a_checkpoint_runs_nothing(ranks, tmp_path, after):
-    """This is a second protection besides the signature, which `adapt.train.checkpoints.seal` checks."""
+    """Loading refuses pickled objects, as a second protection after the signature in `adapt.train.checkpoints.seal`."""
     folder, ran = tmp_path / "step", tmp_path / "ran"
     ranks(1).run(train, Case(2, steps=1, save=folder))
     for file in (folder / TAG).glob("*.pt"):

@@ -1,4 +1,4 @@
-"""Tests which checkpoints are complete after a kill at any moment, judged by their files."""
+"""Tests that a checkpoint's files show whether it is complete, whenever its run was killed."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ WORLD = 2
 
 
 def share(folder: Path, rank: int, world: int, name: str = "") -> Path:
-    """Writes a rank's share of a checkpoint to a separate folder."""
+    """Writes a rank's share of a checkpoint to a separate folder, and returns the folder."""
     (folder / "state").mkdir(parents=True)
     (folder / "state" / f"optimizer-{rank}.pt").write_bytes(b"moments" * (rank + 1))
     if rank == 0:
@@ -35,7 +35,7 @@ def share(folder: Path, rank: int, world: int, name: str = "") -> Path:
 
 
 def checkpoint(run: Path, step: int, world: int = WORLD) -> Path:
-    """Writes a whole checkpoint from the shares of all ranks."""
+    """Writes a whole checkpoint from the shares of all ranks, and returns its folder."""
     for rank in range(world):
         part = share(run / ".local" / f"{step}-{rank}", rank, world, folder_name(step))
         shutil.copytree(part, run / folder_name(step), dirs_exist_ok=True)
@@ -60,7 +60,7 @@ def empty_seals(folder: Path) -> None:
 
 
 def other_world(folder: Path) -> None:
-    """Adds the leftovers of a run on one rank to the folder of two ranks."""
+    """Adds a seal of a run with one rank to a checkpoint that was written by two ranks."""
     (folder / "seal-0-of-1.json").write_text("{}")
 
 
@@ -126,11 +126,11 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert steps(tmp_path) == [40, 1000]
 
 
-# --- Ray Train's list
+# --- the list of checkpoints that Ray Train stores
 
 
 def listing(*steps: int) -> str:
-    """Writes a list of checkpoints as Ray Train does."""
+    """Returns a list of checkpoints in the format of Ray Train."""
     results = [{"version": 0, "checkpoint_dir_name": folder_name(step), "metrics": {"step": step}} for step in steps]
     return json.dumps(
         {"ray_version": "2.60.0", "checkpoint_results": results, "latest_checkpoint_result": (results or [None])[-1]}

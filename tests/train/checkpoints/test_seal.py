@@ -1,4 +1,4 @@
-"""Tests that seals show who wrote a checkpoint, and whether it has changed."""
+"""Tests that seals show who wrote a checkpoint and whether its files have changed."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def flip(file: Path) -> None:
 
 
 def unsigned(folder: Path) -> None:
-    """Seals a checkpoint as earlier versions did."""
+    """Replaces the seals by unsigned seals, which earlier versions wrote."""
     for file in seal_files(folder):
         file.write_text(json.dumps(dict(Seal.read(file).sizes)))
 
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_noticed_in_the_file_of_any_rank(tmp_path: Path, file: 
 
 
 def resealed(folder: Path) -> None:
-    """Replaces the seals without having the key, after files have been changed."""
+    """Changes a file, and replaces the seals by seals that are signed with another key."""
     flip(folder / "state" / "optimizer-0.pt")
     for rank in range(2):
         seal(folder, rank, 2, sealing=replace(SEALING, secret=Secret(b"another key", 0.0)))
@@ -98,7 +98,8 @@ def test_a_checkpoint_of_an_earlier_version_counts_if_it_is_older_than_the_key(t
     assert is_whole(folder)
     assert digests_of(folder) == {}
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", now + 1))) is None
-    os.utime(folder / "state" / "optimizer-0.pt", (1, 1))  # sets only the modification time
+    # changes the modification time but not the status time, which counts
+    os.utime(folder / "state" / "optimizer-0.pt", (1, 1))
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", now - 1))) == "seal-0-of-2.json is not signed"
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", None))) == "seal-0-of-2.json is not signed"
 

@@ -1,4 +1,4 @@
-"""Tests averages of checkpoints: which checkpoints can be read, which are refused, and the average itself."""
+"""Tests averages of checkpoints: readable checkpoints, refused checkpoints, and the values of the average."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor], stage: in
 
 @pytest.fixture
 def training(tmp_path: Path) -> Path:
-    """The folder of a finished training, without its model."""
+    """Returns the folder of a finished training, which contains no model."""
     return finish(tmp_path / "runs" / "train" / "dapt-0123", "plain")
 
 
@@ -45,7 +45,7 @@ def finish(folder: Path, method: str) -> Path:
 
 
 def test_checkpoints_are_averaged_by_the_configured_decay(tmp_path: Path, tiny_bert: Path, training: Path) -> None:
-    """DeepSpeed's files contain tied weights twice, and values that are not weights."""
+    """The average ignores additional entries of DeepSpeed's files: tied weights and values that are not weights."""
     base = weights_in(tiny_bert)
     window = [moved(base, step) for step in range(3)]
     for step, weights in enumerate(window):
@@ -96,7 +96,7 @@ def test_unreadable_checkpoints_are_refused_by_name(tmp_path: Path, training: Pa
 
 
 def test_a_file_that_would_run_code_is_refused(training: Path) -> None:
-    """Objects other than numbers in a pickle are not created."""
+    """Loading a checkpoint creates no pickled objects other than numbers."""
     folder = checkpoint(training / "checkpoints" / "01234567", 1, {}, code=shutil.rmtree)
     with pytest.raises(ModelError, match="cannot be read"), checkpoint_weights(folder):
         pass

@@ -1,4 +1,4 @@
-"""Tests that real nodes may join and leave during a training without changing the loss of any step."""
+"""Tests that real nodes can join and leave during a training without changing the loss of any step."""
 
 import re
 import subprocess
@@ -43,7 +43,7 @@ def started(cluster: Nodes, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 def alone(last: int) -> list[float]:
-    """Returns the losses of the first steps of an undisturbed training on one rank."""
+    """Returns the losses of the first `last` steps of an undisturbed training on one rank."""
     losses: list[float] = []
     loop = build(Case(0, STEPS, training={"log_interval_steps": 1, "checkpoint_interval_steps": STEPS}, **SIZES))
     batches = feed(0, last, SIZES["global_batch"])
@@ -52,7 +52,7 @@ def alone(last: int) -> list[float]:
 
 
 def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Callable[..., Run], ranks) -> None:
-    interval = 10 * STEPS  # never due
+    interval = 10 * STEPS  # so long that no regular checkpoint is due
     run = started((1, 2), interval)
     run.wait(lambda rows: len(rows) > 5)
     node = cluster.add()
@@ -65,9 +65,9 @@ def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Calla
 
     changes = [now for then, now in pairwise(rows) if now["world"] != then["world"]]
     assert [row["world"] for row in changes] == [2, 1]
-    wished = changes[0]["step"] - 1  # it grew from a checkpoint that was not due
+    wished = changes[0]["step"] - 1  # the group grew from a requested checkpoint, which was not due
     assert wished % interval
-    assert held < changes[1]["step"]  # no step is made again that a checkpoint held when the node was lost
+    assert held < changes[1]["step"]  # no step up to the last checkpoint is repeated after the loss of the node
     expected = ranks(1).run(alone, max(row["step"] for row in rows))[0]
     assert [row["loss"] for row in rows] == pytest.approx([expected[row["step"] - 1] for row in rows], rel=1e-5)
     said = re.findall(r"train: (training .*)", run.told.read_text())
@@ -86,14 +86,15 @@ def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
     assert run.saved() == 0
     cluster.add()
     noticed = len(run.rows())
-    with served("aws") as metadata:  # the cloud announces the end of the node that trains, and Ray is told
-        metadata.announce(20)  # ranks ask every five seconds
+    # the cloud announces the end of the training's node, and the script passes the notice to Ray
+    with served("aws") as metadata:
+        metadata.announce(20)  # 20 s, as ranks check for notices every five seconds
         told = ["--node-id", run.rows()[-1]["node"], "--address", cluster.address, "--metadata", metadata.address]
         command = [sys.executable, str(ROOT / "cluster" / "preemption.py"), "watch", *told]
         environment = {**cluster.environment, "TMPDIR": str(tmp_path)}
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
     run.wait(lambda rows: run.saved())
-    run.wait(lambda rows: rows[-1]["step"] > run.saved() + 2)  # it goes on
+    run.wait(lambda rows: rows[-1]["step"] > run.saved() + 2)  # training continues
     assert run.saved() > noticed
     run.wait(lambda rows: rows[-1]["node"] != rows[0]["node"])
     rows = run.rows()

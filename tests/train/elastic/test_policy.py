@@ -27,7 +27,7 @@ from tests.train.checkpoints.sealed import seal
 
 
 class World:
-    """A policy and its imitated cluster."""
+    """Imitates a cluster for a policy."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free: dict[str, int] = {}
@@ -38,13 +38,13 @@ class World:
         scaling = ScalingConfig(num_workers=(1, 3), resources_per_worker={"CPU": 1.0})
         sizing = Sizing((1, 2, 3), Patience(settle_s=5, look_s=5, looks=2))
         self.policy = ElasticPolicy(scaling, sizing, ElasticRun(folder, folder / "run", False, max_failures=2))
-        self.policy.after_controller_start(SimpleNamespace())  # no cluster is there that it could ask
+        self.policy.after_controller_start(SimpleNamespace())  # the policy has no cluster to connect to
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
     def started(self) -> int:
-        """Returns the number of workers that the policy starts."""
+        """Returns the number of workers that the policy starts, or 0 if it starts none."""
         for _ in range(100):
             decision = self.policy.make_decision_for_non_running_worker_group()
             if isinstance(decision, ResizeDecision):
@@ -53,7 +53,7 @@ class World:
         return 0
 
     def running(self, *nodes: str, seconds: int = 20) -> int | None:
-        """Returns the number of workers that a running group changes to within some seconds."""
+        """Returns the size that a running group is resized to within `seconds`, or None if it is not resized."""
         workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in nodes]
         for _ in range(seconds):
             self.now += 1
@@ -112,7 +112,7 @@ def test_no_checkpoint_is_requested_without_room(world: World) -> None:
     world.free = {"a": 0, "b": 1}
     assert world.running("a") is None
     assert world.is_wished
-    world.free = {"a": 0, "b": 0}  # somebody else took it
+    world.free = {"a": 0, "b": 0}  # another job took the free slot
     assert world.running("a", seconds=5) is None
     assert not world.is_wished
 
@@ -124,13 +124,13 @@ def test_the_largest_group_does_not_change(world: World) -> None:
 
 
 def lost(world: World) -> None:
-    """One node is lost, and another still has its worker."""
+    """Imitates the loss of one node while another node still has its worker."""
     world.running("a", "b", seconds=1)
     world.free = {"a": 0}
 
 
 def unknown(world: World) -> None:
-    """The group failed before the first check, and still holds its resources."""
+    """Imitates a group that failed before the first check and still holds its resources."""
     world.free = {"a": 1}
     assert world.started() == 1
     world.policy.after_controller_state_update(None, RunningState())
@@ -138,7 +138,7 @@ def unknown(world: World) -> None:
 
 
 def never_started(world: World) -> None:
-    """The group did not get its resources, which other jobs have taken."""
+    """Imitates a group that did not get its resources, because other jobs took them."""
     world.free = {"a": 1, "b": 2}
     assert world.started() == 3
     world.policy.after_controller_state_update(None, ReschedulingState(training_failed_error=None))  # type: ignore[arg-type]
@@ -183,7 +183,7 @@ def test_a_request_left_by_a_killed_run_is_removed(tmp_path: Path, monkeypatch: 
 
 @pytest.fixture
 def listener() -> Iterator[int]:
-    """A port on which something listens."""
+    """Returns a port with a listening server."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -197,7 +197,8 @@ def test_free_slots_of_nodes(monkeypatch: pytest.MonkeyPatch, listener: int) -> 
         dead = closed.getsockname()[1]
     free = {
         "large": {"CPU": 7.0, "GPU": 3.0},
-        "thirds": {"CPU": 8.0, "GPU": 0.1 + 0.2},  # 0.30000000000000004, and as often 0.2999…
+        # 0.30000000000000004; other sums of fractions are as often slightly too small, such as 0.2999…
+        "thirds": {"CPU": 8.0, "GPU": 0.1 + 0.2},
         "full": {"GPU": 4.0},
         "leaving": {"CPU": 8.0, "GPU": 8.0},
         "cut off": {"CPU": 8.0, "GPU": 8.0},
@@ -213,7 +214,7 @@ def test_free_slots_of_nodes(monkeypatch: pytest.MonkeyPatch, listener: int) -> 
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_free_slots_of_a_real_ray() -> None:
-    """Checks Ray's private functions."""
+    """Checks the results of Ray's private functions on a real cluster."""
     name, cores = ray.get_runtime_context().get_node_id(), ray.cluster_resources()["CPU"]
     taken = placement_group([{"CPU": cores}])
     ray.get(taken.ready())
@@ -225,7 +226,7 @@ def test_free_slots_of_a_real_ray() -> None:
 
 
 def _soon(room: int = 0) -> dict[str, int]:
-    """The places when there are so many, or after some time."""
+    """Returns the free slots of the nodes as soon as their sum is `room`, or after 20 s."""
     end = time.monotonic() + 20
     while sum(free_slots({"CPU": 1.0}).values()) != room and time.monotonic() < end:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Tests requests for checkpoints between the regular ones."""
+"""Tests requests for checkpoints between regular checkpoints."""
 
 import os
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tests.train.toy import Case, build, feed
 
 
 class Clock:
-    """Replaces the module `time`."""
+    """Replaces the module `time` by a clock that the test sets."""
 
     now = 1000.0
 
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def looks(wishes: Wishes, clock: Clock, seconds: int = 3) -> list[bool]:
-    """Returns whether a checkpoint is requested, at one check per second."""
+    """Returns whether a checkpoint is requested, for each of several checks at intervals of one second."""
     found = []
     for _ in range(seconds):
         clock.now += 1
@@ -56,7 +56,7 @@ def test_a_request_is_seen_once(tmp_path: Path, clock: Clock) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
-    """When Ray Train was asked about nodes that go. It knows of none."""
+    """Returns the times at which Ray Train was called for a notice. It never has one."""
     asked: list[float] = []
     monkeypatch.setattr("ray.train.get_preemption_info", lambda: asked.append(clock.now))
     return asked
@@ -90,7 +90,7 @@ def test_a_notice_leads_to_checkpoints_at_once_and_before_the_end(
 
 
 def saved_at(wished_in: set[int]) -> list[int]:
-    """On a rank: the steps after which it saves, where rank 0 sees a wish in some steps."""
+    """Returns the steps after which the calling rank saves, if rank 0 sees a request in the steps `wished_in`."""
 
     class Made(Wishes):
         step = 0

@@ -1,4 +1,4 @@
-"""Tests the number of workers that is chosen for the available room."""
+"""Tests the number of workers that is chosen for a number of free slots."""
 
 import pytest
 from hypothesis import given
@@ -20,9 +20,9 @@ def test_it_starts_at_once_with_the_largest_number() -> None:
 def test_it_starts_with_fewer_after_the_room_stayed_the_same_for_a_while() -> None:
     size = sizing(1, 2, 4)
     assert size.start(1, now=0.0) is None
-    assert size.start(3, now=4.0) is None  # one has come: more may
+    assert size.start(3, now=4.0) is None  # the number of free slots changed, so that more may follow
     assert size.start(3, now=8.9) is None
-    assert size.start(3, now=9.0) == 2  # of a batch that three cannot share
+    assert size.start(3, now=9.0) == 2  # three workers cannot divide the batch
 
 
 def test_it_waits_for_the_fewest_however_long() -> None:
@@ -42,8 +42,9 @@ def test_a_second_start_waits_again() -> None:
     ("rooms", "found"),
     [
         ([3, 3, 3], [None, None, 3]),
-        ([3, 3, 1, 3, 3, 3], [None] * 5 + [3]),  # it was gone in between
-        ([2, 3, 3, 3], [None, None, 2, 3]),  # more came: as many as were there all the while
+        ([3, 3, 1, 3, 3, 3], [None] * 5 + [3]),  # the free slots disappeared once
+        # the number of free slots rose: the smallest number of the last checks counts
+        ([2, 3, 3, 3], [None, None, 2, 3]),
         ([1, 1, 1, 1], [None] * 4),
         ([0, 0, 0, 0], [None] * 4),  # a healthy group does not shrink
         ([9, 9, 9], [None, None, 4]),

@@ -1,4 +1,7 @@
-"""The toy of the training tests on Ray Train, whose ranks come and go. Run as a module, with settings as JSON."""
+"""Runs the toy of the training tests on Ray Train with ranks that come and go.
+
+The module is run as a script with the settings as JSON.
+"""
 
 import json
 import sys
@@ -21,7 +24,7 @@ PACE_S = 0.1
 
 @dataclass(frozen=True)
 class ToyRun:
-    """What is run."""
+    """Settings of a toy run."""
 
     folder: str
     address: str
@@ -29,7 +32,7 @@ class ToyRun:
     steps: int
     zero_stage: int = 2
     interval: int = 5
-    """Steps between checkpoints."""
+    """Number of steps between checkpoints."""
 
 
 def main(told: ToyRun) -> None:

@@ -1,4 +1,4 @@
-"""A toy training on real nodes, watched while it runs."""
+"""Runs a toy training on real nodes, and reads its reports while it runs."""
 
 import json
 import time
@@ -16,12 +16,12 @@ from tests.train.elastic import toy_run
 from tests.train.elastic.toy_run import NAME, ToyRun
 
 STEPS = 2000
-"""More than are made: it is stopped when all is seen."""
+"""Number of configured steps, which no test reaches, because each test stops its run early."""
 PATIENCE_S = 300.0
 
 
 class Run:
-    """A toy training in a process of its own."""
+    """Runs a toy training in a separate process."""
 
     def __init__(
         self, cluster: Nodes, folder: Path, workers: tuple[int, int], interval: int, **environment: str
@@ -34,7 +34,7 @@ class Run:
         self.process = Forked(become_member, toy_run.__file__, [json.dumps(asdict(run))], environment, files)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What each step that was made has reported."""
+        """Returns the reports of all finished steps, in order."""
         file = self.folder / "steps.jsonl"
         whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
         return [json.loads(line) for line in whole.splitlines()]
