@@ -1,4 +1,4 @@
-"""Adapters of each domain: which parameters train, what is saved, how they are initialized, and what is refused."""
+"""Tests adapters per domain: trained parameters, the saved model, initial weights, and refused settings."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.train.capacity.test_memory import ROBERTA
 
 
 def learnt(folder: Path, domain: str, target: Path, **options: Any) -> Any:
-    """Imitates the training of a domain: its parameters move by 1. The model is saved in a folder."""
+    """Imitates training on a domain by adding 1 to the trainable parameters, and saves the model in `target`."""
     method = Adapters(AdaptersOptions(width=4, **options))
     model = method.prepare_model(load_model(folder), Setting(domain=domain))
     for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""Block expansion: outputs stay the same, only new layers train, and config.json has the new number of layers."""
+"""Tests block expansion: outputs stay the same, only new layers train, and config.json has the new layer count."""
 
 import copy
 import json
@@ -33,7 +33,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     },
     "modernbert": {"num_hidden_layers": 5, "layer_types": [FULL, SLIDING, FULL, SLIDING, FULL]},
 }
-"""Options of models with five layers, of two kinds in families with attention windows."""
+"""Options for models with five layers. Families with attention windows have full and sliding layers."""
 
 
 def deep(family: str) -> Any:
@@ -65,15 +65,15 @@ def test_only_new_layers_train(family: str) -> None:
     loss = model(input_ids=torch.tensor([[5, 6, 7]])).logits.square().mean()
     loss.backward()
     moved = [name for name, each in model.named_parameters() if each.grad is not None and each.grad.any()]
-    assert moved  # projections of 0 have a gradient
+    assert moved  # the new layers' zero projections get a gradient
 
 
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("family", LAYERS)
 def test_the_saved_model_loads_as_an_ordinary_model(family: str, every: int) -> None:
-    """It is loaded with the resized config of the original model.
+    """Checks that transformers' own class loads the merged weights with the resized config of the original model.
 
-    If every layer is copied, the copy of ModernBERT's first layer, which has no norm before attention, gets one.
+    If every layer is copied, ModernBERT's first layer is too. It has no norm before attention, and its copy gets one.
     """
     method, model = expanded(family, every)
     draw = torch.Generator().manual_seed(2)

@@ -1,4 +1,4 @@
-"""DEMix: which parameters train, how experts start, what is saved, and what is refused."""
+"""Tests DEMix: trained parameters, initial experts, the saved model, and refused settings."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ PROTOTYPES = {"cs": 0.0, "bio": 10.0, "law": 7.0, "news": 1.0}
 
 
 def prepared(folder: Path, domain: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Demix, Any]:
-    """Returns a model before the training of a domain, with the domain's prototype from the table."""
+    """Returns a method and its model before training on a domain, whose prototype is the vector in PROTOTYPES."""
     prototype = torch.full((32,), PROTOTYPES[domain])
     monkeypatch.setattr("adapt.method.domain_sets.prototype_of", lambda model, texts: prototype)
     method = Demix(DemixOptions(**options))
@@ -31,7 +31,7 @@ def prepared(folder: Path, domain: str, monkeypatch: pytest.MonkeyPatch, **optio
 
 
 def learnt(folder: Path, domain: str, target: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-    """Imitates the training of a domain: its parameters move. The model is saved in a folder."""
+    """Imitates training on a domain by random changes of the trainable parameters, and saves the model in `target`."""
     method, model = prepared(folder, domain, monkeypatch, **options)
     draw = torch.Generator().manual_seed(len(domain))
     for parameter in model.parameters():
@@ -82,8 +82,8 @@ def test_a_saved_model_lists_its_experts(tiny_bert: Path, tmp_path: Path, monkey
     assert base
     assert two
     experts = 2 * 2 * base.layers * base.hidden * base.inner
-    assert 0 <= two.parameters - base.parameters - experts < 0.05 * experts  # biases
-    assert two.layer_parameters == base.layer_parameters  # a token passes one expert
+    assert 0 <= two.parameters - base.parameters - experts < 0.05 * experts  # the rest are biases
+    assert two.layer_parameters == base.layer_parameters  # each token passes through one expert
     check(tmp_path / "two")
     config = json.loads((tmp_path / "two" / "config.json").read_text())
     for entry in config["additions"]:

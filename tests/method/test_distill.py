@@ -1,4 +1,4 @@
-"""Distillation: what it adds to the loss, and its gradient, against transformers' own logits and states."""
+"""Compares the loss and gradient of distillation with those from transformers' own logits and states."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def rows() -> Corrupted:
 
 
 def by_hand(model: Any, seen: Corrupted, options: DistillOptions) -> tuple[Tensor, Tensor]:
-    """Computes the mean loss and the mean distance with transformers' own forward pass."""
+    """Computes the mean loss and the mean distance from the teacher with transformers' own forward pass."""
     one, other = (
         each(input_ids=seen.input_ids, attention_mask=seen.real, output_hidden_states=True)
         for each in (model, loaded(BEFORE))
@@ -42,7 +42,7 @@ def by_hand(model: Any, seen: Corrupted, options: DistillOptions) -> tuple[Tenso
 @pytest.mark.parametrize("size", [8, 3])
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "weight": 0.3}, {"of": "states", "weight": 5.0}])
 def test_loss_distance_and_gradient_equal_those_of_transformers(options: dict[str, Any], size: int) -> None:
-    """For several sizes of micro-batches."""
+    """Checks one micro-batch of 8 rows and micro-batches of up to 3 rows."""
     (method, model), seen = prepared(**options), rows()
     count = len(seen.targets)
     total = torch.zeros(())
@@ -63,7 +63,7 @@ def test_loss_distance_and_gradient_equal_those_of_transformers(options: dict[st
 
 
 def test_the_distance_is_0_at_first() -> None:
-    """Model and teacher are the same at first, so the first step is that of plain training."""
+    """Checks that the distance is 0 before the first step, when model and teacher are equal."""
     method = Distill(DistillOptions())
     model = method.prepare_model(toy.model(), Setting(load=loaded))
     ((_, extra),) = method.losses(model, [rows()], toy.Objective(), 0, 10)
@@ -72,7 +72,7 @@ def test_the_distance_is_0_at_first() -> None:
 
 
 def test_the_teacher_is_not_a_part_of_the_model() -> None:
-    """ZeRO, checkpoints and exports must not see the teacher."""
+    """Checks that the model's state has no parameters of the teacher, so that ZeRO and checkpoints ignore it."""
     method, model = prepared()
     assert model.state_dict().keys() == toy.model().state_dict().keys()
     assert prepared(weight=0.0)[0].teacher is None

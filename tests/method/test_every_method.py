@@ -1,4 +1,4 @@
-"""Properties of every method that changes training: independence of ranks and ZeRO stages, resuming, switching off."""
+"""Tests that every training method is independent of ranks and ZeRO stages, resumes exactly, and can be off."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "prompt": {"length": 2},
     "prompt for all": {"length": 2, "per_domain": False},
 }
-"""Options that make each method's effect visible. A name starts with the method's kind."""
+"""Options with which each method has a strong effect, keyed by a name that starts with the method's kind."""
 OFF: dict[str, dict[str, Any]] = {
     "ewc": {"strength": 0.0},
     "distill": {"weight": 0.0},
@@ -51,19 +51,18 @@ OFF: dict[str, dict[str, Any]] = {
     "derpp": {"alpha": 0.0, "beta": 0.0, "fraction": 0.01},
     "elle": {"layers": [], "heads": [], "recovery_fraction": 0.0, "replay_fraction": 0.0, "prompt_length": 0},
 }
-"""Options under which a method is exactly plain training."""
+"""Options with which a method trains exactly like plain training."""
 SECOND = ("hat", "cpt", "elle")
-"""Methods that are tested on a model that has learnt a domain with them before, so that some units are used and past
-text has prompts."""
+"""Methods that are tested on their second domain, so that some units are used and past text has prompts."""
 ROOM = {"prompt": 2, "elle": 2}
-"""Extra positions that a method's prompts need."""
+"""Number of extra positions that the model needs for a method's prompts."""
 ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint", "merge")
-"""Methods that are not tested here: plain training, methods that do not change training, and those with own tests."""
+"""Methods that this file does not test: plain training, methods that only choose text, and methods tested elsewhere."""
 
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Returns folders of earlier stages' results, and the text of two domains."""
+    """Writes random results of earlier stages and the text of two domains, and returns their folders by name."""
     texts = {f"{TEXT}{number}": text_folder(tmp_path_factory.mktemp("text"), number) for number in (1, 2)}
     folder, draw = tmp_path_factory.mktemp("fisher"), torch.Generator().manual_seed(0)
     fisher = {name: torch.rand(each.shape, generator=draw) for name, each in model().named_parameters()}
@@ -76,7 +75,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:
-    """Describes a training whose earlier model differs from its start, so that the first step has an effect too."""
+    """Describes a training whose anchor differs from its start, so that the method affects the first step too."""
     is_second, has_module = kind_of(name) in SECOND, "module" in name
     kind, given = kind_of(name), STRONG[name] | options
     return Trained(case, kind, given, past, BEFORE, is_second, has_module, ROOM.get(kind, 0))
@@ -99,7 +98,7 @@ def test_every_method_is_listed() -> None:
 def test_zero_stages_and_ranks_do_not_change_the_result(ranks: Any, past: dict[str, Path], name: str) -> None:
     stages = stages_of(name)
     plain, expected = ranks(1).run(train_all, [Trained(Case(), "plain"), run_of(name, past, Case())])[0]
-    both = plain.weights.keys() & expected.weights.keys()  # a grown model has other parameters, too
+    both = plain.weights.keys() & expected.weights.keys()  # a grown model also has other parameters
     assert any(not torch.equal(expected.weights[name], plain.weights[name]) for name in both)
     cases = [Case(stage, micro_batch=size) for stage in stages for size in ((4, 2) if stage == 0 else (2,))]
     for found in ranks(2).run(train_all, [run_of(name, past, case) for case in cases])[0]:
@@ -108,7 +107,7 @@ def test_zero_stages_and_ranks_do_not_change_the_result(ranks: Any, past: dict[s
 
 @pytest.mark.parametrize("name", STRONG)
 def test_resuming_does_not_change_the_result(ranks: Any, past: dict[str, Path], name: str, tmp_path: Path) -> None:
-    """Compares exactly, at the first and the last ZeRO stage."""
+    """Checks that a resumed run is exactly equal, at the method's first and last ZeRO stage."""
     stages = stages_of(name)
     whole = [Case(stage, dropout=0.1) for stage in {stages[0]: 0, stages[-1]: 0}]
     folders = [tmp_path / str(case.zero_stage) for case in whole]
@@ -124,7 +123,7 @@ def test_resuming_does_not_change_the_result(ranks: Any, past: dict[str, Path], 
 
 @pytest.mark.parametrize("name", OFF)
 def test_a_method_that_is_off_is_plain_training(ranks: Any, past: dict[str, Path], name: str) -> None:
-    """Compares exactly, also in fp16, where the loss is scaled."""
+    """Checks exact equality in fp32 and in fp16, where the loss is scaled."""
     cases = [Case(stage, dropout=0.1, precision=precision) for stage, precision in ((0, "fp32"), (2, "fp16"))]
     offs = [replace(run_of(name, past, case, **OFF[name]), is_second=False, room=0) for case in cases]
     runs = [each for case, off in zip(cases, offs, strict=True) for each in (Trained(case, "plain"), off)]

@@ -1,4 +1,4 @@
-"""EWC: the Fisher information equals autograd's, row by row, and the penalty has its closed form."""
+"""Tests EWC: Fisher information against autograd row by row, and the penalty against its closed form."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,7 +46,7 @@ def summing(model: Path, corpus: Path, folder: Path, workers: int = 1) -> Summin
 
 
 def by_hand(model: Any, batch: Batch, objective: Any) -> Iterator[dict[str, Tensor]]:
-    """Yields the squared gradients of each row separately, from transformers' own loss."""
+    """Yields the squared gradients of each row of a batch, computed from transformers' own loss."""
     for number in range(len(batch.tokens)):
         length = int(batch.lengths[number])
         row = Batch(
@@ -74,7 +74,7 @@ def test_fisher_information_equals_autograd_row_by_row() -> None:
     for name, sums in found.sums.items():
         torch.testing.assert_close(sums, torch.stack([each[name] for each in by_row]).sum(0), rtol=1e-4, atol=1e-9)
     summed = torch.stack([each["cls.predictions.bias"].sqrt() for each in by_row]).sum(0).square()
-    assert not torch.allclose(found.sums["cls.predictions.bias"], summed, rtol=0.5)  # not the batch's gradient, squared
+    assert not torch.allclose(found.sums["cls.predictions.bias"], summed, rtol=0.5)  # summed gradients, squared, differ
     assert all(each.grad is None for each in model.parameters())
 
 
@@ -82,7 +82,10 @@ def test_fisher_information_equals_autograd_row_by_row() -> None:
 def test_the_gradient_is_strength_times_information_times_distance_moved(
     ranks: Any, tmp_path: Path, stage: int
 ) -> None:
-    """Over two steps without weight decay and with plain sums: the second penalty depends on the first step."""
+    """Checks the penalty and the gradient norm of two steps.
+
+    The first penalty is 0, because the weights have not moved. The second depends on how far the first step moved them.
+    """
     fisher = {name: torch.rand(each.shape) for name, each in toy.model().named_parameters()}
     save_file(fisher, tmp_path / FISHER_FILE, {"domains": "1"})
     runs = [
@@ -94,7 +97,7 @@ def test_the_gradient_is_strength_times_information_times_distance_moved(
     expected = sum(float((fisher[name] * each.square()).sum()) for name, each in moved.items())
     assert one.report["penalty"] == 0.0
     assert two.report["penalty"] == pytest.approx(7.0 / 2 * expected, rel=1e-4)
-    # autograd of loss and penalty together gives the norm of the second step
+    # the expected norm of the second step comes from autograd of loss plus penalty
     weights = toy.model()
     weights.load_state_dict(one.weights)
     seen = toy.Objective().corrupt(Batch.of(toy.columns(1)))
@@ -109,7 +112,7 @@ def test_the_gradient_is_strength_times_information_times_distance_moved(
 def test_the_stage_equals_a_computation_from_its_rows(
     tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None
 ) -> None:
-    """With any number of tasks, which leave no files behind."""
+    """Checks the stage with one and with two tasks, and that no files of tasks remain."""
     results = [sum_up(summing(tiny_bert, corpus, _made(tmp_path / str(n)), n), FISHER_FILE, None) for n in (1, 2)]
     one, two = (load_file(tmp_path / str(n) / FISHER_FILE) for n in (1, 2))
     assert [file.name for file in (tmp_path / "2").iterdir()] == [FISHER_FILE]

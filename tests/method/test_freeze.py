@@ -1,4 +1,4 @@
-"""Freezing: frozen parameters do not move, others do, and memory is saved."""
+"""Tests freezing: frozen parameters do not move, others do, and the memory estimate is lower."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.train.toy import VOCABULARY, Case, model
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_frozen_parameters_do_not_change(ranks: Any, stage: int) -> None:
-    """The head that is tied to the embeddings is frozen too, but not its bias."""
+    """Checks that frozen parameters stay and others move. A head tied to frozen embeddings stays, its bias moves."""
     runs = [
         Trained(Case(stage), "freeze", {"layers": 1}),
         Trained(Case(stage), "freeze", {"embeddings": False, "layers": 1}),
@@ -34,7 +34,7 @@ def test_frozen_parameters_do_not_change(ranks: Any, stage: int) -> None:
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_only_the_module_trains(ranks: Any, stage: int) -> None:
-    """The rows of new tokens train as well. Old rows do not change, although they are in the same table."""
+    """Checks that exBERT's module and the embeddings of new tokens train, and that rows of old tokens do not change."""
     run = Trained(Case(stage), "freeze", {"all_but_module": True}, has_module=True)
     start, weights = begun(has_module=True).state_dict(), ranks(2).run(train_all, [run])[0][0].weights
     assert weights.keys() == start.keys()

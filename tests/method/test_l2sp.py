@@ -1,4 +1,4 @@
-"""L2-SP in the real loop: its gradient in closed form, at all ranks and ZeRO stages, and resuming."""
+"""Tests L2-SP in the training loop on one and two ranks at all ZeRO stages: gradients, and resuming."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,17 +28,17 @@ has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
 class Outcome(NamedTuple):
-    """Results of a run; weights on rank 0 only."""
+    """Results of a training run. Only rank 0 has the weights."""
 
     weights: dict[str, Tensor]
     gradients: dict[str, Tensor]
-    """Gradients of the first step, from AdamW's mean."""
+    """Gradients of the first step, computed from AdamW's first moments."""
     norms: list[float]
     report: dict[str, float]
 
 
 def other(folder: Path) -> nn.Module:
-    """Returns the model of a folder; that of BASE has other weights."""
+    """Returns the model of a folder: for BASE, a model with other weights, else the toy model itself."""
     toy = model()
     if folder == BASE:
         with torch.no_grad():
@@ -48,7 +48,7 @@ def other(folder: Path) -> nn.Module:
 
 
 def train(runs: list[tuple[Case, L2spOptions | None]]) -> list[Outcome]:
-    """Trains several runs, one after another, on the calling rank."""
+    """Trains several runs one after another on the calling rank."""
     return [_train(*run) for run in runs]
 
 
@@ -72,7 +72,7 @@ def _train(case: Case, options: L2spOptions | None) -> Outcome:
 
 
 def reference(options: L2spOptions, steps: int) -> Outcome:
-    """Trains in plain torch, where autograd computes the gradient of loss and penalty together."""
+    """Trains the expected result in plain torch, with the gradient of loss plus penalty from autograd."""
     toy, training, masking = model(), settings(), Objective()
     named = dict(toy.named_parameters())
     start = {name: each.detach().clone() for name, each in named.items()}
@@ -108,9 +108,9 @@ def _penalties(options: L2spOptions, now: Any, start: Any, base: Any) -> Iterato
 
 
 def assert_close(found: Outcome, expected: Outcome) -> None:
-    """Compares up to the rounding of fp32; only the last norms."""
+    """Checks that two outcomes agree within fp32 rounding. A resumed run is compared on its own steps only."""
     for name, weight in expected.weights.items():
-        # softmax ignores the biases of keys: their gradient is rounding error only, which AdamW turns into a step
+        # softmax ignores key biases, so their gradient is only rounding error, which AdamW turns into a full step
         atol = 5e-3 if name.endswith("key.bias") else 2e-5
         torch.testing.assert_close(found.weights[name], weight, rtol=1e-4, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     torch.testing.assert_close(found.norms, expected.norms[-len(found.norms) :], rtol=1e-4, atol=0)
@@ -120,7 +120,7 @@ def assert_close(found: Outcome, expected: Outcome) -> None:
 @pytest.mark.parametrize("options", [STRONG, BOTH])
 @pytest.mark.parametrize("world", [1, 2])
 def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, options: L2spOptions) -> None:
-    """The norm for clipping is that of the loss with its penalty."""
+    """Checks weights, penalty and norms. Gradients are clipped by the norm of loss plus penalty."""
     expected = reference(options, 4)
     for found in ranks(world).run(train, [(Case(stage), options) for stage in STAGES])[0]:
         assert_close(found, expected)
@@ -130,7 +130,7 @@ def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, options: L2spO
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_the_gradient_is_the_strength_times_the_distance(ranks: Any, world: int) -> None:
-    """In the first step the weights are still at the start, so only beta (w - w_base) is added."""
+    """Checks the first step. The weights are still at their start, so the penalty's gradient is beta (w - w_base)."""
     free = {"max_gradient_norm": 0.0}
     cases = [Case(stage, steps=1, training=free) for stage in STAGES]
     runs = [(case, options) for case in cases for options in (None, BOTH)]
@@ -167,7 +167,7 @@ def test_an_offloaded_optimizer_is_clipped_by_the_same_norm(ranks: Any) -> None:
 
 
 def test_it_resumes_exactly(ranks: Any, tmp_path: Path) -> None:
-    """The weights are pulled to the start of the training, not to where it resumed."""
+    """Checks that a resumed run is exactly equal. Its weights are still pulled to the start of the whole training."""
     runs = [Case(stage, dropout=0.1) for stage in STAGES]
     folders = [tmp_path / str(number) for number, _ in enumerate(runs)]
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Prompts and prefixes of each domain: which parameters train, what is saved, and what is refused."""
+"""Tests prompts and prefixes per domain: trained parameters, the saved model, and refused settings."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.train.capacity.test_memory import ROBERTA
 
 
 def learnt(folder: Path, domain: str, target: Path, **options: Any) -> Any:
-    """Imitates the training of a domain: its parameters move by 1. The model is saved in a folder."""
+    """Imitates training of a domain's prompt by adding 1 to the trainable parameters, and saves the model."""
     method = Prompted(PromptOptions(length=4, **options))
     model = method.prepare_model(load_model(folder), Setting(domain=domain))
     for parameter in model.parameters():
@@ -70,7 +70,7 @@ def test_a_new_prompt_depends_on_seed_and_domain(tiny_bert: Path) -> None:
 
 def test_a_new_prompt_starts_from_tokens_of_its_domain(tiny_bert: Path, tmp_path: Path) -> None:
     write_shard(tmp_path / "train-00000.arrow", [[5, 6, 7, 8, 9, 10]], 20)
-    for length, is_text in ((4, True), (7, False)):  # 7 is longer than the text
+    for length, is_text in ((4, True), (7, False)):  # 7 exceeds the 6 tokens of the text
         method = Prompted(PromptOptions(length=length))
         model: Any = method.prepare_model(load_model(tiny_bert), Setting(texts=(tmp_path,)))
         table, prompt = model.get_input_embeddings().weight, sets_of(model)[0][0]
@@ -123,7 +123,10 @@ def test_added_passes_and_memory_of_prompts() -> None:
 
 
 def test_prompts_cost_more_with_more_documents() -> None:
-    """The vectors of prompts pass the layers with every document and add to the memory of a pass."""
+    """Checks the added cost: each document's 50 prompt vectors pass through the layers and need memory.
+
+    With rows of 200 tokens, documents have 200 tokens if their mean length is unknown or larger.
+    """
     added = Added(per_document=50)
     for mean, share in ((None, 50 / 200), (100.0, 50 / 100), (1000.0, 50 / 200)):
         assert workload(ObjectiveConfig(), 200, mean, added).added.trained == pytest.approx(share)
@@ -133,7 +136,7 @@ def test_prompts_cost_more_with_more_documents() -> None:
 
 
 def learnt_prefix(folder: Path, domain: str, target: Path, **options: Any) -> Any:
-    """Imitates the training of a domain: its parameters move by 1. The model is saved in a folder."""
+    """Imitates training of a domain's prefixes by adding 1 to the trainable parameters, and saves the model."""
     method = Prefixed(PrefixOptions(length=4, **options))
     model = method.prepare_model(load_model(folder), Setting(domain=domain))
     for parameter in model.parameters():
@@ -180,7 +183,7 @@ def test_a_new_prefix_depends_on_seed_and_domain(tiny_bert: Path) -> None:
     assert torch.equal(first(seed=1, number=1), first(seed=1, number=1))
     assert not torch.equal(first(seed=1, number=1), first(seed=1, number=2))
     assert not torch.equal(first(seed=1, number=1), first(seed=2, number=1))
-    assert first(length=300).abs().sum((1, 2)).min() > 0  # longer than the number of positions
+    assert first(length=300).abs().sum((1, 2)).min() > 0  # more than the model's positions
 
 
 def check_prefix(folder: Path, streaming: bool = False, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Replay as a method: the share of past domains' text in each training of a sequence, and what is refused."""
+"""Tests replay as a method: the share of past domains' text in each training of a sequence, and refused settings."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_each_training_replays_all_earlier_domains(config: Config) -> None:
 
 
 def test_any_method_can_replay_the_past(config: Config) -> None:
-    """The training is the same as with method replay, if everything else is."""
+    """Checks that `sequence.replay_fraction` with plain training gives the same keys as method `replay`."""
     named = trainings(config, "replay", ReplayOptions(fraction=0.3))
     told = trainings(config, "plain", replay_fraction=0.3)
     assert [each.key for each in told] == [each.key for each in named]
@@ -74,12 +74,12 @@ def test_past_rows_are_equally_likely_and_have_their_share() -> None:
     assert mixture.slots == (700, 200, 100)
     domain, *past, general = mixture.drawn(20_000)
     assert (domain, general) == (14_000, 2_000)
-    assert past == [3_000, 1_000]  # in proportion to their rows
+    assert past == [3_000, 1_000]  # in proportion to the domains' 30 and 10 rows
     assert mixture.epoch == -(-1000 * 1000 // 700)  # rows of the mixture per pass over the domain
 
 
 def test_a_sequence_can_begin_with_one_domain(config: Config) -> None:
-    """Domains that are added later are learnt after it. The first training stays the same."""
+    """Checks that adding domains later does not change the key of the first domain's training."""
     first = replace(config, tasks=[], corpus=replace(config.corpus, sources=config.corpus.sources[:1]))
     (alone,), several = trainings(first, "replay"), trainings(config, "replay")
     assert (alone.key, alone.recalled) == (several[0].key, {})

@@ -1,4 +1,4 @@
-"""Sums of several devices and domains are merged into means."""
+"""Tests that sums from several devices and domains are merged into means."""
 
 from pathlib import Path
 

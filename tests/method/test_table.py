@@ -1,4 +1,4 @@
-"""The choice of the configured method, and what is refused before anything runs."""
+"""Tests the choice of the configured method, and configurations that are refused before anything runs."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def function() -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes a user's module with methods, and makes it importable."""
+    """Writes a user's module with methods and makes the module importable."""
     file = tmp_path / "own_method.py"
     file.write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
@@ -152,7 +152,7 @@ def test_unsupported_zero_stages_are_refused(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_choosing_a_method_does_not_load_torch() -> None:
-    """Neither does parsing its options."""
+    """Checks in a new process that choosing a method and parsing its options import no heavy library."""
     program = (
         "import sys\n"
         "from adapt.parse import parse\n"

@@ -1,4 +1,4 @@
-"""Trainings of the toy model with any method, in the real loop, for tests that apply to all methods."""
+"""Trains the toy model with any method in the real loop, for tests that apply to all methods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ FIRST_NEW = 50
 
 @dataclass(frozen=True)
 class Trained:
-    """Describes a training with a method."""
+    """Describes a training run of the toy model with a method."""
 
     case: Case
     kind: str
@@ -36,20 +36,20 @@ class Trained:
     has_module: bool = False
     """Whether the model has exBERT's module, whose new tokens start at FIRST_NEW."""
     room: int = 0
-    """Number of positions that the model has beyond the length of rows."""
+    """Number of positions of the model beyond the row length, which prompts can use."""
 
 
 class Outcome(NamedTuple):
-    """Results of a run; weights on rank 0 only."""
+    """Results of a training run. Only rank 0 has the weights."""
 
     weights: dict[str, Tensor]
-    """The exported weights."""
+    """Weights that the method exports, keyed by parameter name."""
     norms: list[float]
     report: dict[str, float]
 
 
 def loaded(folder: Path) -> nn.Module:
-    """Returns the model of a folder: START is the trained model's start, BEFORE has other weights."""
+    """Returns the model of a folder: a model with other weights for BEFORE, else the toy model before training."""
     toy = model().eval()
     if folder == BEFORE:
         draw = torch.Generator().manual_seed(7)
@@ -71,12 +71,12 @@ def begun(dropout: float = 0.0, has_module: bool = False) -> nn.Module:
 
 
 def train_all(runs: list[Trained]) -> list[Outcome]:
-    """Trains several runs, one after another, on the calling rank."""
+    """Trains several runs one after another on the calling rank."""
     return [_train(run) for run in runs]
 
 
 def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
-    """Returns the method of a run and its model, before an engine wraps it."""
+    """Returns the method of a run and the prepared model, which no engine has wrapped yet."""
     chosen, case = METHODS.load(run.kind), run.case
     method = chosen(chosen.Options(**run.options) if chosen.Options else None)
     setting = Setting(
@@ -133,10 +133,10 @@ def _save(folder: Path | None, step: int, engine: Engine, method: Method) -> Non
 
 
 def assert_close(found: Outcome, expected: Outcome, rtol: float = 1e-4) -> None:
-    """Compares up to the rounding of fp32."""
+    """Checks that two outcomes agree within fp32 rounding, on the norms of the last steps."""
     assert found.weights.keys() == expected.weights.keys()
     for name, weight in expected.weights.items():
-        # softmax ignores the biases of keys: their gradient is rounding error only, which AdamW turns into a step
+        # softmax ignores key biases, so their gradient is only rounding error, which AdamW turns into a full step
         atol = 5e-3 if name.endswith("key.bias") else 2e-5
         torch.testing.assert_close(found.weights[name], weight, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     torch.testing.assert_close(found.norms, expected.norms[-len(found.norms) :], rtol=rtol, atol=0)
@@ -146,7 +146,7 @@ def assert_close(found: Outcome, expected: Outcome, rtol: float = 1e-4) -> None:
 
 
 def assert_equal(found: Outcome, expected: Outcome) -> None:
-    """Compares exactly, over the steps that both ran."""
+    """Checks that two outcomes are exactly equal. A resumed run is compared on the norms of its own steps."""
     assert found.weights.keys() == expected.weights.keys()
     assert all(torch.equal(found.weights[name], each) for name, each in expected.weights.items())
     assert found.norms == expected.norms[-len(found.norms) :]

@@ -1,4 +1,4 @@
-"""Small random models of common architectures."""
+"""Builds small random models of common architectures."""
 
 from typing import Any
 
@@ -45,9 +45,9 @@ CAUSAL = ("gpt2", "llama", "qwen3")
 
 
 def random_model(name: str, **changes: Any) -> PreTrainedModel:
-    """Returns a model with random weights, always the same ones. It has no dropout unless `changes` sets some."""
+    """Returns a model with random weights from a fixed seed. The model has no dropout unless `changes` sets it."""
     model, config, settings = ARCHITECTURES[name]
-    renamed = name in ("gpt2", "distilbert")  # they have other names for dimensions
+    renamed = name in ("gpt2", "distilbert")  # these configs have other names for sizes
     common = {k: v for k, v in COMMON.items() if not renamed or k not in RENAMED}
     with torch.random.fork_rng():
         torch.manual_seed(0)

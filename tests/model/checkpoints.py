@@ -1,4 +1,4 @@
-"""Parts of tiny random checkpoints."""
+"""Writes parts of tiny random checkpoints."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def write_tokenizer(folder: Path, words: list[str] = WORDS) -> Path:
 
 
 def exchange_tokens(folder: Path) -> None:
-    """Swaps the ids of two words of a WordPiece tokenizer, which gives another tokenizer with as many tokens."""
+    """Swaps the ids of two words of a WordPiece tokenizer, so that it differs but has the same number of tokens."""
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text())
     vocabulary = content["model"]["vocab"]

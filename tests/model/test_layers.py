@@ -1,4 +1,4 @@
-"""Tests that each gate acts on exactly its unit, and each unit owns the parameters that compute its output."""
+"""Tests that each gate acts on exactly its unit, and that a unit's parameters are those that compute its output."""
 
 import copy
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.heavy
 TOKENS = torch.cat(documents(9, 6))
 PACKED = Packed.of(TOKENS[None], torch.ones(1, 15, dtype=torch.bool), (torch.arange(15) % 9 == 0)[None])
 SECOND = torch.arange(15) >= 9
-"""True at the tokens of the second document, bool [N]."""
+"""Mask of the packed tokens that belong to the second document, bool [15]."""
 WEIGHTS = torch.randn(15, WIDTH, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 LAYER, UNIT = 1, 1
 
@@ -30,7 +30,7 @@ def states(model: Any) -> Tensor:
 
 
 def ablated(model: Any, kind: Kind, unit: int) -> Any:
-    """Returns the model without a unit of a layer, by setting weights to 0. A gate at 0 must have the same effect."""
+    """Returns a copy of the model in which the weights after one unit of LAYER are 0, which removes the unit."""
     model = copy.deepcopy(model)
     layer = layers_of(model)[LAYER]
     out, outer = layer.part(layer.pattern.attention_out), layer.part(layer.pattern.outer)
@@ -52,7 +52,7 @@ def ablated(model: Any, kind: Kind, unit: int) -> Any:
 
 
 def owned(values: dict[Kind, Tensor], *groups: dict[Kind, Tensor]) -> dict[Kind, Tensor]:
-    """Stacks the gates of several groups, [layers, groups, units]."""
+    """Stacks the gate values of several groups of tokens into tensors [layers, groups, units]."""
     return {kind: torch.stack([each[kind] for each in (values, *groups)], 1) for kind in values}
 
 
@@ -70,7 +70,7 @@ def test_a_gate_at_0_removes_its_unit_and_nothing_else(family: str, kind: Kind) 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_token_uses_the_gates_of_its_group(family: str, kind: Kind) -> None:
-    """The second document's unit is removed; the first one's, in the same sequence, is not."""
+    """Checks that a unit is removed for the second document only, although both documents are in one sequence."""
     model, shut = ready(family), ones(ready(family))
     shut[kind][LAYER, UNIT] = 0
     with Gates(model).set(owned(ones(model), shut), SECOND.long()):
@@ -106,7 +106,7 @@ def test_gates_are_restored_after_an_inner_block() -> None:
 
 
 def test_gates_of_another_model_are_refused() -> None:
-    wrong = {**ones(ready("bert")), "head": torch.ones(2, 4)}  # 4 also divides the width
+    wrong = {**ones(ready("bert")), "head": torch.ones(2, 4)}  # 4 heads also divide the width
     with pytest.raises(AssertionError), Gates(ready("bert")).set(wrong):
         pass
 
@@ -131,7 +131,7 @@ def test_the_gradient_of_a_gate_is_that_of_finite_differences(family: str) -> No
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_a_group_come_from_its_tokens(family: str) -> None:
-    """Each document's gradients are those it has with gates for all tokens; their sum is that of both documents."""
+    """Checks that a group's gradients equal those of one gate for all tokens and a loss on the group's tokens only."""
     model = ready(family).double()
     gates, one = Gates(model), {kind: each.double() for kind, each in ones(model).items()}
 
@@ -153,7 +153,7 @@ def test_compiled_layers_use_new_values_of_gates() -> None:
     model, plain = ready("bert"), ready("bert")
     gates, others = Gates(model), Gates(plain)
     for layer in layers_of(model):
-        layer.module.compile(backend="eager")  # as adapt.train.model_options does, but without a compiler's time
+        layer.module.compile(backend="eager")  # like adapt.train.model_options, but without compile time
     draw = torch.Generator().manual_seed(0)
     values = {kind: torch.rand(each.shape, generator=draw) for kind, each in ones(model).items()}
     pairs = owned(values, ones(model))
@@ -168,11 +168,11 @@ def test_compiled_layers_use_new_values_of_gates() -> None:
         if given:
             found.sum().backward()
             assert all(each.grad is not None and each.grad.any() for each in leaves.values())
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # it was compiled
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # layers were compiled
 
 
 def touched(model: Any, kind: Kind) -> dict[str, Tensor]:
-    """Returns the elements of parameters that belong to one unit."""
+    """Returns, keyed by parameter name, a mask of the elements that belong to unit UNIT of layer LAYER."""
     values = {name: torch.zeros_like(each) for name, each in ones(model).items()}
     values[kind][LAYER, UNIT] = 1
     parameters = dict(model.named_parameters())
@@ -183,7 +183,7 @@ def touched(model: Any, kind: Kind) -> dict[str, Tensor]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_changed_parameters_of_a_unit_have_no_effect_if_its_gate_is_0(family: str, kind: Kind) -> None:
-    """Random changes of a unit's parameters change outputs while its gate is 1, and do not while it is 0."""
+    """Checks that random changes of a unit's parameters affect outputs if its gate is 1, and do not if it is 0."""
     model, moved = ready(family), ready(family)
     parameters = dict(moved.named_parameters())
     own = touched(moved, kind)
@@ -192,7 +192,7 @@ def test_changed_parameters_of_a_unit_have_no_effect_if_its_gate_is_0(family: st
         for name, mask in own.items():
             parameters[name][mask] += torch.randn(int(mask.sum()), generator=torch.Generator().manual_seed(3))
     shut = ones(model)
-    shared = kind == "head" and family == "llama"  # one key and value head serves both query heads
+    shared = kind == "head" and family == "llama"  # both query heads share one key and value head
     shut[kind][LAYER, slice(None) if shared else UNIT] = 0
     with Gates(model).set(shut), Gates(moved).set(shut):
         torch.testing.assert_close(states(moved), states(model), atol=1e-5, rtol=1e-4)
@@ -211,7 +211,11 @@ def test_shared_keys_get_the_largest_value_of_their_heads() -> None:
 
 @pytest.mark.parametrize(("family", "width"), [("llama", 4), ("qwen3", 8)])
 def test_a_group_of_heads_shares_its_own_keys_and_values(family: str, width: int) -> None:
-    """Keys of the second group have no effect if the gates of its two heads are 0, but do if the others' are."""
+    """Checks four query heads in two groups, each with its own keys and values.
+
+    Keys and values of the second group have no effect if the gates of its two heads are 0. They have one if the gates
+    of the first group's heads are 0.
+    """
     shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": width}
     model, moved = ready(family, **shape), ready(family, **shape)
     values = {kind: torch.zeros_like(each) for kind, each in ones(model).items()}

@@ -1,4 +1,4 @@
-"""Tests that losses computed in pieces have the values and gradients of the plain computation."""
+"""Tests that losses computed in pieces have the values and gradients of torch's own computation."""
 
 from typing import Any
 
@@ -70,13 +70,16 @@ def test_autocast_multiplies_in_bf16_and_keeps_scores_and_gradients_in_fp32():
 
 @pytest.mark.parametrize("rows", [8, 600])
 def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
-    """Probabilities in a large vocabulary are too small for fp16, and the errors of a frequent word add up."""
+    """Checks gradients under fp16 autocast against fp32.
+
+    Most probabilities in a large vocabulary are too small for fp16, and sums over a frequent word could overflow.
+    """
     draw = torch.Generator().manual_seed(0)
     hidden = torch.randn(rows, 16, generator=draw, requires_grad=True)
     weight = torch.randn(20_000, 16, generator=draw, requires_grad=True)
     bias = torch.linspace(0, -20, 20_000, requires_grad=True)
     targets = torch.full((rows,), 7)
-    hidden.data[:, 0] = 300  # all errors of a word have the same direction
+    hidden.data[:, 0] = 300  # errors of all positions add up in one direction
     weight.data[:, 0] = 0
     for each in (hidden, weight):
         each.data = each.data.half().float()
@@ -89,11 +92,11 @@ def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         error = (one.double() - other).norm(dim=-1) / other.double().norm(dim=-1)
-        assert error.max() < 1e-2  # for each word and position
+        assert error.max() < 1e-2  # the worst word or position
 
 
 def test_gradients_of_fp16_states_are_multiplied_by_the_loss_scale_first():
-    """Without the loss scale they are too small for fp16."""
+    """Checks gradients that are too small for fp16 before the loss scale multiplies them."""
     (hidden, weight, bias), targets = inputs(True, torch.float32)
     narrow, small = hidden.detach().half().requires_grad_(), (weight.detach() * 1e-5).half().float()
     with torch.autocast("cpu", torch.float16):
@@ -106,7 +109,7 @@ def test_gradients_of_fp16_states_are_multiplied_by_the_loss_scale_first():
 
 
 def test_losses_of_certain_and_of_hopeless_predictions_are_exact():
-    """The probabilities are 1, and far below the smallest positive number of fp32."""
+    """Checks a probability of 1, and one that is far below the smallest positive fp32 number."""
     hidden, weight = torch.tensor([[1.0], [-1.0]]), torch.tensor([[500.0], [-500.0], [0.0]])
     _, losses = linear_cross_entropy(hidden, weight, None, torch.tensor([0, 0]))
     assert losses.tolist() == [0.0, 1000.0]
@@ -117,7 +120,7 @@ def test_pieces_cover_all_rows_and_fit():
         cut = pieces(rows, 1000, 4 * 1000 * 7)
         assert [row for begin, end in cut for row in range(begin, end)] == list(range(rows))
         assert all(end - begin <= 7 for begin, end in cut)
-    assert pieces(3, 10**9, 4 * 1000 * 7) == [(0, 1), (1, 2), (2, 3)]  # at least one row per piece
+    assert pieces(3, 10**9, 4 * 1000 * 7) == [(0, 1), (1, 2), (2, 3)]  # a piece has at least one row
 
 
 T, H, V = 7, 5, 11

@@ -1,4 +1,4 @@
-"""Tests that loading refuses incomplete or wrong checkpoints and tokenizers that could be trained without an error."""
+"""Tests that loading refuses incomplete or wrong checkpoints and tokenizers, which would train without an error."""
 
 import json
 import shutil
@@ -40,13 +40,13 @@ def gpt2_config() -> GPT2Config:
 
 
 def test_tokenizer_does_not_truncate_pad_or_warn(bert: Path, said: Said) -> None:
-    assert len(AutoTokenizer.from_pretrained(bert).backend_tokenizer.encode(LONG)) == 6  # as the file says
+    assert len(AutoTokenizer.from_pretrained(bert).backend_tokenizer.encode(LONG)) == 6  # the file truncates to 6
     said()
     tokenizer = load_tokenizer(bert)
     assert len(tokenizer.backend_tokenizer.encode(LONG)) == 14
     assert len(tokenizer.backend_tokenizer.encode_batch(["the"])[0]) == 3
     assert len(tokenizer(LONG)["input_ids"]) == 14
-    assert tokenizer.model_max_length == 8  # kept, for the exported model
+    assert tokenizer.model_max_length == 8  # unchanged, because the exported model has it too
     assert said() == ""
 
 
@@ -101,7 +101,7 @@ def test_separate_tokenizer_with_the_models_vocabulary_is_accepted(bert: Path, t
     for file in bert.glob("tokenizer*"):
         file.unlink()
     assert len(load_tokenizer(bert, apart)) == len(WORDS)
-    with pytest.raises(ModelError, match="holds no tokenizer"):  # transformers would invent one with five tokens
+    with pytest.raises(ModelError, match="holds no tokenizer"):  # transformers would create one with 5 tokens
         load_tokenizer(bert)
 
 
@@ -133,7 +133,7 @@ def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, said: Said) 
     said()
     with pytest.raises(ModelError, match=r"cls.predictions.bias") as caught:
         load_model(bert)
-    assert "decoder.weight" not in caught.value.what  # tied to the embeddings, which are in the file
+    assert "decoder.weight" not in caught.value.what  # tied to embeddings that are in the file
     assert "such as an embedding model, set model.head to new" in caught.value.fix
     assert said() == ""
 

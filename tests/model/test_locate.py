@@ -1,4 +1,4 @@
-"""Tests finding a checkpoint in folders and on the Hub, and the errors for everything that is no model."""
+"""Tests how a checkpoint is found in folders and on the Hub, and the errors for paths that hold no model."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def test_a_folder_is_used_and_takes_precedence_over_an_id(tmp_path: Path, monkey
     folder = write(tmp_path / "a" / "model", "config.json", "model.safetensors")
     assert locate(str(folder)) == folder
     monkeypatch.chdir(tmp_path)
-    assert locate("a/model") == folder  # and not the Hugging Face id of that name
+    assert locate("a/model") == folder  # the folder and not the Hugging Face id with the same name
     monkeypatch.setenv("HOME", str(tmp_path))
     assert locate("~/a/model") == folder
 
@@ -106,7 +106,7 @@ def test_tokenizer_needs_no_weights(tmp_path: Path) -> None:
 
 
 class Hub:
-    """Replaces huggingface_hub.snapshot_download: a cache folder, to which a download adds files."""
+    """Replaces huggingface_hub.snapshot_download by a cache folder, to which a download adds the files `online`."""
 
     def __init__(self, cache: Path, cached: list[str], online: list[str] | None) -> None:
         self.cache, self.online, self.calls = write(cache, *cached), online, []

@@ -1,4 +1,4 @@
-"""A new head for masked tokens on an encoder that has none."""
+"""Tests the new head for masked language modelling on an encoder without a head."""
 
 from pathlib import Path
 

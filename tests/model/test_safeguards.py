@@ -1,4 +1,4 @@
-"""Tests that nan and infinite weights are refused by name when a model is loaded or saved, and that threads wait."""
+"""Tests that nan and infinite weights are refused by name, and that threads load models one after another."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_model_to_save_must_be_finite(bert: Path, tmp_path: Path, value: float
 
 
 def test_threads_do_not_disturb_each_other(tiny_bert: Path) -> None:
-    """If threads did not wait, almost half of the models would lack their tied weights."""
+    """Checks models that two threads load. If threads did not wait, almost half would lack their tied weights."""
     alone = load_model(tiny_bert).state_dict()
     with ThreadPoolExecutor(2) as threads:
         for model in threads.map(load_model, [tiny_bert] * 8):

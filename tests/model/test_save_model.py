@@ -1,4 +1,4 @@
-"""Tests that transformers alone loads a saved folder, and computes the same as the saved model."""
+"""Tests that transformers loads a saved folder without our code, and computes the same as the saved model."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ IDS = torch.tensor([[2, 31, 32, 4, 3]])
 
 
 def trained(bert: Path) -> BertForMaskedLM:
-    """Returns the model of the folder with all weights changed."""
+    """Loads the model of a folder, adds random noise to all weights and returns it."""
     model = load_model(bert)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -54,7 +54,7 @@ def test_loads_with_transformers_and_computes_the_same(bert: Path, tmp_path: Pat
 
 def test_weights_become_fp32_and_tied_ones_are_written_once(bert: Path, tmp_path: Path) -> None:
     model = trained(bert).to(torch.bfloat16)
-    copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # ties are no longer visible
+    copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # copies hide which weights are tied
     save_model(bert, copies, load_tokenizer(bert), tmp_path / "out")
     saved = load_file(tmp_path / "out" / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}

@@ -1,4 +1,4 @@
-"""Tests the size read from config.json and headers against the loaded models."""
+"""Tests the sizes read from config.json and safetensors headers against those of the loaded models."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.model.architectures import ARCHITECTURES, HIDDEN, INNER, LAYERS, VOCA
 
 
 def measured(model: PreTrainedModel) -> tuple[int, int]:
-    """Counts the elements of the matrices in the layers and in the head, from the model's linear layers."""
+    """Counts the weights of a model's linear layers and returns two sums: inside the layers and in the head."""
     layers = head = 0
     decoder = model.get_output_embeddings()
     for name, module in model.named_modules():
@@ -24,7 +24,7 @@ def measured(model: PreTrainedModel) -> tuple[int, int]:
             elif module is decoder or "embedding" not in name:
                 head += module.weight.numel()
             else:
-                layers += module.weight.numel()  # from the embeddings' width to the layers', once a token
+                layers += module.weight.numel()  # maps embeddings to the hidden size
     return layers, head
 
 
@@ -57,11 +57,11 @@ def test_a_tied_matrix_that_is_stored_twice_counts_once(tmp_path: Path) -> None:
     model = random_model("bert")
     model.save_pretrained(tmp_path)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    state["bert.pooler.dense.weight"] = torch.zeros(HIDDEN, HIDDEN)  # pre-training does not use it
+    state["bert.pooler.dense.weight"] = torch.zeros(HIDDEN, HIDDEN)  # pre-training does not use the pooler
     save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
     size = model_size(tmp_path)
     assert size is not None
-    # nor its bias: BERT keeps the head's as `cls.predictions.bias` too
+    # the decoder's bias may be stored a second time, because BERT also has it as `cls.predictions.bias`
     extra = VOCABULARY if "cls.predictions.decoder.bias" in state else 0
     assert size.parameters == model.num_parameters() + extra
 

@@ -1,4 +1,4 @@
-"""Tests that predictions at chosen positions are those of the full computation, and that the head runs only there."""
+"""Tests that predictions at chosen positions equal the full computation, and that the head runs only there."""
 
 import copy
 
@@ -23,7 +23,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 def case() -> tuple[list[torch.Tensor], Packed, torch.Tensor, torch.Tensor]:
-    """Returns documents, the same ones packed, positions (none in the second document) and targets."""
+    """Returns documents, the packed documents, positions to predict (none in the second document), and targets."""
     texts = documents(*LENGTHS)
     generator = torch.Generator().manual_seed(3)
     positions = torch.rand(TOKENS, generator=generator) < 0.4
@@ -71,7 +71,7 @@ def test_no_target_gives_no_logits_and_zero_gradients(family: str):
     _, together, positions, targets = case()
     model = ready(family)
     assert predict_at(model, together, positions[:0]).shape == (0, VOCABULARY)
-    loss_at(model, together, positions[:0], targets[:0]).backward()  # a rank without targets must run backward too
+    loss_at(model, together, positions[:0], targets[:0]).backward()  # ranks without targets need a backward pass too
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
@@ -100,7 +100,7 @@ def test_states_of_runs_the_head_at_no_position(family: str):
 def test_gradient_checkpointing_changes_nothing(family: str):
     _, together, positions, targets = case()
     model = ready(family).train()
-    torch.manual_seed(3)  # the same dropout in both
+    torch.manual_seed(3)  # both passes draw the same dropout
     expected = loss_at(model, together, positions, targets)
     wanted = gradients(model, expected)
     model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -137,7 +137,7 @@ def test_a_wrapped_model_has_the_same_loss():
     model = ready("roberta")
     wrapper = torch.nn.Module()
     wrapper.module = model
-    wrapper.forward = lambda **inputs: model(**inputs)  # as DistributedDataParallel and the DeepSpeed engine call it
+    wrapper.forward = lambda **inputs: model(**inputs)  # like DistributedDataParallel and the DeepSpeed engine
     torch.testing.assert_close(predict_at(wrapper, together, positions), predict_at(model, together, positions))
 
 

@@ -1,4 +1,4 @@
-"""Tests loading tokenizers, treating special tokens as text, and comparing tokenizers."""
+"""Tests how tokenizers are loaded, how special tokens in a text become text, and how tokenizers are compared."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def pretrained(request: pytest.FixtureRequest, tmp_path: Path) -> Pretrained:
 
 
 def found(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
-    """Returns the special tokens in the text itself, except for the unknown token of unknown characters."""
+    """Returns the special tokens into which a text itself is tokenized, except for the unknown token."""
     tokens = [tokenizer.convert_ids_to_tokens(number) for number in tokenizer(text, add_special_tokens=False).input_ids]
     return [token for token in tokens if token in SPECIAL and token != "<unk>"]
 
@@ -99,7 +99,7 @@ ROLES = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<
 
 @pytest.fixture
 def other(tmp_path: Path, tiny_bert: Path) -> Path:
-    """Returns a copy of the model's folder."""
+    """Copies the folder of the tiny BERT and returns the path of the copy."""
     return shutil.copytree(tiny_bert, tmp_path / "other")
 
 
@@ -126,7 +126,7 @@ def test_a_tokenizer_saved_again_by_transformers_is_equal(tiny_bert: Path, other
 def test_published_tokenizers_equal_those_saved_by_transformers(
     tokenizer: Tokenizer, config: type, tmp_path: Path
 ) -> None:
-    """Published tokenizers have few settings, and files of older versions."""
+    """Compares a tokenizer folder with few settings, like published ones, with the same tokenizer after a new save."""
     published, written = tmp_path / "published", tmp_path / "written"
     sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": tokenizer.token_to_id("<pad>")}
     for folder in (published, written):

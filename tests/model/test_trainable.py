@@ -1,4 +1,4 @@
-"""Tests which parameters are trained and with which learning rate, by their names."""
+"""Tests which parameters are trained and which learning rate each one has, chosen by the parameters' names."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def test_names_in_headers_give_the_same_result_as_a_loaded_model(tiny_bert: Path
 
 def test_checkpoints_without_the_base_models_prefix_fit_the_same_patterns(tmp_path: Path) -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=2, n_head=2, n_positions=16))
-    model.transformer.save_pretrained(tmp_path)  # "h.0...", as OpenAI's GPT-2 on the Hub
+    model.transformer.save_pretrained(tmp_path)  # names begin with "h.0", as in GPT-2 on the Hub
     check_trained(TrainingConfig(freeze=["transformer.h.0.*"]), tmp_path)
     check_trained(TrainingConfig(freeze=["*.attn.*", "embeddings", "layers:1"]), tmp_path)
     with pytest.raises(ConfigError, match="fits no parameter"):

@@ -1,4 +1,4 @@
-"""Makes rows of a few documents, with the columns that tokenization and packing write."""
+"""Builds rows from a few documents, with the columns that tokenization and packing write."""
 
 import numpy as np
 import torch
@@ -13,14 +13,14 @@ NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_tok
 
 
 def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Returns a tokenizer as transformers' class."""
+    """Wraps a tokenizer of the `tokenizers` library in transformers' class, with the usual special tokens."""
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **NAMES)
 
 
 def packed(
     tokenizer: Tokenizer, texts: list[str], length: int, entities: list[list[Span]] | None = None, copies: int = 1
 ) -> Batch:
-    """Joins the texts, splits them into rows of `length` tokens, and repeats all rows with new numbers."""
+    """Joins texts and splits them into rows of `length` tokens. Repeats all rows `copies` times, with new numbers."""
     marker = Marker(tokenizer)
     encodings = [tokenizer.encode(text) for text in texts]
     marks = [
@@ -42,7 +42,7 @@ def packed(
 
 
 def units_by_hand(starts: torch.Tensor, length: int) -> list[list[int]]:
-    """Returns the positions of each unit of a row."""
+    """Returns the positions of each unit of a row, given where units start and the row's length."""
     units: list[list[int]] = []
     for place, start in enumerate(starts[:length].tolist()):
         if start or place == 0:

@@ -1,4 +1,4 @@
-"""Words, entities and spans are predicted whole, for every family of tokenizers."""
+"""Tests that words, entities and spans are predicted whole, with every family of tokenizers."""
 
 from math import sqrt
 
@@ -65,7 +65,7 @@ def test_the_expected_share_of_words_is_the_mask_fraction(family: str) -> None:
 
 
 def test_tokens_of_a_word_are_replaced_independently() -> None:
-    """As in BERT's whole-word code, some words are only partly masked."""
+    """Checks that a predicted word can be partly masked, as in BERT's code, which replaces each token independently."""
     tokenizer = FAMILIES["wordpiece"]()
     batch = packed(tokenizer, ["qxqxqx"], 16, copies=2000)
     corrupted = make(ObjectiveConfig(kind="whole_word"), wrapped(tokenizer), 0).corrupt(batch)
@@ -152,7 +152,7 @@ def objective(config: ObjectiveConfig = CONFIG, seed: int = 0) -> SpanMasking:
 
 
 def words_of_one_token(rows: int, length: int, starts: tuple[int, ...] = (0,)) -> Batch:
-    """Returns rows of ordinary tokens, each of which is a word."""
+    """Returns rows of ordinary tokens, in which each token is a word. Documents start at the positions `starts`."""
     numbers, every = torch.arange(rows), torch.ones(rows, length, dtype=torch.bool)
     begins = torch.zeros_like(every)
     begins[:, starts] = True
@@ -169,7 +169,11 @@ def test_span_lengths_have_spanberts_mean() -> None:
 
 @pytest.mark.parametrize(("stop", "longest"), [(0.2, 10), (0.5, 3), (0.9, 1)])
 def test_spans_have_the_lengths_of_the_truncated_geometric_distribution(stop: float, longest: int) -> None:
-    """Counts the first n spans of each row, with n so small that all fit. Otherwise long spans would be missing."""
+    """Checks the lengths of the first four spans of each row.
+
+    A row has room for five spans of the largest length. Later spans are not counted, because the end of the row cuts
+    long spans.
+    """
     config = ObjectiveConfig(kind="span", span_stop=stop, span_max_words=longest)
     batch = words_of_one_token(2000, 5 * longest)
     heads = objective(config).heads(batch, batch.real)
@@ -183,7 +187,10 @@ def test_spans_have_the_lengths_of_the_truncated_geometric_distribution(stop: fl
 
 
 def test_every_position_is_predicted_about_as_often() -> None:
-    """At the ends of a row, spans are cut and short spans fit more easily, which changes the share by some percent."""
+    """Checks the share of predictions at each position, which is 15% on average.
+
+    It may differ by up to 2 percentage points near the ends of a row, where spans are cut and short spans fit better.
+    """
     batch = words_of_one_token(20_000, 100)
     share = objective().corrupt(batch).positions.double().mean(0)
     assert abs(float(share.mean()) - 0.15) < 1e-3

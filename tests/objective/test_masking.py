@@ -1,4 +1,4 @@
-"""Masking: which tokens are predicted, what the model sees at their positions, and the loss."""
+"""Tests masking: which tokens are predicted, what the model sees at their positions, and the loss."""
 
 from collections import Counter
 from dataclasses import replace
@@ -61,7 +61,7 @@ def batch_of(rows: list[list[int]], numbers: list[int] | None = None, epoch: int
 
 
 def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[list[int]]:
-    """Returns rows like those of packing, in which about one token in eight is special."""
+    """Returns random rows in which about one token in eight is special, as in packed rows."""
     draw = np.random.default_rng(seed)
     lengths = draw.integers(shortest, longest + 1, count)
     return [
@@ -85,7 +85,7 @@ def test_the_number_of_predictions_is_exact(tokenizer: PreTrainedTokenizerFast, 
 
 
 def test_ties_are_rounded_as_python_does(objective: MaskedLanguageModelling) -> None:
-    """0.15 x 190 = 28.5, which single precision would round up."""
+    """Checks numbers of tokens at which fp32 would give another count: it would round 0.15 x 190 = 28.5 up."""
     for ordinary in (10, 30, 190, 350, 390, 510):
         corrupted = objective.corrupt(batch_of([[7] * ordinary]))
         assert int(corrupted.positions.sum()) == round(0.15 * ordinary)
@@ -137,7 +137,10 @@ def test_each_position_is_equally_likely_to_be_predicted(objective: MaskedLangua
 
 
 def test_positions_and_replacements_are_drawn_independently(objective: MaskedLanguageModelling) -> None:
-    """Otherwise the positions with the smallest numbers would always be the masked ones."""
+    """Checks that each predicted position is masked in 80% of cases.
+
+    If one random number decided both, the positions with the smallest numbers would always be the masked ones.
+    """
     rows = [list(range(20, 60))] * 3000
     corrupted = objective.corrupt(batch_of(rows))
     masked = (corrupted.input_ids == MASK).sum(0) / corrupted.positions.sum(0)
@@ -145,7 +148,7 @@ def test_positions_and_replacements_are_drawn_independently(objective: MaskedLan
 
 
 def same(left: Corrupted, right: Corrupted, places: list[int], length: int) -> None:
-    """Checks that the rows `places` of `right`, cut at `length`, equal the rows of `left`."""
+    """Checks that the rows of `left` equal the rows `places` of `right`, both truncated to `length` tokens."""
     for name in ("input_ids", "positions", "real"):
         assert torch.equal(getattr(left, name)[:, :length], getattr(right, name)[places][:, :length])
 
@@ -180,7 +183,7 @@ def test_seed_epoch_and_row_each_change_the_masks(
 
 @pytest.mark.parametrize("row", [[2], [2, 3], [1] * 30, [4, 4, 2, 3, 0]])
 def test_a_row_of_special_tokens_still_has_a_target(objective: MaskedLanguageModelling, row: list[int]) -> None:
-    """There must be at least one prediction, since a mean over none is undefined."""
+    """Checks that such a row has at least one prediction, because the mean loss over no predictions is undefined."""
     batch = batch_of([row, list(range(20, 40))])
     corrupted = objective.corrupt(batch)
     assert int(corrupted.positions[0].sum()) == max(1, round(0.15 * len(row)))
@@ -212,13 +215,13 @@ def test_losses_are_cross_entropy_on_all_logits(objective: MaskedLanguageModelli
     assert losses.dtype == torch.float32
     assert losses.shape == corrupted.targets.shape
     assert torch.allclose(losses.double(), expected, atol=1e-5)
-    assert losses.std() > 0.1  # so that the order matters
+    assert losses.std() > 0.1  # the losses differ, so the comparison above also checks their order
 
 
 def test_splitting_a_step_does_not_change_its_loss_and_gradient(
     objective: MaskedLanguageModelling, tiny_bert: Path
 ) -> None:
-    """Compares a step's loss and gradient on rows of unequal length, where a mean of means would differ."""
+    """Checks a step's loss and gradient on rows of unequal length, where the mean of the parts' means would differ."""
     model = load_model(tiny_bert)
     corrupted = objective.corrupt(batch_of(random_rows(12, 1, 60)))
     count = len(corrupted.targets)
@@ -252,7 +255,7 @@ def test_a_batch_is_made_from_the_corpus_columns() -> None:
         "word_starts": np.array([[True, True], [True, False]]),
     }
     for column in columns.values():
-        column.flags.writeable = False  # as Ray returns arrays
+        column.flags.writeable = False  # arrays from Ray are read-only
     batch = Batch.of(columns)
     assert {batch.tokens.dtype, batch.lengths.dtype, batch.epochs.dtype, batch.rows.dtype} == {torch.int64}
     assert batch.starts.tolist() == [[True, False], [True, False]]
@@ -265,7 +268,7 @@ def test_a_batch_is_made_from_the_corpus_columns() -> None:
 
 def test_added_special_tokens_are_not_predicted(tiny_bert: Path) -> None:
     tokenizer = load_tokenizer(tiny_bert)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["data"]})  # was an ordinary word
+    tokenizer.add_special_tokens({"additional_special_tokens": ["data"]})  # "data" was an ordinary word before
     data = tokenizer.convert_tokens_to_ids("data")
     config = replace(ObjectiveConfig(), mask_token_fraction=0.0, random_token_fraction=1.0)
     corrupted = MaskedLanguageModelling(config, tokenizer, 0).corrupt(batch_of([[data, 20, 21] * 30] * 50))
@@ -277,7 +280,7 @@ shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, m
 
 
 def row_of(units: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns starts and eligible tokens of a row, from each unit's numbers of tokens and of eligible tokens."""
+    """Returns a row's unit starts and eligible tokens, given each unit's counts of tokens and of eligible tokens."""
     starts = [place == 0 for tokens, _ in units for place in range(tokens)]
     eligible = [place < count for tokens, count in units for place in range(tokens)]
     return torch.tensor([starts]), torch.tensor([eligible])
@@ -348,7 +351,10 @@ def mix(value: int) -> int:
 
 
 def reference(seed: int, stream: int, epoch: int, row: int, position: int) -> float:
-    """Computes a number with Python integers, by a SplitMix64 generator per row of each epoch of each stream."""
+    """Computes one expected number with Python integers.
+
+    Each row has its own SplitMix64 generator, which is seeded by the seed, stream, epoch and row.
+    """
     state = (seed + stream * GOLDEN) & LOW_64_BITS
     for number in (epoch, row):
         state = (mix(state) + number * GOLDEN) & LOW_64_BITS
@@ -361,7 +367,7 @@ def draw(seed: int, stream: int, epochs: list[int], rows: list[int], length: int
 
 
 def test_the_reference_is_splitmix64() -> None:
-    """The first numbers of Vigna's implementation for seed 0."""
+    """Compares the reference with the first three numbers of Vigna's implementation for seed 0."""
     assert [mix(n * GOLDEN & LOW_64_BITS) for n in (1, 2, 3)] == [
         0xE220A8397B1DCDAF,
         0x6E789E6AA1B965F4,

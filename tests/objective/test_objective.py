@@ -1,4 +1,4 @@
-"""Causal language modelling predicts each next token of the same document, with the model's own loss."""
+"""Tests that causal language modelling predicts each next token of the same document, with the model's own loss."""
 
 from typing import Any
 
@@ -17,7 +17,10 @@ LENGTH = 8
 
 
 def batch() -> Batch:
-    """Returns documents in rows of 8: the last is cut after its first token; the second row has 3 tokens of padding."""
+    """Returns four documents in two rows of 8 tokens.
+
+    The last document is split after its first token. The second row ends with 3 padding tokens.
+    """
     tokens = [token for document in DOCUMENTS for token in document]
     starts = [place == 0 for document in DOCUMENTS for place in range(len(document))]
     rows = np.zeros((2, LENGTH), np.int64)

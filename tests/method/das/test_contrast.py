@@ -1,4 +1,4 @@
-"""The contrast of DAS, compared with a computation by loops that embeds every document separately."""
+"""Compares the contrastive loss of DAS with a slow computation by loops that embeds every document separately."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -37,7 +37,7 @@ def importance(model: Any) -> dict[Kind, Tensor]:
 
 
 def rows(texts: list[Tensor]) -> Corrupted:
-    """Puts whole documents into rows of 12 tokens, with a prediction at every third position."""
+    """Puts whole documents into rows of 12 tokens and marks every third text position for prediction."""
     filled: list[list[Tensor]] = [[]]
     for text in texts:
         if sum(map(len, filled[-1])) + len(text) > ROW:
@@ -57,7 +57,7 @@ def rows(texts: list[Tensor]) -> Corrupted:
 
 
 def by_hand(first: Tensor, second: Tensor, previous: Tensor | None) -> Tensor:
-    """Computes the formula of the contrast by loops."""
+    """Computes the contrastive loss of each document from its formula, by loops."""
 
     def closeness(one: Tensor, other: Tensor) -> Tensor:
         return (cosine_similarity(one, other, dim=0) / TEMPERATURE).exp()
@@ -72,13 +72,13 @@ def by_hand(first: Tensor, second: Tensor, previous: Tensor | None) -> Tensor:
 
 
 def pooled(model: Any, text: Tensor, gates: Gates | None = None, values: Any = None) -> Tensor:
-    """Returns the mean of a document's last hidden states, from a separate pass."""
+    """Embeds one document in its own forward pass and returns the mean of its last hidden states."""
     with gates.set(values) if gates else nullcontext():
         return last_hidden_state(model, Packed.single(text)).mean(0)
 
 
 def separately(model: Any, texts: list[Tensor], cost: str, values: Any, gates: Gates | None) -> Tensor:
-    """Computes the expected contrast without dropout: each document is embedded separately, view by view."""
+    """Computes the expected contrast per document, with a separate forward pass for each view of each document."""
     first, second = (torch.stack([pooled(model, text) for text in texts]) for _ in range(2))
     previous = None
     if gates:
@@ -94,7 +94,10 @@ def gradients(model: Any, loss: Tensor) -> dict[str, Tensor]:
 
 
 def passed(contrast: Contrast, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Returns a step's summed loss, each document's contrast, and the gradient of the first plus the mean contrast."""
+    """Runs the passes of one step and returns the summed loss, the contrast per document, and the gradients.
+
+    The gradients are those of the summed loss plus the mean contrast.
+    """
     model.zero_grad()
     total, every = torch.zeros(()), []
     for loss, added, each in contrast.losses(model, parts):
@@ -119,7 +122,7 @@ def test_info_nce_equals_the_formula(count: int, known: bool) -> None:
 def test_info_nce_without_other_documents_is_0() -> None:
     found = info_nce(draw(0, 1), draw(0, 2), draw(0, 3), TEMPERATURE, most=5)
     assert (found.shape, found.sum()) == ((0,), 0)
-    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # no other document
+    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # no document to compare with
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(9, [7]), (7, [7]), (6, [3, 4]), (3, [2, 2, 3]), (1, [1] * 7)])
@@ -133,7 +136,7 @@ def test_documents_are_compared_in_groups_of_about_equal_size(most: int, sizes: 
 @pytest.mark.parametrize("cost", ["exact", "lean"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_documents_give_the_same_contrast_as_separate_ones(family: str, cost: Any, known: bool) -> None:
-    """The pass of earlier knowledge gets a gradient only in `exact`; the values are the same."""
+    """Checks losses and gradients. Only `exact` propagates gradients through the pass with importance gates."""
     model, texts = ready(family), documents(*LENGTHS)
     gates, values = (Gates(model), importance(model)) if known else (None, None)
     seen = rows(texts)
@@ -155,7 +158,10 @@ def test_packed_documents_give_the_same_contrast_as_separate_ones(family: str, c
 def test_injected_dropout_is_in_every_view_except_the_objectives(
     family: str, cost: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropout is replaced by a factor, so that views can be recomputed document by document."""
+    """Checks that the contrast's views have dropout and the objective's loss has none.
+
+    The test replaces dropout by a constant factor, so that it can recompute each view document by document.
+    """
     monkeypatch.setattr("adapt.method.das.contrast.QuickDropout", lambda p: lambda states: p * states)
     model, texts = ready(family).train(), documents(*LENGTHS)
     gates, values, views = Gates(model), importance(model), injected(model, 0.5)
@@ -205,7 +211,7 @@ def test_reordering_documents_does_not_change_their_contrast(cost: Any) -> None:
 
 @pytest.fixture
 def views(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
-    """Records the compared views of each call."""
+    """Records, for each call of `info_nce`, the views that it compares."""
     seen: list[tuple[Tensor, ...]] = []
     compare = module.info_nce
 
@@ -219,7 +225,7 @@ def views(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_two_views_of_a_document_differ_only_by_dropout(cost: Any, views: list) -> None:
-    """So each view is nearest to the other view of the same document."""
+    """Checks that each first view is nearest to the second view of the same document, and never equal to it."""
     model = ready("bert").train()
     for layer in model.modules():
         if isinstance(layer, torch.nn.Dropout):
@@ -239,7 +245,7 @@ def test_two_views_of_a_document_differ_only_by_dropout(cost: Any, views: list) 
     [(0.25, 5, [0, 2]), (0.5, 5, [0, 1, 3]), (0.9, 5, [0, 1, 2, 3, 4]), (0.1, 2, [0, 1]), (0.5, 1, [0])],
 )
 def test_economy_compares_evenly_spaced_documents(fraction: float, count: int, taken: list[int]) -> None:
-    """It compares at least two documents. The loss is still that of all documents."""
+    """Checks that `economy` compares two documents or more, if there are two, and that the loss covers all."""
     model, texts = ready("bert"), documents(*LENGTHS[:count])
     gates, values, seen = Gates(model), importance(model), rows(texts)
     contrast = Contrast(config(contrast_cost="economy", economy_fraction=fraction), gates, values)
@@ -269,14 +275,14 @@ def test_the_head_runs_only_on_predictions(cost: Any, known: bool) -> None:
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_gradient_checkpointing_changes_nothing(family: str, cost: Any) -> None:
-    """The layers run again in the backward pass, with the gates of the forward pass."""
+    """Checks that layers which run again in the backward pass use the gates of their forward pass."""
     found = []
     for checkpointing in (False, True):
         model = ready(family).train()
         contrast = Contrast(config(contrast_cost=cost), Gates(model), importance(model))
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        for size in (2, 1, 2, 1):  # a micro-batch must not see the gates of the one before
+        for size in (2, 1, 2, 1):  # gates of one micro-batch must not affect the next
             torch.manual_seed(3)
             found.append(passed(contrast, model, *rows(documents(*LENGTHS)).split(size))[2])
     for number, other in enumerate(found[2:]):
@@ -285,7 +291,7 @@ def test_gradient_checkpointing_changes_nothing(family: str, cost: Any) -> None:
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_a_pass_without_predictions_and_with_a_single_token(cost: Any) -> None:
-    """The causal objective can have such a pass."""
+    """Checks a document of one token, which has no prediction under the causal objective."""
     model, (text,) = ready("gpt2"), documents(1)
     nowhere = torch.zeros(1, 1, dtype=torch.bool)
     seen = Corrupted(text[None], ~nowhere, ~nowhere, nowhere, text[:0])
@@ -301,7 +307,7 @@ def test_a_pass_without_predictions_and_with_a_single_token(cost: Any) -> None:
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_micro_batches_change_neither_value_nor_gradient(family: str, cost: Any, known: bool, most: int) -> None:
-    """Without dropout, for several sizes of groups."""
+    """Checks several group sizes. The model has no dropout, so all runs must agree."""
     seen = rows(documents(*LENGTHS, 3, 8, 2, 11, 1, 1, 1, 5))
     found = []
     for size in (100, 3, 1):
@@ -315,7 +321,7 @@ def test_micro_batches_change_neither_value_nor_gradient(family: str, cost: Any,
 
 
 def check_same_dropout(model: Any, contrast: Contrast, views: list[tuple[Tensor, ...]], monkeypatch: Any) -> None:
-    """Checks that the passes of a step compute the same views again that were compared."""
+    """Checks that the training passes of a step compute the same views as the earlier passes that compared them."""
     again: list[tuple[Tensor, ...]] = []
     make = contrast._trained
 
@@ -346,7 +352,7 @@ def test_repeated_passes_draw_the_same_dropout(
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_compiled_layers_draw_the_same_dropout(family: str, views: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tracing is tested here; `test_das` tests the compiled code."""
+    """Checks dropout with traced layers. `test_das` tests compiled code."""
     model = ready(family).train()
     contrast = Contrast(config(), Gates(model), importance(model), injected(model, 0.3))
     for layer in model.bert.encoder.layer if family == "bert" else model.model.layers:

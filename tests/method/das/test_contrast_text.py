@@ -1,4 +1,4 @@
-"""The contrast of general text only: documents of the domain get the objective's loss and nothing else."""
+"""Tests DAS with `contrast_text: general`: documents of the domain get the objective's loss and no contrast."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +25,11 @@ from tests.model.families import documents, ready
 pytestmark = pytest.mark.heavy
 
 TEXTS = documents(*LENGTHS, 3, 8, 2, 11, 1)
-"""Documents that fill five rows: three, two, two, one and two documents."""
+"""Ten documents that fill five rows with three, two, two, one and two documents."""
 FIRST = 100
 NUMBERS = 4, 107, FIRST, 99, 120
 GENERAL = 3, 4, 5, 6, 8, 9
-"""The documents of the rows with numbers of at least 100."""
+"""Indices into TEXTS of the general documents, whose rows in NUMBERS have a number of at least FIRST (100)."""
 
 
 def mixed(numbers: tuple[int, ...] = NUMBERS) -> Corrupted:
@@ -48,7 +48,10 @@ def contrast_of(model: Any, known: bool = True, **changes: Any) -> Contrast:
 def test_only_general_documents_are_compared(
     family: str, cost: Any, taken: tuple[int, ...], known: bool, size: int
 ) -> None:
-    """However the step is split, also into passes without general text; `economy` takes a share of the documents."""
+    """Checks several splits of a step, some with passes that contain no general text.
+
+    `economy` compares half of the general documents here.
+    """
     model, seen = ready(family), mixed()
     loss, each, found = passed(
         contrast_of(model, known, contrast_cost=cost, economy_fraction=0.5), model, *seen.split(size)
@@ -71,7 +74,7 @@ def test_the_contrast_differs_from_that_of_all_documents() -> None:
     _, some, _ = passed(contrast_of(model), model, seen)
     _, every, _ = passed(Contrast(config(), Gates(model), importance(model)), model, seen)
     assert (len(some), len(every)) == (len(GENERAL), len(TEXTS))
-    assert not torch.isclose(some, every[list(GENERAL)]).any()  # there are fewer other documents
+    assert not torch.isclose(some, every[list(GENERAL)]).any()  # each document is compared with fewer others
 
 
 @pytest.mark.parametrize("numbers", [NUMBERS, (0, 1, 2, 3, 4), (100, 101, 102, 103, 104)])
@@ -132,7 +135,7 @@ def test_nothing_is_compared_without_general_text() -> None:
 
 
 def test_a_trial_of_the_memory_use_compares_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass may consist of general text only, which needs the most memory."""
+    """Checks that the trial compares every document, because a pass of only general text needs the most memory."""
     counts, compare = [], module.info_nce
 
     def recorded(first: Tensor, *arguments: Any) -> Tensor:
@@ -160,7 +163,7 @@ def test_it_is_refused_without_replayed_general_text(tmp_path: Path, mixture: An
     assert fix in caught.value.fix
     assert "das.contrast_text to all" in caught.value.fix
     Das(DasOptions()).check(asked, model)
-    Das(DasOptions(contrast_text="general", contrast_weight=0.0)).check(asked, model)  # no contrast
+    Das(DasOptions(contrast_text="general", contrast_weight=0.0)).check(asked, model)  # has no contrast
 
 
 @pytest.mark.parametrize("mixture", [{}, {"replay_fraction": 0.0, "replay_last": 0.2}, {"replay_last": 0.0}])

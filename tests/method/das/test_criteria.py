@@ -1,4 +1,4 @@
-"""Sizes of gradients at gates, compared with gradients of the parameters that produce a unit's output."""
+"""Compares gradients at the gates of units with the gradients of the parameters that produce a unit's output."""
 
 import copy
 from collections import Counter
@@ -28,7 +28,7 @@ LENGTH = 12
 
 
 class Tokenizer:
-    """The part of a tokenizer that the objective needs."""
+    """Provides the part of a tokenizer that the masking objective needs."""
 
     mask_token_id = 4
     all_special_ids = (0, 1, 2, 3, 4)
@@ -44,7 +44,7 @@ def objective(family: str) -> Objective:
 
 
 def batch(seed: int = 0, rows: int = 5) -> Batch:
-    """Returns rows of different lengths, each one document."""
+    """Returns a batch of random rows with different lengths. Each row is one document."""
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(5, VOCABULARY, (rows, LENGTH), generator=draw)
     lengths = torch.randint(4, LENGTH + 1, (rows,), generator=draw)
@@ -57,7 +57,7 @@ def measured(model: Any, loss: Judged, batches: list[Batch], **settings: Any) ->
 
 
 def summed_loss(model: Any, loss: Objective, rows: Batch) -> tuple[Tensor, int]:
-    """Computes the loss row by row, with the whole head and rows cut to their text."""
+    """Computes the summed loss row by row, without padding and with logits at all positions."""
     seen = loss.corrupt(rows)
     targets = iter(seen.targets.split(seen.positions.sum(1).tolist()))
     total = torch.zeros(())
@@ -68,7 +68,7 @@ def summed_loss(model: Any, loss: Objective, rows: Batch) -> tuple[Tensor, int]:
 
 
 def by_parameters(model: Any, loss: Objective, groups: list[Batch]) -> dict[Kind, Tensor]:
-    """Computes a gate's gradient from the parameters before it: g W x has dL/dg = <dL/dW, W> at g = 1."""
+    """Computes each gate's mean absolute gradient from parameters. A gate g on W x has dL/dg = <dL/dW, W> at g = 1."""
     found = {kind: torch.zeros(2, size) for kind, size in unit_counts(model).items()}
     for rows in groups:
         model.zero_grad()
@@ -137,7 +137,11 @@ def test_importance_does_not_depend_on_the_number_of_passes(granularity: Any, ro
 
 
 def test_single_rows_cannot_cancel() -> None:
-    """Every row has equally many predictions, so the batch's gradient is the mean of the rows' gradients."""
+    """Checks that importance per row is at least importance per batch.
+
+    Every row has the same number of predictions, so the batch's gradient is the mean of the rows' gradients, in which
+    gradients of opposite sign cancel.
+    """
     rows = replace(batch(), lengths=torch.full((5,), LENGTH))
     model, loss = ready("bert"), objective("bert")
     together, apart = (measured(model, loss, [rows], granularity=each).means for each in ("batch", "example"))
@@ -147,7 +151,7 @@ def test_single_rows_cannot_cancel() -> None:
 
 
 def test_batches_can_be_measured_in_several_processes() -> None:
-    """The results of two processes on some batches each, in any order, add up to that of one process."""
+    """Checks that the sums over two shares of the batches, in any order, add up to the sums over all batches."""
     batches, loss = [batch(seed) for seed in range(4)], objective("bert")
     whole = measured(ready("bert"), loss, batches, embeddings="frequency")
     numbered = list(enumerate(batches))
@@ -161,7 +165,7 @@ def test_batches_can_be_measured_in_several_processes() -> None:
 
 
 def test_rows_without_predictions_do_not_count_as_groups() -> None:
-    """With the causal objective, a row of one token has no prediction."""
+    """Checks a row of one token, which has no prediction under the causal objective."""
     loss, rows = CausalLanguageModelling(), batch()
     rows.lengths[2] = 1
     sums = measured(ready("gpt2"), loss, [rows], granularity="example")
@@ -250,7 +254,10 @@ ZERO = MeasureSettings()
 
 
 def one_by_one(model: Any, values: dict[str, Tensor]) -> dict[Kind, Tensor]:
-    """Sums values over each unit's weights, found by giving that unit alone the value 1."""
+    """Sums values over each unit's weights.
+
+    A unit's weights are those that `by_parameter` reaches when only this unit has the value 1.
+    """
     counts = unit_counts(model)
     found = {kind: torch.zeros(2, size) for kind, size in counts.items()}
     for kind, size in counts.items():
@@ -265,7 +272,7 @@ def one_by_one(model: Any, values: dict[str, Tensor]) -> dict[Kind, Tensor]:
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "llama"])
 def test_values_are_summed_over_each_units_weights(family: str) -> None:
-    """Not for Llama, whose heads share keys and values: see the next test."""
+    """Checks all families except Llama, whose heads share keys and values. The next test covers Llama."""
     model = ready(family)
     values = {name: torch.randn_like(each) for name, each in model.named_parameters()}
     expected = one_by_one(model, values)
@@ -302,7 +309,7 @@ def by_hand(model: Any, loss: Any, groups: list[Batch], criterion: str) -> dict[
 @pytest.mark.parametrize("criterion", ["gradient", "fisher", "taylor"])
 @pytest.mark.parametrize("granularity", ["batch", "example"])
 def test_weight_criteria_are_means_over_groups(criterion: str, granularity: Any) -> None:
-    """Also if a group needs several passes."""
+    """Checks groups that need one or several passes, since a pass has at most two rows here."""
     batches, loss = [batch(0), batch(1, rows=3)], objective("bert")
     groups = batches if granularity == "batch" else [row for rows in batches for row in single_rows(rows)]
     settings = replace(ZERO, granularity=granularity, rows=2, embeddings="frequency")
@@ -357,7 +364,10 @@ def test_unmasked_rows_have_the_same_predicted_positions() -> None:
 
 
 def test_gradients_that_are_never_zeroed_grow_with_the_number_of_batches() -> None:
-    """After n equal batches of gradient g, the mean of |k g| over k is (n + 1) / 2 |g|."""
+    """Checks the mean over four equal batches with gradient g.
+
+    The gradient after batch k is k g, so the mean of |k g| over n batches is (n + 1) / 2 |g|, here 2.5 |g|.
+    """
     model, judged = ready("bert"), objective("bert")
     once = measured(model, judged, [batch()]).units
     found = never_zeroed(model, Gates(model), judged, [(number, batch()) for number in range(4)])

@@ -25,7 +25,7 @@ OBJECTIVE = CausalLanguageModelling()  # all objectives compute their loss in th
 
 @pytest.fixture
 def learnt(tmp_path: Path) -> dict[str, Path]:
-    """Writes the importance of a past domain, as a method gets it."""
+    """Writes an importance file and returns it as the `past` inputs of a method."""
     model = ready("bert")
     save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
     return {"importance": tmp_path}
@@ -43,7 +43,7 @@ def test_the_configuration_chooses_das() -> None:
 
 
 def passed(method: Das, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Returns a step's summed loss, the sum of the added terms, and the gradient of both."""
+    """Runs the passes of one step and returns the summed loss, the summed contrast, and the gradients of their sum."""
     model.zero_grad()
     total, more = torch.zeros(()), torch.zeros(())
     for loss, extra in method.losses(model, parts, OBJECTIVE, 0, sum(len(part.targets) for part in parts)):
@@ -54,7 +54,7 @@ def passed(method: Das, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, 
 
 
 def contrast_of(texts: list[Tensor]) -> Tensor:
-    """Computes the contrast of documents without earlier knowledge, by test_contrast's loops at its temperature."""
+    """Computes the expected contrast per document without importance gates, by the loops of test_contrast."""
     return separately(ready("bert"), texts, "lean", None, None)
 
 
@@ -69,7 +69,7 @@ def test_the_added_loss_is_the_weighted_mean_over_documents(monkeypatch: pytest.
 
 
 def test_it_reports_the_mean_since_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Averages over documents, because steps have different numbers of them."""
+    """Checks that the report averages over documents, since steps have different numbers of documents."""
     monkeypatch.setattr("tests.method.das.test_contrast.TEMPERATURE", TEMPERATURE)
     model, method = prepared({})
     texts = documents(*LENGTHS, 5, 6)
@@ -93,7 +93,7 @@ def test_plasticity_is_the_mean_of_1_minus_importance(learnt: dict[str, Path]) -
 
 
 def test_masks_scale_steps_and_gates_do_not_change_the_loss(learnt: dict[str, Path]) -> None:
-    """Each weight moves (1 - I) times as far as without masks under the same loss."""
+    """Checks that a weight with importance I moves (1 - I) times as far as without masks, under the same loss."""
     seen = rows(documents(*LENGTHS))
     keep = {name: 1 - each for name, each in by_parameter(ready("bert"), importance(ready("bert"))).items()}
     moved = []
@@ -121,13 +121,13 @@ def test_without_a_contrast_it_adds_nothing(learnt: dict[str, Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("cost", "backend"), [("exact", "inductor"), ("lean", "aot_eager"), ("economy", "aot_eager")])
 def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: Path, tmp_path: Path) -> None:
-    """All layers are traced, and one layer per model is also compiled, which takes about 15 s."""
+    """Traces all layers. With `inductor`, the first layer is also compiled, which takes about 15 s."""
     found = []
     for compiles in (False, True):
         model: Any = load_model(tiny_bert, causal=False, attention_dropout=0.0).train()
         for layer in model.modules():
             if isinstance(layer, torch.nn.Dropout):
-                layer.p = 0.0  # a compiled layer draws other numbers
+                layer.p = 0.0  # compiled layers draw other random numbers
         save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
         method = Das(DasOptions(contrast_cost=cost, injected_dropout=1e-6))  # too little to drop anything
         method.prepare_model(model, Setting(past={"importance": tmp_path}))
@@ -151,7 +151,7 @@ def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPa
         if compiles:
             for layer in model.model.layers:
                 layer.compile(backend="aot_eager")
-        for seed in (0, 1):  # other lengths, and again after a pass of earlier knowledge
+        for seed in (0, 1):  # the second step has more documents and follows a pass with importance gates
             seen = rows(documents(*LENGTHS, *[3] * seed))
             outcome = passed(method, model, seen)
         found.append(outcome)
@@ -167,7 +167,7 @@ def test_the_contrast_needs_dropout_in_the_model_or_injected(learnt: dict[str, P
 
 
 def test_the_result_is_between_the_earlier_and_the_trained_model(learnt: dict[str, Path]) -> None:
-    """(1 - share) of the weights before plus `share` of the weights after, without masks."""
+    """Checks that `share` s gives (1 - s) of the earlier weights plus s of the trained weights, after the masks."""
     anchor, before = Path("before"), {name: each + 1 for name, each in ready("bert").state_dict().items()}
     stored = {anchor: type("Stored", (), {"state_dict": lambda _: before})()}
     made = {}

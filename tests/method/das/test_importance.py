@@ -1,4 +1,4 @@
-"""Importance: its file, its normalization, and the masks that use it."""
+"""Tests importance: the file that stores it, its normalization, and the soft masks made from it."""
 
 import copy
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_normalization_by_rank() -> None:
     found = normalize(tied, "rank")
     for kind in KINDS:
         for layer, row in zip(found[kind], tied[kind].numpy(), strict=True):
-            ranks = [percentileofscore(row, each, "mean") / 100 * len(row) - 0.5 for each in row]  # mean rank from 0
+            ranks = [percentileofscore(row, each, "mean") / 100 * len(row) - 0.5 for each in row]  # mean ranks from 0
             np.testing.assert_allclose(layer.numpy(), np.array(ranks) / (len(row) - 1), atol=1e-6)
 
 
@@ -167,7 +167,7 @@ def test_importance_is_in_0_to_1_and_does_not_depend_on_scale(how: Any, seed: in
 
 @pytest.mark.parametrize("value", [0.0, 1e-9, 0.1, 1e6])
 def test_equal_units_have_no_importance(value: float) -> None:
-    """If all units are equal, none is important. Rounding errors must not be amplified."""
+    """Checks that equal units have importance 0, also if they differ by rounding errors. `rank` gives them 0.5."""
     equal = {kind: torch.full((3, UNITS[kind]), value) for kind in KINDS}
     noisy = {kind: each * (1 + 1e-7 * torch.randn(each.shape)) for kind, each in equal.items()}
     for how in ("paper", "positive"):
@@ -183,7 +183,7 @@ def test_the_only_unit_of_a_layer_has_no_importance() -> None:
 
 
 def test_the_published_formula_protects_units_far_below_the_mean() -> None:
-    """It protects them; `positive` and `rank` do not."""
+    """Checks that `paper` makes a unit far below the mean important. `positive` and `rank` give it 0."""
     given = {kind: torch.tensor([[0.0, *[10.0 + each / 10 for each in range(9)]]]) for kind in KINDS}
     lowest = {how: normalize(given, how)["inner"][0, 0].item() for how in HOWS}
     assert lowest["paper"] > 0.95
@@ -222,7 +222,10 @@ def test_plasticity_is_the_mean_of_1_minus_importance() -> None:
 
 
 def test_plasticity_falls_with_the_number_of_domains() -> None:
-    """With |tanh(z)| and the maximum, plasticity is 0.44 after one importance, 0.20 after 3, and 0.09 after 7."""
+    """Checks mean plasticity after 1, 3 and 7 importances of random normal sizes are merged.
+
+    With the published importance |tanh(z)| and the maximum, plasticity is 0.44, 0.20 and 0.09.
+    """
     draw = torch.Generator().manual_seed(0)
     together = None
     left = []
@@ -256,7 +259,7 @@ TIED = {"bert", "roberta", "distilbert", "electra", "modernbert", "gpt2"}
 
 
 def importance(model: Any, seed: int = 0) -> dict[Kind, Tensor]:
-    """Returns random values in [0, 1], with a 0 and a 1 in each layer."""
+    """Returns random importances in [0, 1]. In each layer, the first unit has 0 and the second has 1."""
     generator = torch.Generator().manual_seed(seed)
     found = {kind: torch.rand(each.shape, generator=generator) for kind, each in ones(model).items()}
     for each in found.values():
@@ -265,14 +268,14 @@ def importance(model: Any, seed: int = 0) -> dict[Kind, Tensor]:
 
 
 def tokens_importance(vocabulary: int = VOCABULARY) -> Tensor:
-    """Returns random values in [0, 1], some of them 0 and some 1."""
+    """Returns random importances of tokens in [0, 1]. Tokens 0 to 9 have 0, and tokens 10 to 19 have 1."""
     found = torch.rand(vocabulary, generator=torch.Generator().manual_seed(2))
     found[FREE_TOKENS], found[FIXED_TOKENS] = 0.0, 1.0
     return found
 
 
 def keep_of(model: Any, embedding: bool = True) -> dict[str, Tensor]:
-    """Returns 1 - I by parameter for the masks of `masked`; 1 for parameters that are not masked."""
+    """Returns 1 - I for each parameter under the masks of `masked`, and 1 for parameters without a mask."""
     found = {name: torch.ones(()) for name, _ in model.named_parameters()}
     found |= {name: 1 - each for name, each in by_parameter(model, importance(model)).items()}
     if embedding:
@@ -283,7 +286,7 @@ def keep_of(model: Any, embedding: bool = True) -> dict[str, Tensor]:
 
 
 def masked(model: Any, target: Target = "update", embedding: bool = True) -> SoftMask:
-    """Masks a model, and returns the method."""
+    """Masks a model with random importance and returns the method that masked it."""
     rows = tokens_importance(len(model.get_input_embeddings().weight)) if embedding else None
     method = SoftMask(importance(model), target, rows)
     method.prepare_model(model, Setting())
@@ -291,14 +294,17 @@ def masked(model: Any, target: Target = "update", embedding: bool = True) -> Sof
 
 
 def weight_in_use(model: Any, name: str) -> Tensor:
-    """Returns the weight that the layer computes with, whose gradient the parameter gets."""
+    """Returns the masked weight that the layer computes with. Its gradient is passed to the named parameter."""
     module, _, part = name.rpartition(".")
     found: Tensor = in_use(model.get_submodule(module), part)
     return found
 
 
 def trained(model: Any, method: SoftMask | None = None, decay: float = 0.0) -> dict[str, Tensor]:
-    """Returns the weights after steps whose gradients do not depend on the weights, so that runs are comparable."""
+    """Returns a model's weights after five AdamW steps with fixed random gradients.
+
+    The gradients do not depend on the weights, so that masked and unmasked runs can be compared.
+    """
     model = copy.deepcopy(model)
     if method:
         method.prepare_model(model, Setting())
@@ -316,14 +322,14 @@ def trained(model: Any, method: SoftMask | None = None, decay: float = 0.0) -> d
 
 
 def moved(model: Any) -> None:
-    """Changes all parameters."""
+    """Adds fixed random noise to all parameters of a model."""
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
 
 
 def gradients(model: Any) -> dict[str, Tensor]:
-    """Returns the gradients of a loss that depends on embeddings, layers and head."""
+    """Returns a model's gradients of a loss that depends on its embeddings, layers and head."""
     model.zero_grad()
     positions = torch.arange(0, len(TOKENS), 2)
     loss_at(model, PACKED, positions, TOKENS[positions]).backward()
@@ -333,7 +339,10 @@ def gradients(model: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_step_is_scaled_by_1_minus_importance(family: str, decay: float) -> None:
-    """Weight decay is scaled too. Parameters with importance 0 move as without masks, those with 1 do not move."""
+    """Checks AdamW's steps with and without weight decay.
+
+    Weights with importance 0 must move exactly as without masks, and weights with importance 1 must not move.
+    """
     model = ready(family)
     start = {name: each.detach().clone() for name, each in model.named_parameters()}
     method = SoftMask(importance(model), "update", tokens_importance())
@@ -348,7 +357,10 @@ def test_every_step_is_scaled_by_1_minus_importance(family: str, decay: float) -
 
 
 def test_the_published_mask_has_little_effect_under_adam() -> None:
-    """Adam's steps with scaled gradients are almost the same as without masks."""
+    """Checks the mean movement at importance 0.76, with target `gradient` (as published) and `update`.
+
+    Adam divides by the gradient's size, so scaled gradients leave over 90% of the movement. Scaled updates leave 24%.
+    """
     model = ready("bert")
     values = {kind: torch.full_like(each, 0.76) for kind, each in ones(model).items()}
     names = by_parameter(model, values)
@@ -373,7 +385,7 @@ def test_without_importance_nothing_is_masked(target: Target) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_masked_and_merged_models_compute_the_same(family: str) -> None:
-    """Masked parameters get the merged model's gradients, unscaled, also from both uses of a tied matrix."""
+    """Checks outputs and gradients. Target `update` does not scale gradients, and tied matrices sum both uses."""
     model, other = ready(family), ready(family)
     before, method = states(model), masked(other)
     assert torch.equal(states(other), before)
@@ -406,14 +418,14 @@ def test_a_tied_head_is_masked_with_the_embeddings_and_a_free_one_is_not(family:
     moved(model)
     assert not torch.equal(in_use(table, "weight"), table.weight)
     if family in TIED:
-        assert head.weight_mask is table.weight_mask  # both share the starting values, also on another device
+        assert head.weight_mask is table.weight_mask  # both uses share one mask and its starting values
         assert torch.equal(in_use(head, "weight"), in_use(table, "weight"))
     else:
         assert in_use(head, "weight") is head.weight
 
 
 def test_earlier_hooks_stay() -> None:
-    """The gates of units are hooks, for example."""
+    """Checks that masking keeps forward hooks, which the gates of units use, for example."""
     model, called = ready("bert"), []
     model.bert.encoder.layer[0].output.dense.register_forward_hook(lambda *_: called.append(1))
     masked(model)

@@ -1,4 +1,4 @@
-"""Soft masks in real training: at every ZeRO stage, on one and two ranks, with accumulation, clipping and resuming."""
+"""Tests soft masks in training loops at every ZeRO stage, on one and two ranks, with clipping and resuming."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,28 +21,28 @@ from adapt.train.model_options import apply_options
 from tests.method.das.test_importance import keep_of, masked, moved
 from tests.train.toy import GLOBAL_BATCH, VOCABULARY, Case, Objective, columns, feed, model, rate, settings
 
-STAGES = 3, 0, 1, 2  # stage 3 first: it replaces torch's `linear` for all later runs, which then round equally
+STAGES = 3, 0, 1, 2  # stage 3 is first because it replaces torch's `linear`, so that all later runs round equally
 PRECISIONS = "fp32", "bf16", "fp16"
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
 @dataclass(frozen=True)
 class Masked:
-    """Describes a run with masks."""
+    """Describes a training run with masks, or without the method."""
 
     case: Case
     target: Target = "update"
     importance: str = "some"
-    """`some`: random values in [0, 1]; `none`: all 0; `all`: all 1; `plain`: trains without the method."""
+    """Importance of units: `some` is random in [0, 1], `none` is all 0, `all` is all 1, `plain` has no masks."""
 
 
 class Outcome(NamedTuple):
-    """Results of a run; weights on rank 0 only."""
+    """Results of a training run. Only rank 0 has the weights."""
 
     trained: dict[str, Tensor]
-    """The optimizer's parameters V."""
+    """Parameters V that the optimizer updates."""
     weights: dict[str, Tensor]
-    """The exported weights W."""
+    """Exported weights W, after the masks are applied."""
     norms: list[float]
     losses: list[float]
 
@@ -60,7 +60,7 @@ def method_for(toy: Any, run: Masked) -> Method:
 
 
 def train(runs: list[Masked]) -> list[Outcome]:
-    """Trains several runs, one after another, on the calling rank."""
+    """Trains several runs one after another on the calling rank."""
     return [_train(run) for run in runs]
 
 
@@ -86,7 +86,11 @@ def _train(run: Masked) -> Outcome:
 
 
 def reference(case: Case, target: Target = "update") -> Outcome:
-    """Trains in plain torch: V is trained, and the model gets W0 + keep (V - W0) before each pass."""
+    """Trains the expected result in plain torch.
+
+    With target `update`, AdamW updates parameters V and the model computes with W0 + keep (V - W0). With target
+    `gradient`, the gradients are multiplied by keep.
+    """
     toy, training, masking = model(), settings(**case.training), Objective()
     keep = keep_of(toy)
     start = {name: each.detach().clone() for name, each in toy.named_parameters()}
@@ -126,9 +130,9 @@ def reference(case: Case, target: Target = "update") -> Outcome:
 
 
 def assert_close(found: Outcome, expected: Outcome) -> None:
-    """Compares up to the rounding of fp32; only the last norms and losses."""
+    """Checks that two outcomes agree within fp32 rounding. A resumed run is compared on its own steps only."""
     for mine, theirs in ((found.trained, expected.trained), (found.weights, expected.weights)):
-        for name, each in theirs.items():  # biases of keys have another tolerance: see tests.train.toy.assert_close
+        for name, each in theirs.items():  # tests.train.toy.assert_close says why key biases have another tolerance
             atol = 3e-5 if name.endswith("key.bias") else 1e-5
             torch.testing.assert_close(mine[name], each, rtol=1e-4, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     torch.testing.assert_close(found.norms, expected.norms[-len(found.norms) :], rtol=1e-4, atol=0)
@@ -142,7 +146,10 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize(("world", "target"), [(1, "update"), (2, "update"), (2, "gradient")])
 def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, target: Target) -> None:
-    """The norm for clipping is that of the unmasked gradient with target `update`, of the masked with `gradient`."""
+    """Checks weights, losses and clipping.
+
+    Clipping uses the norm of the unmasked gradient with target `update`, and of the masked gradient with `gradient`.
+    """
     expected = reference(Case(), target)
     assert min(expected.norms) > settings().max_gradient_norm  # so every step was clipped
     for outcome in ranks(world).run(train, [Masked(Case(stage), target) for stage in STAGES])[0]:
@@ -154,7 +161,10 @@ def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, target: Target
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "bf16" or has_bf16])
 def test_the_first_step_is_the_unmasked_one_scaled(ranks: Any, precision: Any, world: int) -> None:
-    """V moves exactly as without masks. If nothing is important, so does W."""
+    """Checks that the optimizer's parameters V move as without masks, and that the weights W move (1 - I) times as far.
+
+    With importance 0 everywhere, W must be exactly equal to the weights of plain training.
+    """
     cases = [Case(stage, steps=1, precision=precision, dropout=0.1) for stage in STAGES]
     some, none, plain = (
         ranks(world).run(train, [Masked(case, importance=importance) for case in cases])[0]
@@ -212,7 +222,7 @@ def test_it_resumes_on_other_ranks_and_at_another_stage(ranks: Any, tmp_path: Pa
     ],
 )
 def test_masks_work_with_other_options(ranks: Any, options: dict[str, Any]) -> None:
-    """The optimizer sees parameters of the usual sizes."""
+    """Checks that the optimizer's parameters are the same with and without masks after one step with each option."""
     case = Case(steps=1, **options)
     runs = [Masked(replace(case, zero_stage=stage), importance=i) for stage in (3, 2) for i in ("some", "plain")]
     found = ranks(2).run(train, runs)[0]

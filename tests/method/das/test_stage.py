@@ -1,4 +1,4 @@
-"""Stage `importance`: rows are sampled, measured by tasks of a cluster, and merged with earlier importance."""
+"""Tests stage `importance`, which samples rows, measures them in Ray tasks, and merges earlier importance."""
 
 from dataclasses import replace
 from functools import partial
@@ -189,7 +189,7 @@ def test_new_importance_is_merged_with_the_earlier(
     old, new, found = (loaded(folder, tiny_bert) for folder in (before, alone, together))
     for kind in KINDS:
         assert torch.equal(found.units[kind], torch.maximum(old.units[kind], new.units[kind]))
-    assert old.embedding is None  # the tokens that general knowledge needs are not known
+    assert old.embedding is None  # general importance does not cover tokens
     assert torch.equal(found.embedding, new.embedding)  # type: ignore[arg-type]
     assert both["plasticity_own"] == own["plasticity"] == own["plasticity_own"]
     assert max(both["plasticity"]["inner"]) < min(own["plasticity"]["inner"])
@@ -237,7 +237,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("about", ["general", "domain"])
 def test_decoders_without_dropout_can_be_measured(about: Any, llama: Path, corpus: Path) -> None:
-    """Runs a task's function in this process."""
+    """Runs the function of a Ray task in the test's process, with injected dropout where the measure needs it."""
     job = replace(config(), objective=ObjectiveConfig(kind="causal"))
     asked = measuring(job, llama, corpus, about)
     sums = measure_share(asked, CPU, "fp32", [(0, rows_to_measure(asked)[:4]), (1, rows_to_measure(asked)[4:8])])
@@ -250,7 +250,12 @@ def test_decoders_without_dropout_can_be_measured(about: Any, llama: Path, corpu
 
 
 def tasks_on(has_bf16: list[bool], patch: pytest.MonkeyPatch) -> list[bool]:
-    """Runs Ray tasks in this process, one after another, with the precisions of these machines in turn."""
+    """Makes Ray run its tasks in this process, and returns a list that records each task's machine.
+
+    Args:
+        has_bf16: Whether each simulated machine supports bf16. Tasks are assigned to the machines in turn.
+        patch: Fixture that undoes the changes.
+    """
     ran: list[bool] = []
 
     def remote(task: Any, *arguments: Any) -> Any:
@@ -285,7 +290,10 @@ def test_tasks_use_a_precision_that_all_machines_support(
 
 
 def test_batches_have_about_equal_sizes(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
-    """A small batch has large gradients, but would count as much as a large one."""
+    """Checks that nine rows at a batch size of 8 are split into 5 and 4.
+
+    A last batch of one row would have large gradients and count as much as the batch of eight.
+    """
     job = config(importance_sequences=9, importance_batch=8)
     assert measure_importance(measuring(job, tiny_bert, corpus), tmp_path)["groups"] == 2
     rows = rows_to_measure(measuring(job, tiny_bert, corpus))

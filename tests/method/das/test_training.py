@@ -1,4 +1,4 @@
-"""DAS in the real loop: independence of ranks and ZeRO stages, and plain training where it does nothing."""
+"""Tests DAS in the training loop: results do not depend on ranks or ZeRO stages, and without effect it is exact."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,23 +20,27 @@ from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, moments,
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 FREE = {"max_gradient_norm": 0.0}
 NOTHING = 1e-6
-"""A dropout too small to drop anything, since ranks draw different numbers."""
+"""Dropout rate that is too small to drop anything, because ranks draw different random numbers."""
 FIRST_GENERAL = 5
-"""The last three of the first step's rows 0 to 7 are general text, so one of two ranks has none. Later rows all are."""
+"""Number of the first row of general text.
+
+The first step has rows 0 to 7, of which the last three are general, so one of two ranks has no general text. All later
+rows are general.
+"""
 
 
 class Outcome(NamedTuple):
-    """Results of a rank."""
+    """Results of a training run on one rank."""
 
     losses: list[float]
     gradients: dict[str, torch.Tensor]
-    """Gradients of the first step, from AdamW's mean."""
+    """Gradients of the first step, computed from AdamW's first moments."""
     weights: dict[str, torch.Tensor]
     report: dict[str, float]
 
 
 def trained(case: Case, config: DasOptions | None, inputs: dict[str, Path]) -> Outcome:
-    """Trains with DAS, or plainly without options."""
+    """Trains with DAS, or without a method if `config` is None."""
     method = Das(config) if config else Method()
     toy, training = model(case.dropout), settings(**case.training)
     method.prepare_model(toy, Setting(past=inputs, first_general=FIRST_GENERAL))
@@ -55,7 +59,7 @@ def trained(case: Case, config: DasOptions | None, inputs: dict[str, Path]) -> O
 
 
 def all_trained(cases: list[tuple[Case, DasOptions | None, dict[str, Path]]]) -> list[Outcome]:
-    """Trains several runs in one call."""
+    """Trains several runs one after another and returns their results."""
     return [trained(*case) for case in cases]
 
 
@@ -88,7 +92,10 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module", params=["exact", "lean", "economy", "groups", "general", "some"])
 def single(request: pytest.FixtureRequest, ranks, learnt) -> tuple[DasOptions, Outcome]:
-    """Runs the whole global batch in one pass on one rank. With `groups`, some groups span two ranks later."""
+    """Trains on one rank with the whole global batch in one pass, which gives the expected results.
+
+    With `groups`, documents are compared in groups of three, some of which span two ranks in the tests.
+    """
     economy: dict[str, Any] = {"contrast_cost": "economy", "economy_fraction": 0.4}
     changes: dict[str, dict[str, Any]] = {
         "economy": economy,
@@ -110,7 +117,7 @@ def cut(config: DasOptions, learnt: dict[str, Path], stage: int, size: int, **tr
 def test_the_result_does_not_depend_on_how_the_global_batch_is_split(
     ranks, learnt, single: tuple[DasOptions, Outcome]
 ) -> None:
-    """Over ranks and passes, at every ZeRO stage: the same rows give the same gradients, steps and report."""
+    """Checks several splits over ranks and passes at every ZeRO stage: gradients, weights and report are the same."""
     config, expected = single
     cases = [cut(config, learnt, stage, size) for stage in range(4) for size in (GLOBAL_BATCH // 2, 1)]
     alone = [cut(config, learnt, stage, size) for stage, size in ((0, 2), (3, 1))]
@@ -143,7 +150,7 @@ def test_economy_on_all_documents_is_lean(ranks, learnt) -> None:
 
 
 def test_the_contrast_changes_the_gradients(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
-    """Otherwise the test above would compare nothing."""
+    """Checks that the contrast has an effect. Without one, the comparison of splits above would prove nothing."""
     _, expected = single
     case = Case(steps=2, micro_batch=GLOBAL_BATCH, training=FREE)
     quiet = ranks(1).run(trained, case, DasOptions(contrast_weight=0.0), learnt)[0]
@@ -154,7 +161,7 @@ def test_the_contrast_changes_the_gradients(ranks, learnt, single: tuple[DasOpti
 
 
 def compared(counts: list[int], most: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Returns the contrast of random documents and its gradients, with `counts` documents on each rank."""
+    """Returns the contrast of random documents and its gradients, where rank r holds `counts[r]` documents."""
     views = [torch.randn(sum(counts), 6, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     if len(counts) > 1:
         views = [view.split(counts)[dist.get_rank()] for view in views]
@@ -184,7 +191,7 @@ def test_bf16_gives_similar_results(ranks, learnt, single: tuple[DasOptions, Out
 
 
 def again(config: DasOptions, inputs: dict[str, Path]) -> list[list[float]]:
-    """Returns the losses of two equal runs."""
+    """Trains twice in the same way and returns the losses of both runs."""
     return [trained(Case(2, steps=3, dropout=0.1), config, inputs).losses for _ in range(2)]
 
 

@@ -1,4 +1,4 @@
-"""Importance for general knowledge: measured where dropout makes two views of a text differ."""
+"""Tests importance for general knowledge, which is measured by how much dropout makes two views of a text differ."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -22,7 +22,7 @@ WITHOUT = ("llama", "modernbert")
 
 
 def differing(model: Any) -> AbstractContextManager[None]:
-    """Makes passes in training mode differ inside the block."""
+    """Returns a context manager in which two passes in training mode differ, if need be by injected dropout."""
     views = injected(model, 0.1)
     return views.on() if views else nullcontext()
 
@@ -65,7 +65,10 @@ def test_importance_is_positive_with_dropout_and_0_without(family: str) -> None:
 
 @pytest.mark.parametrize(("family", "more"), [("bert", {}), ("llama", {"num_key_value_heads": 8, "head_dim": 2})])
 def test_the_order_of_units_is_stable_over_seeds(family: str, more: dict[str, int]) -> None:
-    """Random heads are very similar, so here later heads have larger outputs."""
+    """Checks that the ranks of units correlate between two dropout seeds.
+
+    Random heads are almost equally important, so the test gives later heads larger outputs.
+    """
     model = ready(family, num_attention_heads=8, **more)
     for layer in layers_of(model):
         weight = layer.part(layer.pattern.attention_out).weight
@@ -91,7 +94,7 @@ def test_dropout_depends_on_seed_and_batch_number() -> None:
     for kind in KINDS:
         torch.testing.assert_close(total.units[kind], whole.units[kind], rtol=1e-9, atol=0)
     same = gate_sizes(model, gates, Disagreement(), [(0, batches[0]), (1, batches[0])], settings)
-    assert not torch.equal(same.means["inner"], parts[1].means["inner"])  # the dropout depends on the number
+    assert not torch.equal(same.means["inner"], parts[1].means["inner"])  # dropout depends on the batch number
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -136,7 +139,7 @@ def test_a_model_without_any_dropout_is_refused() -> None:
     with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout") as caught:
         injected(ready("llama"), 0.0)
     assert "das.injected_dropout" in caught.value.fix
-    assert injected(ready("bert"), 0.0) is None  # has its own dropout
+    assert injected(ready("bert"), 0.0) is None  # BERT has its own dropout
 
 
 def test_tokens_of_both_views_have_gradients() -> None:

@@ -1,4 +1,4 @@
-"""DER++: the loss on replayed rows, compared with transformers, and the content of the reservoir."""
+"""Tests DER++: its loss on replayed rows, compared with transformers, and the content of its reservoir."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def rows(step: int) -> Corrupted:
 
 
 def taken(method: Derpp, model: Any, step: int, size: int = 8) -> Tensor:
-    """Returns the loss of a step after its backward passes."""
+    """Runs the forward and backward passes of one step and returns the loss."""
     seen, total = rows(step), torch.zeros(())
     for loss, extra in method.losses(model, seen.split(size), toy.Objective(), step, len(seen.targets)):
         whole = loss / len(seen.targets) + (0 if extra is None else extra)
@@ -42,7 +42,7 @@ def taken(method: Derpp, model: Any, step: int, size: int = 8) -> Tensor:
 
 
 def by_hand(model: Any, seen: Corrupted) -> tuple[list[Tensor], list[Tensor]]:
-    """Returns losses and predicted positions' states, row by row."""
+    """Returns, for each row, the summed loss and the last hidden states at the predicted positions."""
     found = model(input_ids=seen.input_ids, attention_mask=seen.real, output_hidden_states=True)
     targets = seen.targets.split(seen.positions.sum(1).tolist())
     losses = [
@@ -54,7 +54,7 @@ def by_hand(model: Any, seen: Corrupted) -> tuple[list[Tensor], list[Tensor]]:
 
 @pytest.mark.parametrize("size", [8, 3])
 def test_the_loss_and_gradient_of_replayed_rows(tmp_path: Path, size: int) -> None:
-    """All stored rows are replayed after the model has changed."""
+    """Checks the second step, in which all rows of the first step are replayed with a changed model."""
     method, model = prepared(tmp_path, fraction=0.99, alpha=2.0, beta=0.7)
     taken(method, model, 0)
     _, then = by_hand(toy.model(), rows(0))

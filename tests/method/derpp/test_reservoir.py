@@ -1,4 +1,4 @@
-"""The reservoir is uniform, does not depend on which rank saw which row, and is bounded in bytes."""
+"""Tests that the reservoir samples rows uniformly, does not depend on ranks, and stays within a size in bytes."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def names(reservoir: Reservoir) -> list[int]:
 
 
 def filled(seed: int, rows: int, budget: int, batch: int = 7) -> Reservoir:
-    """Returns the reservoir of a run with this many rows."""
+    """Returns the reservoir after a run that offered it `rows` rows in batches."""
     reservoir = Reservoir(budget)
     for first in range(0, rows, batch):
         count = min(batch, rows - first)
@@ -36,13 +36,13 @@ def filled(seed: int, rows: int, budget: int, batch: int = 7) -> Reservoir:
 
 
 def test_every_row_of_a_run_is_equally_likely_to_be_kept() -> None:
-    """Chi-square test over 500 runs of 40 rows with room for 8: early and late rows are equally likely."""
+    """Applies a chi-square test to 500 runs, each with 40 rows and room for 8."""
     kept = np.zeros(40)
     for seed in range(500):
         found = names(filled(seed, 40, 8 * row(0.5).bytes))
         assert len(found) == 8
         kept[found] += 1
-    # draws without replacement have a smaller variance than chi-square assumes, by (40 - 8) / (40 - 1)
+    # the variance of draws without replacement is (40 - 8) / (40 - 1) of the variance that chi-square assumes
     assert chisquare(kept).statistic / ((40 - 8) / 39) < 73  # 39 degrees of freedom: p > .001
     assert chisquare(kept).pvalue < 0.9999
 
@@ -60,7 +60,7 @@ def test_rows_of_several_domains_are_equally_likely_to_be_kept() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_the_ranks_that_see_rows_make_no_difference(world: int) -> None:
-    """Neither does the order in which ranks offer their rows."""
+    """Checks 1 to 5 ranks that offer their rows in reversed order. The same rows must be in the reservoir."""
     expected = filled(3, 60, 10 * row(0.5).bytes)
     numbers = priorities(3, 1, 0, 60).tolist()
     reservoir = Reservoir(10 * row(0.5).bytes)
@@ -72,7 +72,10 @@ def test_the_ranks_that_see_rows_make_no_difference(world: int) -> None:
 
 
 def test_it_stays_within_its_budget() -> None:
-    """Rows have different sizes. A dropped row does not return when a smaller one would fit."""
+    """Checks rows of different sizes.
+
+    After a row is dropped, every row that stays has a lower priority number, even if a smaller row would still fit.
+    """
     draw = np.random.default_rng(0)
     reservoir = Reservoir(1000)
     for place in range(200):
@@ -126,7 +129,10 @@ def test_priorities_are_uniform_and_depend_on_seed_domain_and_row() -> None:
 
 
 def test_a_restored_reservoir_keeps_and_refuses_the_same_rows() -> None:
-    """The bound is saved in fp64. Rounded to fp32, it would accept or refuse rows between it and its rounding."""
+    """Checks rows with priorities at and just above the bound.
+
+    The bound is saved in fp64. Rounding it to fp32 would change the decision for priorities between the two values.
+    """
     for seed in range(20):
         before = filled(seed, 60, 8 * row(0.5).bytes)
         again = Reservoir(8 * row(0.5).bytes)
@@ -139,7 +145,7 @@ def test_a_restored_reservoir_keeps_and_refuses_the_same_rows() -> None:
 
 
 def test_a_bound_without_rows_is_saved() -> None:
-    """A single row may be larger than the whole budget."""
+    """Checks a reservoir that is empty because its first row was larger than the whole budget."""
     before = Reservoir(row(0.5).bytes - 1)
     before.offer([row(0.3)])
     assert (before.rows, before.bound) == ([], 0.3)

@@ -1,4 +1,4 @@
-"""Growth: a larger model computes the same, and config.json and the size estimate agree with it."""
+"""Tests that a grown model computes the same as the small model, and that config.json and size estimate fit it."""
 
 import copy
 from pathlib import Path
@@ -32,7 +32,7 @@ def untied(family: str) -> Any:
 @pytest.mark.parametrize("growth", [TWICE, Growth(layers=1), Growth(layers=2), Growth(2, 2)], ids=str)
 @pytest.mark.parametrize("family", ALL)
 def test_a_larger_model_computes_the_same(family: str, growth: Growth) -> None:
-    """Twice as wide, deeper, and both, with tied and separate matrices of embeddings and head."""
+    """Checks models that grow in width, in depth and in both, with tied and untied heads."""
     model = ready(family)
     larger = grown(model, growth)
     assert larger.config.num_hidden_layers == len(layers_of(larger)) == 2 + growth.layers
@@ -64,7 +64,10 @@ def test_electra_grows_with_states_as_wide_as_its_embeddings() -> None:
 
 
 def test_one_more_unit_by_hand() -> None:
-    """One of two units is copied. The weights that read it are halved, so the sum stays the same."""
+    """Checks an axis with two units, of which the second is copied.
+
+    Both copies count 2, so that the weights which read them are halved and their sum stays the same.
+    """
     axis = Axis(torch.tensor([0, 1, 1]))
     assert axis.copies.tolist() == [1, 2, 2]
     assert axis.is_new.tolist() == [False, False, True]
@@ -75,7 +78,7 @@ def test_one_more_unit_by_hand() -> None:
 
 
 def test_noise_makes_copied_units_differ() -> None:
-    """Noise changes only the weights that produce copies."""
+    """Checks that noise changes only the weights that produce copied units."""
     quiet, noisy = (dict(grown(ready("bert"), TWICE, noise=noise).named_parameters()) for noise in (0.0, 0.01))
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     difference = (noisy[name] - quiet[name]).detach()
@@ -93,7 +96,10 @@ def test_noise_makes_copied_units_differ() -> None:
 
 @pytest.mark.parametrize("family", ALL)
 def test_the_saved_model_is_ordinary_and_has_the_estimated_size(family: str, tmp_path: Path) -> None:
-    """Also if units have different numbers of copies and the inner width is rounded."""
+    """Checks growth by which units have different numbers of copies and the inner width is rounded.
+
+    transformers' own model must load the weights strictly, and the forecast size must be close to the real size.
+    """
     model: Any = ready(family)
     model.save_pretrained(tmp_path / "small")
     growth = Growth(1, 2 if family in ("llama", "qwen3") else 1)

@@ -1,4 +1,4 @@
-"""ELLE's prompts of domains: which text has which prompt, what trains, how prompts grow, and what is refused."""
+"""Tests ELLE's domain prompts: which text gets which prompt, which parameters train, growth, and refused settings."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def elle(**options: Any) -> Elle:
 
 
 def second(tmp_path: Path) -> tuple[Elle, Any]:
-    """Prepares the training of a second domain, whose steps all replay the first."""
+    """Prepares training on a second domain, in which all steps replay text of the first domain."""
     toy: Any = with_room(model(), 2)
     past = {f"{TEXT}1": text_folder(tmp_path, 1)}
     toy = elle().prepare_model(toy.eval(), Setting(domain="first", number=1, length=STEPS))
@@ -63,7 +63,7 @@ def test_each_text_has_the_prompt_of_its_own_domain(tmp_path: Path) -> None:
     def changed_by(number: int) -> bool:
         before, kept = total(), prompts[number].vectors.detach().clone()
         with torch.no_grad():
-            prompts[number].vectors.copy_(kept.flip(-1))  # adding a constant would have no effect after the norm
+            prompts[number].vectors.copy_(kept.flip(-1))  # the norm would remove an added constant
         found = total() != before
         with torch.no_grad():
             prompts[number].vectors.copy_(kept)
@@ -77,7 +77,7 @@ def test_each_text_has_the_prompt_of_its_own_domain(tmp_path: Path) -> None:
 
 
 def test_an_unused_prompt_has_a_gradient_of_0(tmp_path: Path) -> None:
-    """So the optimizer treats it in the same way at any ZeRO stage."""
+    """Checks that the gradient is 0 and not None, so that the optimizer treats the prompt alike at any ZeRO stage."""
     method, toy = second(tmp_path)
     for loss, extra in method.losses(toy, parts(), Objective(), 1, predictions=37):
         assert extra is not None
@@ -99,7 +99,7 @@ def test_prototypes_are_computed_with_the_model_before_the_training(tmp_path: Pa
     assert known is not None
     assert known.names == ["first", "second"]
     torch.testing.assert_close(known.vectors[0], prototype_of(toy, sample_of([text], 0)))
-    assert torch.equal(known.vectors[0], known.vectors[1])  # both domains have the same text here
+    assert torch.equal(known.vectors[0], known.vectors[1])  # both domains have the same text in this test
 
 
 @pytest.mark.parametrize("family", [*FAMILIES])
@@ -119,7 +119,7 @@ def test_a_larger_model_computes_the_same_with_its_prompts(family: str) -> None:
             sets_of(each)[0].chosen = number
         torch.testing.assert_close(logits(large), logits(small), rtol=1e-4, atol=1e-4)
     near, far = (torch.cdist(known.vectors, known.vectors) for known in map(domains_of, (small, large)) if known)
-    torch.testing.assert_close(far, near * 2**0.5)  # each state occurs twice
+    torch.testing.assert_close(far, near * 2**0.5)  # each component occurs twice in the larger model
 
 
 def test_prompts_are_saved_and_loaded_with_the_larger_model(tiny_bert: Path, tmp_path: Path) -> None:

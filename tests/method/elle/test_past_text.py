@@ -1,4 +1,4 @@
-"""Past text: domains whose loss has fallen more are drawn more often."""
+"""Tests past text, which draws domains more often the more their loss has fallen."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ LENGTH = 12
 
 
 def text_folder(folder: Path, number: int) -> Path:
-    """Writes prepared text, with another number of documents for each domain."""
+    """Writes prepared text of a domain with 9 * `number` documents."""
     draw = np.random.default_rng(number)
     documents = [draw.integers(5, 61, draw.integers(3, 20)).tolist() for _ in range(9 * number)]
     write_shard(folder / "train-00000.arrow", documents, 61)

@@ -1,4 +1,4 @@
-"""HAT and CPT: the units and outputs of an earlier domain do not change, and other units learn."""
+"""Tests HAT and CPT: units and outputs of an earlier domain do not change, while other units learn."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,13 +33,13 @@ LAYER = "bert.encoder.layer.1"
 
 
 def used(weights: Mapping[str, Tensor], place: str, is_hard: bool) -> Tensor:
-    """Computes the mask of the earlier domain by the formula."""
+    """Computes a mask of the earlier domain: embedding > 0 if `is_hard`, else a sigmoid of steepness 400."""
     embedding = weights[f"{LAYER}.{place}.0.embedding"].clamp(-6, 6)
     return (embedding > 0).float() if is_hard else torch.sigmoid(400 * embedding)
 
 
 def wholly_used(weights: Mapping[str, Tensor], name: str, is_hard: bool) -> dict[str, Tensor]:
-    """Returns the entries of some parameters of a layer that must not change, written out unit by unit."""
+    """Returns, for some parameters of layer 1, True at the elements that must not change, unit by unit."""
     found = {}
     if name == "model":
         heads, inner, output = (used(weights, f"unit_masks.{kind}", False) for kind in ("head", "inner", "output"))
@@ -61,7 +61,7 @@ def wholly_used(weights: Mapping[str, Tensor], name: str, is_hard: bool) -> dict
 
 @pytest.mark.parametrize("name", ["adapters", "model", "cpt"])
 def test_used_parameters_do_not_change(ranks: Any, name: str) -> None:
-    """At every ZeRO stage, with Adam's averages and weight decay. Unused parameters move."""
+    """Checks that used parameters stay and most unused ones move, at every ZeRO stage with Adam and weight decay."""
     kind, options = RUNS[name]
     runs = [Trained(Case(stage), kind, options, is_second=True) for stage in range(4)]
     start = {each: value.clone() for each, value in prepared(runs[0])[1].state_dict().items()}
@@ -80,9 +80,9 @@ def test_used_parameters_do_not_change(ranks: Any, name: str) -> None:
 
 
 def learnt(name: str, folder: Path, domain: str, target: Path, **more: Any) -> Any:
-    """Imitates the training of a domain: trainable parameters move at random, and all others stay.
+    """Imitates training on a domain by random changes of the trainable parameters, then saves the model in `target`.
 
-    Embeddings are kept away from 0, so that every unit is used fully or not at all.
+    The embeddings of masks are at least 0.2 away from 0, so that every unit is used fully or not at all.
     """
     kind, options = RUNS[name]
     method: Any = Hat(HatOptions(**options, **more)) if kind == "hat" else Cpt(CptOptions(**options, **more))
@@ -126,7 +126,7 @@ def test_masks_can_be_added_to_every_family(family: str, on: Any) -> None:
     method.prepare_model(model, Setting(domain="cs", length=9))
     assert len(sets_of(model)) == 2 * (3 if on == "model" else 4)
     if on == "adapters":
-        torch.testing.assert_close(logits(model), before)  # plugins output 0 at first
+        torch.testing.assert_close(logits(model), before)  # new plugins output 0
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data += 0.1

@@ -1,4 +1,4 @@
-"""The formulas of HAT, compared with numbers by hand, autograd, and the published code."""
+"""Compares the formulas of HAT with numbers computed by hand, with autograd, and with the published formulas."""
 
 import math
 from itertools import pairwise
@@ -31,7 +31,7 @@ def test_the_sparsity_gradient_equals_autograd() -> None:
 
 
 def test_compensation_undoes_the_slope_of_the_sigmoid() -> None:
-    """After compensation, the gradient through a mask is that of sigma(e), times s_max (equation 4), for every s."""
+    """Checks that the compensated gradient is s_max times that of sigma(e), for every steepness s (equation 4)."""
     embedding = torch.tensor([-2.0, -0.3, 0.0, 0.7, 1.5], requires_grad=True)
     expected = 400.0 * torch.autograd.grad(torch.sigmoid(embedding).sum(), embedding)[0]
     for steepness in (1 / 400, 0.5, 3.0):
@@ -47,7 +47,7 @@ def test_the_hyperbolic_cosine_is_bounded() -> None:
 
 
 def test_embeddings_stay_within_their_bounds() -> None:
-    """Beyond a bound they count as the bound, are pushed no further, and can return."""
+    """Checks that an embedding beyond a bound acts as the bound, is not pushed further, and can move back."""
     beyond = torch.tensor([MOST + 1, -MOST - 1])
     assert not compensated(torch.tensor([-1.0, 1.0]), beyond, 1.0, 400.0).any()
     assert compensated(torch.tensor([1.0, -1.0]), beyond, 1.0, 400.0).sign().tolist() == [1, -1]
@@ -65,5 +65,5 @@ def test_a_learnt_mask_is_0_or_1() -> None:
         mask = UnitMask(4, 400.0, is_hard, False, HERE)
         mask.embedding.data = embedding
         assert mask.values().tolist() == pytest.approx([0, 0, 1, 1], abs=1e-15)
-    wide = mask(torch.arange(1.0, 9.0)[None])  # units of two numbers each
+    wide = mask(torch.arange(1.0, 9.0)[None])  # each unit covers two numbers
     assert wide.tolist() == [[0, 0, 0, 0, 5, 6, 7, 8]]

@@ -1,4 +1,4 @@
-"""LoRA: outputs start unchanged, only additions train, and the merged model computes the same."""
+"""Tests LoRA: outputs start unchanged, only the additions train, and the merged model computes the same."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def logits_sum(model: Any) -> torch.Tensor:
 
 
 def shaken(model: Any) -> Any:
-    """Changes all trainable parameters at random, like a training."""
+    """Adds random noise to all trainable parameters, to imitate training."""
     draw = torch.Generator().manual_seed(1)
     for each in model.parameters():
         if each.requires_grad:
@@ -68,7 +68,7 @@ def test_every_linear_layer_of_the_transformer_has_an_addition_and_nothing_else_
 
 @pytest.mark.parametrize("kind", ["pissa", "mica", "osf"])
 def test_kinds_start_from_their_singular_directions(kind: str) -> None:
-    """Compared with numpy: the largest directions for PiSSA, the smallest for MiCA and OSF."""
+    """Checks against numpy that PiSSA starts from the largest singular directions, MiCA and OSF from the smallest."""
     weight = ready("bert").bert.encoder.layer[0].attention.self.query.weight.detach().double().numpy()
     left, sizes, right = np.linalg.svd(weight)
     _, model = prepared("bert", kind)
@@ -85,7 +85,7 @@ def test_kinds_start_from_their_singular_directions(kind: str) -> None:
 
 
 def test_mica_and_osf_do_not_change_the_large_directions() -> None:
-    """A gradient step changes a weight only in the span of its smallest left directions."""
+    """Checks that a gradient step changes a weight only along its three smallest left singular directions."""
     for kind in ("mica", "osf"):
         method, model = prepared("bert", kind)
         name = "bert.encoder.layer.0.attention.self.query.weight"
@@ -124,7 +124,7 @@ def test_the_key_of_plain_lora_has_no_variant() -> None:
 
 
 def test_initial_additions_depend_on_seed_and_domain() -> None:
-    """So all ranks agree, and a run that resumes starts from the same additions."""
+    """Checks that seed and domain number fix the initial additions, so that all ranks and resumed runs agree."""
     (_, one), (_, same), (_, other), (_, later) = (
         prepared("bert", **setting) for setting in ({}, {}, {"seed": 1}, {"number": 2})
     )
@@ -160,7 +160,7 @@ def test_layers_with_the_lowest_condition_numbers_get_additions(family: str) -> 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
-    """The removed part lies along directions of the weight that is merged without the option."""
+    """Checks that 75% of each intruder direction is removed. The directions are those of the fully merged weight."""
     _, model = prepared(family)
     state = dict(shaken(model).state_dict())
     whole, fewer = (Lora(LoraOptions(rank=3, scale=1.5, intruders=kept)) for kept in (1.0, 0.25))

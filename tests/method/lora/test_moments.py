@@ -1,4 +1,4 @@
-"""CorDA: moments are summed over all inputs of layers, and additions start from the least important directions."""
+"""Tests CorDA: sums of second moments over the inputs of layers, and additions from the least important directions."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ RANK = 3
 
 
 def moments_of(family: str, folder: Path) -> Path:
-    """Writes second moments of made-up inputs, in the format of the stage."""
+    """Writes second moments of random inputs in the file format of the stage that measures moments."""
     draw, model = torch.Generator().manual_seed(5), ready(family)
     found = {}
     for name in dict.fromkeys(shared_inputs(model).values()):
@@ -47,7 +47,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def test_moments_sum_over_all_inputs_of_each_layer() -> None:
-    """Compared with recorded inputs of the layers, without padding."""
+    """Compares the moments with those of recorded layer inputs, which contain no padding."""
     model, objective = toy.model().eval(), toy.Objective()
     batches = [(number, Batch.of(toy.columns(number))) for number in range(2)]
     seen: dict[str, list[np.ndarray]] = {name: [] for name in shared_inputs(model)}
@@ -84,7 +84,7 @@ def test_parts_with_the_same_input_share_moments(family: str) -> None:
 
 
 def test_the_least_directions_match_their_definition() -> None:
-    """W C = U S V^T, W = U S V^T C^-1, with numpy. All terms together give the weight."""
+    """Compares the directions with numpy, by W C = U S V^T and W = U S V^T C^-1. All terms must sum to the weight."""
     draw = np.random.default_rng(0)
     weight, rows = draw.normal(size=(6, 9)), draw.normal(size=(30, 9)) * np.linspace(0.1, 2, 9)
     moment = rows.T @ rows / 30

@@ -1,4 +1,4 @@
-"""Condition numbers and intruder dimensions, compared with numpy on weights that were built to have them."""
+"""Compares condition numbers and intruder directions with numpy, on weights with known singular values."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def rotation(size: int, seed: int) -> Tensor:
 
 
 def weight(sizes: list[float], seed: int) -> Tensor:
-    """Returns a weight with these singular values."""
+    """Returns a random square weight with the given singular values."""
     return rotation(len(sizes), seed) @ torch.diag(torch.tensor(sizes)) @ rotation(len(sizes), seed + 100)
 
 
@@ -29,7 +29,10 @@ def test_weights_with_the_lowest_condition_numbers_are_chosen_in_order() -> None
 
 @pytest.mark.parametrize("kept", [0.0, 0.25, 1.0])
 def test_a_new_direction_is_scaled_and_all_others_stay(kept: float) -> None:
-    """The weight uses 16 of 24 outputs. The added direction lies in two others and is large, so it is an intruder."""
+    """Checks a weight that uses 16 of 24 output directions and gets a large change in two unused ones.
+
+    The two new directions are intruders. `kept` is the share of them that stays.
+    """
     basis = rotation(24, 0)
     before = basis[:, :16] @ torch.diag(torch.linspace(1, 2, 16)) @ rotation(16, 1)
     inside = 0.1 * basis[:, :1] @ rotation(16, 2)[:1]

@@ -22,7 +22,7 @@ IDS = torch.tensor([[2, 31, 32, 4, 3]])
 
 
 class Shifted(nn.Module):
-    """Adds a multiple of a vector to the states of the last layer."""
+    """An addition that adds `times` its vector to the states of the last layer."""
 
     def __init__(self, width: int, times: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Shifted(nn.Module):
 
 
 def attach(model: Any, times: int) -> None:
-    """Attaches the addition, like a function in the table of additions."""
+    """Attaches `Shifted` to a model, as functions in the table of additions attach their addition."""
     layer = model.base_model.encoder.layer[-1]
     layer.shifted = Shifted(model.config.hidden_size, times)
     layer.register_forward_hook(layer.shifted)
@@ -44,7 +44,7 @@ def attach(model: Any, times: int) -> None:
 
 @pytest.fixture
 def shifted(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of a model with this addition, whose vector is all ones."""
+    """Writes a model with the addition `shifted`, whose vector is all ones, and returns its folder."""
     monkeypatch.setitem(ADDITIONS, "shifted", f"{__name__}:attach")
     model = load_model(bert)
     attach(model, 1)
@@ -64,7 +64,7 @@ def test_it_loads_with_and_without_its_head_and_computes_the_same(bert: Path, sh
     assert torch.equal(model.base_model(IDS)[0], states + 1)
     assert torch.equal(model.cls(states + 1), model(IDS).logits)
     assert not torch.equal(model(IDS).logits, plain(IDS).logits)
-    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight  # tied, as without
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight  # still tied
 
 
 def test_saving_a_loaded_model_again_gives_the_same_files(shifted: Path, tmp_path: Path) -> None:

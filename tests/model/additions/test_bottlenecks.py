@@ -1,4 +1,4 @@
-"""Tests that new adapters change nothing, trained ones compute the papers' formula, and domains have separate sets."""
+"""Tests adapters: new ones do not change outputs, trained ones compute the papers' formula, and sets are separate."""
 
 import copy
 import pickle
@@ -29,7 +29,7 @@ def adapted(family: str, sets: int = 1, form: str = "sequential", placement: str
 
 
 def shaken(model: Any, seed: int = 1) -> Any:
-    """Fills the set in use with random weights, as if it had been trained."""
+    """Fills the parameter sets in use with random weights, to imitate training, and returns the model."""
     draw = torch.Generator().manual_seed(seed)
     for sets in sets_of(model):
         assert sets.used is not None
@@ -49,7 +49,7 @@ def test_new_adapters_change_nothing_and_trained_ones_do(family: str, form: str)
 
 
 class Written(nn.Module):
-    """Computes a block's last layer, and the formula of the adapter explicitly."""
+    """Replaces a block's last layer: computes that layer plus the adapter's formula, written out."""
 
     def __init__(self, last: Any, adapter: Any) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Written(nn.Module):
 @pytest.mark.parametrize("form", ["sequential", "parallel"])
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
 def test_an_adapter_computes_the_formula_of_its_paper(family: str, form: str) -> None:
-    """The expected losses are those of a plain model in which a layer is replaced by `Written`."""
+    """Compares losses with a plain model in which `Written` replaces the last layer of each feed-forward block."""
     model = shaken(adapted(family, form=form, placement="feed_forward"))
     plain = ready(family)
     for layer, other in zip(layers_of(plain), layers_of(model), strict=True):

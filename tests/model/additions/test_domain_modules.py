@@ -1,4 +1,4 @@
-"""Tests the choice of a domain's sets, and finding the domain that a text is nearest to."""
+"""Tests the choice of a domain's parameter sets, and the assignment of texts to the nearest domain."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests the outputs of exBERT's module, and that it keeps packed documents isolated from each other."""
+"""Tests the outputs of exBERT's module, and that packed documents stay isolated from each other."""
 
 import pickle
 from pathlib import Path
@@ -26,14 +26,14 @@ ENCODERS = "bert", "roberta", "distilbert", "electra", "modernbert"
 
 
 class Open(nn.Module):
-    """A gate that is completely open, so that only the original layer counts."""
+    """A gate that is fully open, so that the outputs come from the original layer only."""
 
     def forward(self, states: Tensor) -> Tensor:
         return torch.full_like(states[..., :1], torch.inf)
 
 
 def gated(family: str) -> Any:
-    """Returns a model with a module of one head and 12 inner neurons, whose gates are partly open."""
+    """Returns a model with an exBERT module of one head and 12 inner neurons, whose gates are partly open."""
     model = plain(family)
     attach_exbert(model, 1, 12, VOCABULARY)
     draw_exbert(model, 3)
@@ -67,7 +67,7 @@ def test_packed_documents_are_isolated(family: str) -> None:
 
 @pytest.mark.parametrize("family", ENCODERS)
 def test_a_layer_with_its_module_counts_once(family: str) -> None:
-    """The states of all layers have one entry per layer of the model."""
+    """Checks that `hidden_states` returns one entry per original layer plus the embeddings."""
     model, (text,) = gated(family), documents(6)
     states = hidden_states(model, Packed.single(text))
     assert len(states) == 1 + model.config.num_hidden_layers
@@ -75,7 +75,7 @@ def test_a_layer_with_its_module_counts_once(family: str) -> None:
 
 
 def test_a_layer_computes_the_equation() -> None:
-    """The expected states are computed from the weights, by an own implementation of BERT's layer."""
+    """Compares a layer's states with exBERT's equation, computed from the weights by `bert_layer`."""
     model = gated("bert")
     states = torch.randn(1, 7, 16, generator=torch.Generator().manual_seed(5))
     first = layers_of(model)[0].module

@@ -1,4 +1,4 @@
-"""Tests that a new expert changes nothing, that each domain has its own blocks, and that copies are independent."""
+"""Tests that a new expert does not change outputs, that domains have their own blocks, and that copies are separate."""
 
 import copy
 import pickle
@@ -32,7 +32,7 @@ def test_a_new_expert_changes_nothing(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
 def test_an_expert_replaces_its_block(family: str) -> None:
-    """The expected losses are those of a plain model with the expert's weights in its layers."""
+    """Compares losses with a plain model whose feed-forward blocks have the expert's weights."""
     model, plain = shaken(parted(family)), ready(family)
     for layer, other in zip(layers_of(model), layers_of(plain), strict=True):
         for name in (*layer.pattern.inner, layer.pattern.outer):

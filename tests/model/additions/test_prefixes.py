@@ -1,4 +1,4 @@
-"""Tests prefixes against an explicit implementation of attention with them."""
+"""Tests prefixes against an explicit implementation of attention with prefixes."""
 
 import copy
 import pickle
@@ -33,7 +33,7 @@ def prefixed(family: str, sets: int = 1) -> Any:
 
 
 def written(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
-    """Computes attention for one document: softmax over the prefix, which is in `FOUND`, and the visible tokens."""
+    """Computes attention for one document: a softmax over the module's prefix in `FOUND` and the visible tokens."""
     prefix, length = FOUND[id(module)], query.shape[2]
     before = [each.detach().transpose(0, 1)[None] for each in (prefix.keys, prefix.values)]
     keys, values = (torch.cat((first, rest), 2) for first, rest in zip(before, (key, value), strict=True))
@@ -48,13 +48,13 @@ def written(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: 
 
 
 FOUND: dict[int, Any] = {}
-"""The prefix of each attention module of the plain model, by id of the module."""
+"""Prefix of each attention module of the plain model, keyed by the module's id."""
 AttentionInterface.register("written", written)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3"])
 def test_every_token_attends_to_the_prefix(family: str) -> None:
-    """Packed documents and rows have the results of separate documents with explicit attention."""
+    """Checks that packed documents and single rows give the results of explicit attention on separate documents."""
     model, other = shaken(prefixed(family)), plain(family)
     other.set_attn_implementation("written")
     modules = dict(other.named_modules())
@@ -100,7 +100,10 @@ def test_generated_text_is_the_same_with_and_without_a_cache(family: str) -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_new_prefix_has_the_keys_and_values_of_its_words(family: str) -> None:
-    """The words are before the text, or in the middle of the position table."""
+    """Checks that a new prefix has the keys and values of its words at the positions that the method gives them.
+
+    The words are before the text in models with rotary positions, and else in the middle of the position table.
+    """
     model: Any = prefixed(family)
     words = torch.tensor([7, 30, 9])
     begin_prefixes(model, 0, words)
@@ -127,7 +130,7 @@ def test_a_new_prefix_has_the_keys_and_values_of_its_words(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_new_prefix_has_the_effect_of_its_words_before_the_text(family: str) -> None:
-    """This holds for causal models with rotary positions, if there are as many words as a piece has."""
+    """Checks causal models with rotary positions and 64 words, as many as one piece of a prefix has."""
     model: Any = ready(family)
     attach_prefixes(model, 1, 64)
     (words,) = documents(64)

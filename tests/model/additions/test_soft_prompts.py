@@ -1,4 +1,4 @@
-"""Tests soft prompts against a plain model whose inputs are the vectors and the embeddings of words."""
+"""Tests soft prompts against a plain model whose inputs are the prompt's vectors followed by word embeddings."""
 
 import copy
 import pickle
@@ -32,7 +32,7 @@ def prompted(family: str, sets: int = 1) -> Any:
 
 
 def written(family: str, vectors: torch.Tensor, texts: list[torch.Tensor]) -> list[Any]:
-    """Returns the outputs of the plain model for each text separately, with the vectors before it."""
+    """Returns the plain model's outputs for each text, computed separately with the vectors before the text."""
     model: Any = plain(family)
     table = model.get_input_embeddings()
     rows = [torch.cat((vectors, table(text)))[None] for text in texts]
@@ -48,7 +48,7 @@ def vectors_of(model: Any, number: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_document_begins_with_the_prompt(family: str) -> None:
-    """Losses and states of all layers are right for packed documents of different lengths and for separate ones."""
+    """Checks losses and the states of all layers, for packed documents of different lengths and for separate rows."""
     model = shaken(prompted(family))
     expected = written(family, vectors_of(model), TEXTS)
     by_token = [
@@ -93,7 +93,7 @@ def test_only_the_prompt_gets_gradients() -> None:
 
 
 def test_a_new_prompt_has_embeddings_of_words_and_each_domain_its_own() -> None:
-    model = prompted("electra")  # its embeddings are narrower than its hidden states
+    model = prompted("electra")  # ELECTRA's embeddings are narrower than its hidden states
     words = torch.tensor([7, 9, 7])
     begin_prompt(model, 0, words)
     assert torch.equal(vectors_of(model), model.get_input_embeddings().weight[words])

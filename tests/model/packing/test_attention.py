@@ -1,4 +1,4 @@
-"""Tests that packed documents have the results of separate documents, in the function and in seven architectures."""
+"""Tests that packed documents give the results of separate documents, in attention and in seven architectures."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_a_document_does_not_see_its_neighbours(family: str):
 def reference(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, window: int | None
 ) -> torch.Tensor:
-    """Computes attention for one document, [heads, length, D], with explicit scores."""
+    """Computes attention within one document from explicit scores. Inputs and output are [heads, length, width]."""
     groups = len(query) // len(key)
     key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
     places = torch.arange(query.shape[1])
@@ -85,8 +85,11 @@ def test_outputs_and_gradients_are_those_of_separate_documents(
 
 
 def test_dropout_leaves_the_mean_and_drops_the_share():
-    """If all values are 1, each output is the sum of the remaining weights: their mean is 1, and some are 0."""
-    where = packed(documents(*[1] * 4000), 4000).documents  # of one token: weight 1 before dropout
+    """Checks dropout of attention weights on 4000 documents of one token with value 1.
+
+    Each output is the token's only weight after dropout: 0 with probability 0.25, else 1 / 0.75. The mean is 1.
+    """
+    where = packed(documents(*[1] * 4000), 4000).documents  # documents of one token, with weight 1
     ones = torch.ones(1, 1, 4000, 4)
     torch.manual_seed(0)
     found, _ = attention.attention(Layer(False), ones, ones, ones, None, dropout=0.25, documents=where)

@@ -1,4 +1,4 @@
-"""Tests that quick dropout has the statistics and gradients of dropout."""
+"""Tests that `QuickDropout` has the statistics and gradients of ordinary dropout."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_dropped_values_have_the_right_share_and_others_the_right_scale(p: float
 
 
 def test_decisions_are_uncorrelated():
-    """Four decisions come from one random number, so lags 1 to 8 are tested."""
+    """Checks lags 1 to 8, because four neighbouring decisions come from one random number."""
     torch.manual_seed(1)
     kept = (dropout(torch.ones(COUNT), 0.5) != 0).double() - 0.5
     for lag in range(1, 9):

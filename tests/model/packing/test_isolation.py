@@ -13,7 +13,7 @@ REFUSED = {
     "MPNetForMaskedLM": ("MPNetConfig", {}),  # relative positions as a bias
     "DebertaV2ForMaskedLM": ("DebertaV2Config", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
     "ConvBertForMaskedLM": ("ConvBertConfig", {"embedding_size": 16}),  # convolutions across documents
-    "Gemma2ForCausalLM": ("Gemma2Config", {"num_key_value_heads": 1, "head_dim": 8}),  # caps its scores
+    "Gemma2ForCausalLM": ("Gemma2Config", {"num_key_value_heads": 1, "head_dim": 8}),  # soft-caps attention scores
 }
 
 
@@ -41,7 +41,7 @@ def test_logits_changed_after_the_head_are_refused():
 
 
 def test_wrong_positions_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("adapt.model.sparse_prediction.first_position", lambda config: 0)  # RoBERTa's start at 2 here
+    monkeypatch.setattr("adapt.model.sparse_prediction.first_position", lambda config: 0)  # RoBERTa's start at 2
     with pytest.raises(ModelError, match="RobertaForMaskedLM cannot"):
         keep_documents_apart(plain("roberta"))
 

@@ -25,7 +25,7 @@ def test_a_single_document_can_be_packed():
 
 
 def of_lengths(*lengths: int) -> Packed:
-    """Packs documents of these lengths in one row, with token ids that count from 10."""
+    """Packs documents of the given lengths into one row, whose token ids count up from 10."""
     starts = torch.zeros(1, sum(lengths), dtype=torch.bool)
     starts[0, torch.tensor([0, *lengths[:-1]]).cumsum(0)] = True
     return Packed.of(10 + torch.arange(sum(lengths))[None], torch.ones_like(starts), starts)
@@ -56,14 +56,14 @@ def test_buckets_have_each_token_once_and_each_document_in_one_row(lengths: list
     ends = torch.tensor([0, *lengths]).cumsum(0)
     documents = Documents(ends.int(), max(lengths))
     there, back = documents.there, documents.back
-    assert there[back].tolist() == list(range(sum(lengths)))  # to the buckets and back
+    assert there[back].tolist() == list(range(sum(lengths)))  # `back` undoes `there`
     found, begin = [], 0
     for bucket in documents.buckets:
         end = begin + bucket.documents * bucket.length
         lines = there[begin:end].view(bucket.documents, bucket.length)
         real = bucket.real if bucket.real is not None else torch.ones_like(lines, dtype=torch.bool)
         found += [line[inside].tolist() for line, inside in zip(lines, real, strict=True)]
-        assert real.sum(1).max() == bucket.length  # no wider than needed
+        assert real.sum(1).max() == bucket.length  # each bucket is as wide as its longest document
         begin = end
     assert begin == len(there)
     assert sorted(found) == [list(range(a, b)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""Tests on CPUs that the call of the GPU's attention kernel gives the CPU's results, with a stand-in for the kernel."""
+"""Tests on CPUs that the GPU path of attention gives the CPU's results, with a stand-in for the GPU kernel."""
 
 import inspect
 from typing import Any
@@ -28,9 +28,9 @@ def kernel(
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Computes attention within documents, for [N, heads, D], with explicit scores.
+    """Computes attention within documents from explicit scores. Inputs and output are [tokens, heads, width].
 
-    `window_size` is how many tokens to the left and to the right are seen, -1 for all.
+    `window_size` is the number of visible tokens to the left and to the right of a token, or -1 for all.
     """
     assert all(states.is_contiguous() for states in (query, key, value))
     assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
@@ -52,7 +52,7 @@ def kernel(
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes attention take the code path of GPUs, with the stand-in for torch's kernel."""
+    """Makes attention take the GPU path and replaces torch's kernel by the stand-in."""
 
     def chosen(query: Tensor, key: Tensor, value: Tensor, documents: Any, scaling: Any, _: float, *rest: Any) -> Tensor:
         return attention._variable_length(query, key, value, documents, scaling, *rest)

@@ -1,4 +1,7 @@
-"""Random texts that are hard to cut, from all of Unicode. They are independent of the package's adversarial texts."""
+"""Generates random texts from all of Unicode that are hard to split into pieces.
+
+The generator is independent of the adversarial texts in the package.
+"""
 
 import random
 import sys
@@ -25,15 +28,15 @@ WRITTEN = [
 @cache
 def by_category() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # beyond, nearly all have three categories
+    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # beyond, there are few categories
         category = unicodedata.category(chr(number))
-        if category != "Cs":  # the library refuses half a surrogate pair
+        if category != "Cs":  # `tokenizers` refuses lone surrogates
             found.setdefault(category, []).append(chr(number))
     return found
 
 
 def adversaries(count: int, seed: int) -> list[str]:
-    """Returns random texts of words, blanks and any characters."""
+    """Returns random texts, mixed from words, blanks, ASCII characters and any other characters."""
     draw, kinds = random.Random(seed), list(by_category().values())
 
     def part() -> str:

@@ -1,4 +1,4 @@
-"""Tests where rules cut texts."""
+"""Tests at which characters the rules split a text into pieces."""
 
 import unicodedata
 

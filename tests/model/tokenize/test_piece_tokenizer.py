@@ -1,4 +1,4 @@
-"""Tests tokenizing by pieces with a small table and many batches."""
+"""Tests the tokenizer that works piece by piece, with a small table of known pieces and many batches."""
 
 import random
 
@@ -22,7 +22,7 @@ def test_a_small_table_gives_the_same_tokens() -> None:
         batch = draw.choices(texts, k=8)
         assert by_pieces(batch).same(by_library(tokenizer, batch, None))
         most = max(most, len(by_pieces.table))
-    assert 40 < most < 40 + 8 * 60  # plus the pieces of one batch
+    assert 40 < most < 40 + 8 * 60  # at most the limit of 40 plus one batch
 
 
 @pytest.mark.parametrize("size", [1, 7, 10**6])
@@ -44,7 +44,7 @@ def letters(pieces: list[str]) -> Ragged:
 
 
 def tokens(table: PieceTable, *pieces: str) -> list[str]:
-    """Returns the pieces that the table's tokens spell."""
+    """Looks pieces up in the table and returns them again, spelt from the ids of their tokens."""
     numbers = table.numbers([piece.encode() for piece in pieces])
     return ["".join(map(chr, ids)) for ids in table.tokens(numbers).lists(IDS)]
 

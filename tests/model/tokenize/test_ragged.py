@@ -1,4 +1,4 @@
-"""Tests lists in flat arrays against lists of Python."""
+"""Tests lists that are stored in flat arrays (`Ragged`) against Python lists."""
 
 from itertools import chain
 

@@ -1,4 +1,7 @@
-"""Tests that tokenizing by pieces equals the library, and that the library is used if it would not, with a log line."""
+"""Tests that tokenizing by pieces gives the library's tokens.
+
+Tokenizers for which pieces would give other tokens must use the library's own call, with a log line.
+"""
 
 from collections.abc import Callable
 
@@ -124,7 +127,7 @@ def test_half_a_surrogate_pair_raises_the_librarys_error() -> None:
     tokenizer = literal("wordpiece")
     quick = QuickTokenizer(tokenizer, worth=0)
     quick(TEXTS)
-    with pytest.raises(Exception) as expected:  # noqa: PT011 - whatever the library raises
+    with pytest.raises(Exception) as expected:  # noqa: PT011 - the library's own error type
         tokenizer.encode_batch(["a \ud800 b"])
     with pytest.raises(expected.type):
         quick(["a \ud800 b"])
@@ -132,7 +135,7 @@ def test_half_a_surrogate_pair_raises_the_librarys_error() -> None:
 
 def test_a_tokenizer_without_special_tokens_allows_pieces(capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = literal("byte-level")
-    tokenizer.post_processor = None  # like GPT-2, which adds no special tokens
+    tokenizer.post_processor = None  # GPT-2 adds no special tokens either
     quick = QuickTokenizer(tokenizer, worth=0)
     assert quick_ids(quick, TEXTS) == ids(tokenizer, TEXTS)
     assert not capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tests that a serialized tokenizer equals the loaded one, for every family."""
+"""Tests that a serialized tokenizer gives the same tokens as the loaded tokenizer, for every family."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_ids_and_offsets_of_all_texts_are_equal(tmp_path: Path, family: str) -> 
 def test_a_tokenizer_with_python_code_is_not_serialized() -> None:
     class Own:
         def pre_tokenize(self, text: object) -> None:
-            """Does not split the text."""
+            """Leaves the text unsplit."""
 
     backend = Tokenizer.from_str(FAMILIES["wordpiece"]().to_str())
     backend.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(Own())
