@@ -14,10 +14,10 @@ from tests.train.ranks import Ranks
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait slow down all other processes
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Threads that spin while they wait slow down all other processes.
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
 
-gc.disable()  # until all imports are done: looking for garbage meanwhile finds none, and takes a fifth of the time
+gc.disable()  # Off during the imports, where garbage collection frees nothing and takes a fifth of the time.
 
 HEAVY = {"ray_cluster", "ranks", "jobs"}
 """Fixtures that start processes. Tests that use them are left out of `make quick`."""
@@ -27,20 +27,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HEAVY & {*getattr(item, "fixturenames", ())}:
             item.add_marker("heavy")
-    for item in items:  # measuring their coverage takes much time, and most of their code runs in other processes
+    # Coverage of slow tests takes long to measure, and most of the code of these tests runs in other processes.
+    for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):
             item.add_marker("no_cover")
-    # Files with slow tests go first, then heavy ones, so that no process is left with a slow file at the end.
+    # Files with slow tests run first, then files with heavy tests, so that no process gets a slow file at the end.
     places = {mark: {item.path for item in items if item.get_closest_marker(mark)} for mark in ("slow", "heavy")}
     items.sort(key=lambda item: (item.path not in places["slow"], item.path not in places["heavy"]))
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # imported objects stay, so the garbage collector need not scan them again
+    gc.freeze()  # Imported objects are never freed, so the garbage collector need not scan them again.
     gc.enable()
 
 
-settings.register_profile("repeatable", deadline=None, derandomize=True)  # for slow or busy machines
+# Slow or busy machines would exceed a deadline.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
 
@@ -50,7 +52,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
-    torch.set_num_threads(1)  # this little work is slower on several threads, by far on a busy machine
+    torch.set_num_threads(1)  # Such small computations are slower on several threads, especially on a busy machine.
     folder = tmp_path_factory.mktemp("models") / "tiny-bert"
     config = BertConfig(
         vocab_size=len(VOCABULARY),
@@ -59,7 +61,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=128,
-        initializer_range=0.2,  # larger than usual, so that its predictions depend on its inputs
+        initializer_range=0.2,  # larger than usual, so that the model's predictions depend on its inputs
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -71,7 +73,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """Starts Ray on this machine with 2 CPUs, for all tests that need it. Its workers are forked."""
+    """Starts Ray on this machine with 2 CPUs, for all tests that need Ray. Ray's workers are forked."""
     import ray
 
     from adapt.config import ResourcesConfig

@@ -20,18 +20,18 @@ from tests.forks.server import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 1200
-"""Time limit for work that takes seconds on an idle machine [s]."""
+"""Time limit for waiting on jobs, whose work takes seconds on an idle machine [s]."""
 
 
 class Job:
-    """A running job. Its output goes to files, so that it never waits for a reader.
+    """A running job. The job's output goes to files, so that the job never waits for a reader.
 
     Args:
-        folder: for the output, and for the job's results in `runs`.
-        arguments: of the command line.
-        script: name of the script in `jobs/`.
-        fresh: whether the job and its workers import everything themselves, as a user's do. Otherwise they are forked
-            from a process that has imported it.
+        folder: folder for the job's output, and for its results in the subfolder `runs`.
+        arguments: arguments of the command line.
+        script: name of the job's script in `jobs/`.
+        fresh: whether the job and its workers import everything themselves, as a user's jobs do. Otherwise, the job
+                is forked from a process that has already imported everything.
     """
 
     def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py", fresh: bool = False) -> None:
@@ -78,7 +78,7 @@ class Job:
         return found
 
     def below(self, name: str = "") -> list[psutil.Process]:
-        """Returns the job's descendants whose command line contains a name."""
+        """Returns the descendants of the job's process whose command line contains `name`."""
         found = []
         for process in psutil.Process(self.process.pid).children(recursive=True):
             try:
@@ -89,25 +89,28 @@ class Job:
         return found
 
     def workers(self) -> list[psutil.Process]:
-        """Returns the processes of the ranks."""
+        """Returns the worker processes of the training, one per rank."""
         return self.below("RayTrainWorker")
 
     def interrupt(self, number: signal.Signals) -> None:
-        """Sends a signal: SIGINT to all processes, as ctrl-C does in a terminal, other signals only to the job."""
+        """Sends a signal.
+
+        SIGINT goes to all processes, as ctrl-C does in a terminal. Other signals go to the job only.
+        """
         (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
 
     def first_step(self) -> int:
-        """Returns the first step whose report was shown."""
+        """Returns the number of the first training step that the job reported."""
         return int(self.err.split("\nstep ", 1)[1].split("/", 1)[0])
 
 
 def run_forked(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs `python SCRIPT ...` in a fork, with the result that `subprocess.run` gives for a process of its own.
+    """Runs `python SCRIPT ...` in a forked process, and returns the result as `subprocess.run` would.
 
     Args:
-        command: the script and its arguments.
-        folder: the working directory.
-        environment: variables in addition to those of this process.
+        command: path of the script, followed by its arguments.
+        folder: working directory of the script.
+        environment: environment variables in addition to those of this process.
     """
     with tempfile.TemporaryDirectory() as outputs:
         files = [Path(outputs, name) for name in ("out", "err")]
@@ -135,7 +138,7 @@ def _lives(process: psutil.Process) -> bool:
 
 @dataclass
 class Jobs:
-    """Starts jobs, and ends those that a failed test has left running."""
+    """Starts jobs, and kills the jobs that are still running after a failed test."""
 
     started: list[Job] = field(default_factory=list)
 
@@ -152,35 +155,35 @@ class Jobs:
 
 
 def jobs() -> Iterator[Jobs]:
-    """Yields a `Jobs` for a fixture, and closes it."""
+    """Yields a `Jobs` object for a fixture, and closes the object afterwards."""
     made = Jobs()
     yield made
     made.close()
 
 
 def run_folder(root: Path) -> Path:
-    """Returns the folder with the checkpoints of the only training below a root, even if it does not exist yet."""
+    """Returns the folder with the checkpoints of the only training below `root`, even if it does not exist yet."""
     return next(root.glob("train/*/checkpoints/*"), root / "none")
 
 
 def whole_step(root: Path) -> int:
-    """Returns the step of the newest complete checkpoint; 0 without one."""
+    """Returns the step of the newest complete checkpoint, or 0 if there is no checkpoint."""
     newest = newest_whole(run_folder(root))
     return step_of(newest) if newest else 0
 
 
 def saved_steps(root: Path) -> list[int]:
-    """Returns the steps of all checkpoints."""
+    """Returns the steps of all checkpoints below `root`."""
     return [step_of(folder) for folder in checkpoints(run_folder(root))]
 
 
 def reports(root: Path) -> list[dict[str, Any]]:
-    """Reads the lines of metrics.jsonl."""
+    """Reads the training's reports from the lines of metrics.jsonl."""
     return [json.loads(line) for file in root.glob("train/*/metrics.jsonl") for line in file.read_text().splitlines()]
 
 
 def record(root: Path, stage: str) -> dict[str, Any]:
-    """Reads the record of the only stage of a kind."""
+    """Reads the record of the only stage of a kind below `root`."""
     (file,) = root.glob(f"{stage}/*/stage.json")
     found: dict[str, Any] = json.loads(file.read_text())
     return found

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def sent_to_terminal(program: str, *arguments: str, columns: int = 100, term: str = "xterm-256color") -> str:
-    """Runs a Python program on a terminal of some width and kind, and returns the characters that it sends."""
+    """Runs a Python program on a terminal of the given width and type, and returns the characters that it sends."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
@@ -42,7 +42,7 @@ def sent_to_terminal(program: str, *arguments: str, columns: int = 100, term: st
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux reports a closed other end like this
+    except OSError:  # Linux raises OSError if the other end of the terminal is closed.
         return b""
 
 

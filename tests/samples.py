@@ -19,7 +19,10 @@ VOCABULARY = [*SPECIAL, *".,:;!?()'-", *LETTERS, *(f"##{letter}" for letter in L
 
 
 def sentences(count: int, seed: int = 0, shortest: int = 5, longest: int = 30) -> list[str]:
-    """Returns random sentences, in practice all different. Most words are one token; some made-up ones are several."""
+    """Returns random sentences, in practice all different.
+
+    Most words are one token. Some made-up words are several tokens.
+    """
     draw = random.Random(seed)
 
     def word() -> str:
@@ -32,7 +35,7 @@ TOPICS = {"model": ["model", "loss", "gradient", "layer"], "text": ["text", "sen
 
 
 def labelled(count: int, seed: int) -> list[dict[str, Any]]:
-    """Returns texts that are about one of two topics, with the topic as label."""
+    """Returns texts about one of two topics. The label of a text is its topic."""
     draw = random.Random(seed)
     found = []
     for number, text in enumerate(sentences(count, seed, 4, 8)):

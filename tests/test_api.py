@@ -206,7 +206,8 @@ def test_a_plan_shows_stages_and_runs_nothing(fields: dict[str, object], tmp_pat
         "export",
     ]
     assert "0 of 6 stages are finished" in str(plan)
-    assert "&lt;td" in plan._repr_html_()  # a page within a frame
+    # `_repr_html_` puts the plan's page into a frame and therefore escapes its tags.
+    assert "&lt;td" in plan._repr_html_()
     assert not list((tmp_path / "runs").glob("train"))
     with pytest.raises(ConfigError, match="there is no job dapd"):
         dontstop.plan("dapd", **fields)
@@ -246,7 +247,7 @@ def test_a_job_returns_its_result_and_model_and_shows_them(fields: dict[str, obj
     model, tokenizer = run.load()
     assert model.get_input_embeddings().num_embeddings == len(tokenizer)
     began = run.record.started_at
-    assert dontstop.dapt(**fields).record.started_at == began  # nothing ran again
+    assert dontstop.dapt(**fields).record.started_at == began  # The stage was not run again.
     assert not dontstop.plan("dapt", **fields).to_run
     with pytest.raises(ConfigError, match=r"there is no model of share 0\.5"):
         run.load(share=0.5)

@@ -1,4 +1,4 @@
-"""The benchmarks' command lines: all accept the same arguments, even those that they do not use."""
+"""The command lines of benchmarks. Each benchmark accepts the same arguments, even those that it does not use."""
 
 import importlib
 import json
@@ -22,16 +22,17 @@ ROOT = Path(__file__).parents[1]
 TOOLS = {
     *("claims", "equality", "selection_study", "sequences", "slices", "small_decoder", "versus", "vocabulary_study")
 }
-"""Programs that make inputs of chains or tables of finished ones, and measure nothing."""
+"""Programs in benchmarks/ that measure nothing: they make inputs of chains, or tables of finished chains."""
 PROGRAMS = {file.stem for file in (ROOT / "benchmarks").glob("*.py") if "__main__" in file.read_text().splitlines()[-2]}
 BENCHMARKS = sorted(PROGRAMS - TOOLS)
 SHARED = "--quick", "--json", "results.json", "--data", "folder", "--models", "folder"
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Returns the exit code of a benchmark that stops at its arguments."""
+    """Runs a benchmark with arguments that end it while they are parsed, and returns its exit code."""
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)  # otherwise runpy warns
+    # runpy warns if the module is already loaded.
+    monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)
     with pytest.raises(SystemExit) as caught:
         runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
     return int(caught.value.code or 0)
@@ -105,7 +106,10 @@ def test_a_measurement_is_noisy_if_it_waits_for_cores_that_others_use(
 
 
 def test_work_of_the_benchmark_is_not_counted_as_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In four seconds on four cores, eight CPU seconds were used, six of them by the benchmark's own processes."""
+    """Uses 8 CPU seconds in 4 s on 4 cores, 6 of them by the benchmark itself.
+
+    Other processes used 2 s / (4 s x 4 cores).
+    """
     for name, before, after in (("_busy_s", 100, 108), ("_waiting_s", 10, 11), ("_reaped_s", 50, 56), ("_now_s", 0, 4)):
         monkeypatch.setattr(rounds_module, name, iter([float(before), float(after)]).__next__)
     monkeypatch.setattr(rounds_module.os, "cpu_count", lambda: 4)
@@ -148,7 +152,7 @@ def test_the_quick_form_measures_fewer_rounds(name: str, monkeypatch: pytest.Mon
         figures.append(set(module.measure(Options(quick, None, None)).figures))
         counts.append(measurements)
     assert figures[0] <= figures[1] == set(module.TARGETS)
-    assert counts[0] < counts[1]  # a comparison takes three rounds in either form
+    assert counts[0] < counts[1]  # With and without --quick, a comparison takes at least three rounds.
 
 
 # --- the page of figures

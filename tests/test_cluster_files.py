@@ -55,7 +55,7 @@ def test_the_cluster_answers_only_to_the_token(launched: dict[str, Any]) -> None
     assert "--dashboard-host 127.0.0.1" in start
     assert "--autoscaling-config ~/ray_bootstrap_config.yaml" in start
     (profile,) = (command for command in launched["setup_commands"] if "~/.bashrc" in command)
-    assert "RAY_AUTH_MODE=token" in profile  # the shell of every command reads it
+    assert "RAY_AUTH_MODE=token" in profile  # The shells of all commands read the profile.
     assert launched["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
 
 
@@ -84,7 +84,8 @@ def test_nodes_install_no_development_packages(tmp_path: Path) -> None:
     command = ["make", "--dry-run", "node", f"VENV={tmp_path}/venv", "TORCH_INDEX=https://host/cpu"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     torch, project = (line for line in said.splitlines() if "pip install" in line)
-    assert torch.endswith("--no-deps --index-url https://host/cpu torch")  # no other package may come from this index
+    # No other package may come from the index of torch.
+    assert torch.endswith("--no-deps --index-url https://host/cpu torch")
     assert "https://" not in project
     (extras,) = re.findall(r"'\.\[(.+)\]'", project)
     content = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -152,7 +153,7 @@ def test_a_job_uploads_the_code_and_no_large_files(environment: dict[str, Any], 
 
 
 def package(project: Path, target: Path, environment: dict[str, Any]) -> set[str]:
-    """Returns the files that Ray uploads."""
+    """Returns the names of the files that Ray uploads as the working directory."""
     create_package(str(project), target, include_gitignore=True, excludes=environment["excludes"])
     with zipfile.ZipFile(target) as archive:
         return {name for name in archive.namelist() if not name.endswith("/")}

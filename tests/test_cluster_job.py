@@ -38,7 +38,8 @@ evaluation:
   sequence_length: 64
   bootstrap_samples: 50
 """
-# Added to the submitted copy of the package: every process that loads it notes where it found it.
+# This code is added to the submitted copy of the package. Each process that loads the copy writes the path of the
+# module to a file.
 NOTE = "__import__('pathlib').Path({folder!r}, str(__import__('os').getpid())).write_text(__file__)\n"
 
 
@@ -48,7 +49,7 @@ class Cluster:
 
     folder: Path
     environment: dict[str, str]
-    """Environment variables of the head and of clients that have the token."""
+    """Environment variables of the head node, and of clients that have the token."""
     address: str
 
     def ray(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +63,7 @@ class Cluster:
         )
 
     def chain(self, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-        """Runs jobs/chain.py in a copy of the project."""
+        """Runs jobs/chain.py in a copy of the project in `folder`."""
         return subprocess.Popen(
             [sys.executable, "jobs/chain.py", *arguments, "--address", self.address],
             env=self.environment,
@@ -77,7 +78,7 @@ class Cluster:
         return self.ray("job", "submit", *options, "--", *command, **environment)
 
     def processes(self) -> list[psutil.Process]:
-        """Returns the processes with the folder in their command line, and their descendants."""
+        """Returns the processes whose command line contains the cluster's folder, and their descendants."""
         named = [p for p in psutil.process_iter(["cmdline"]) if str(self.folder) in " ".join(p.info["cmdline"] or [])]
         found = {}
         for process in named:
@@ -86,7 +87,7 @@ class Cluster:
         return list(found.values())
 
     def stop(self) -> None:
-        for _ in range(5):  # repeatedly, because they may start others in the meantime
+        for _ in range(5):  # Repeats, because the processes may start further processes in the meantime.
             for process in (processes := self.processes()):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -102,16 +103,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     token.chmod(0o600)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHON"))}
     environment |= {
-        "HOME": str(folder),  # so that the user's own token is not found
+        "HOME": str(folder),  # so that the token of the user who runs the tests is not used
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # with Ray's default of 15, other tests would take all cores
+        "RAY_worker_niceness": "0",  # with Ray's default niceness of 15, other tests would take all cores
     }
     port, dashboard, client, agent = (str(free_port()) for _ in range(4))
     started = Cluster(
-        Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")),  # a short path, because it contains sockets
+        Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")),  # the path must be short, because it contains sockets
         environment,
         f"http://127.0.0.1:{dashboard}",
     )
@@ -177,7 +178,7 @@ def test_a_submitted_job_runs_from_its_copy_and_leaves_a_model(
     assert not any(problems.values())
 
     places = [Path(note.read_text()) for note in notes.iterdir()]
-    assert len(places) > 2  # the driver and workers
+    assert len(places) > 2  # The driver and at least two workers loaded the package.
     assert all(place.is_relative_to(cluster.folder) for place in places)
     assert sorted(submitted.rglob("*")) == before
 
@@ -199,7 +200,8 @@ def test_a_chain_continues_after_its_submitter_was_killed(cluster: Cluster, tiny
 
     first = cluster.chain(project, "submit", "chain.yaml")
     assert first.stderr
-    assert any("submitted dontstop-souped-" in line for line in first.stderr)  # after the check of the cluster
+    # The chain logs `submitted` after it has checked the cluster.
+    assert any("submitted dontstop-souped-" in line for line in first.stderr)
     first.kill()
     first.communicate()
 
@@ -213,7 +215,8 @@ def test_a_chain_continues_after_its_submitter_was_killed(cluster: Cluster, tiny
         "two",
     ]
     listed = cluster.ray("job", "list", "--address", cluster.address)
-    assert listed.stdout.count("submission_id='dontstop-souped-") == 1  # and no job of a check remains
+    # The job that checked the cluster no longer exists.
+    assert listed.stdout.count("submission_id='dontstop-souped-") == 1
     assert "dontstop-check" not in listed.stdout
     token = (Path(cluster.environment["RAY_AUTH_TOKEN_PATH"])).read_text()
     assert token not in listed.stdout + err

@@ -1,4 +1,4 @@
-"""The fields: whether they determine results, their defaults, and the recipes that set them."""
+"""Fields of the configuration: whether a field determines results, the defaults, and the recipes."""
 
 import re
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
@@ -10,7 +10,8 @@ from adapt.config import Config, CorpusConfig, TrainingConfig, flat, what
 from adapt.parse import parse
 
 _FILES = sorted((Path(__file__).parents[1] / "jobs" / "recipes").glob("*.yaml"))
-RECIPES = [file for file in _FILES if "\nstages:" not in file.read_text()]  # without chains, which tests/chain reads
+# tests/chain reads the other recipes, which are chains
+RECIPES = [file for file in _FILES if "\nstages:" not in file.read_text()]
 
 
 def test_flat_names_every_field_by_its_section() -> None:
@@ -49,7 +50,8 @@ def test_a_configuration_is_immutable() -> None:
         Config().seed = 1  # type: ignore[misc]
 
 
-# Values of table 13 of Don't Stop Pretraining for domain-adaptive pre-training, and of RoBERTa, whose recipe it uses.
+# Hyperparameters from table 13 of Don't Stop Pretraining (domain-adaptive pre-training), and from the RoBERTa paper,
+# whose training recipe the authors use.
 PAPER = {
     "model.path": "FacebookAI/roberta-base",
     "objective.kind": "mlm",

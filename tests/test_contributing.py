@@ -21,11 +21,11 @@ CHECK = (ROOT / "scripts" / "check").read_text("utf-8")
 
 CODE = ("adapt", "benchmarks", "cluster", "jobs")
 BESIDE = {"bad_input", "cluster", "docs", "forks", "fuzz", "jobs"}
-"""Folders of tests without a counterpart in `adapt`: they test the whole project from outside, or help tests."""
+"""Folders of tests without a counterpart in `adapt`. They test the whole project from outside, or contain helpers."""
 
 
 def stated(pattern: str, text: str = PAGE) -> str:
-    """Returns the first group of a pattern in a page, ignoring line breaks."""
+    """Returns the first group of a pattern's match in the text of a page, ignoring line breaks."""
     match = re.search(pattern.replace(" ", r"\s+"), text)
     assert match, f"the page does not say {pattern!r} any more: say it, or change this test"
     return match[1]
@@ -94,7 +94,7 @@ def test_folders_are_divided_and_list_every_module_in_their_init() -> None:
     assert not large
     for folder in sorted(folders):
         text = (folder / "__init__.py").read_text("utf-8")
-        if listed := set(re.findall(r"^- `(\w+)/?`", text, re.MULTILINE)):  # only divided folders list their parts
+        if listed := set(re.findall(r"^- `(\w+)/?`", text, re.MULTILINE)):  # Only divided folders list their modules.
             inside = modules[folder] | {other.name for other in folders if other.parent == folder}
             assert listed <= inside, folder
             assert inside <= set(re.findall(r"`(\w+)/?`", text)), folder
@@ -119,7 +119,7 @@ def test_docstrings_do_not_begin_with_of() -> None:
 
 
 def test_modules_named_in_text_exist() -> None:
-    """The last part of a name may also be a name inside the module."""
+    """The last part of a dotted name may also be a name that the module defines."""
     for file in [*python_files(*CODE), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for name in set(re.findall(r"`(adapt(?:\.[a-z_]\w*)+)", file.read_text("utf-8"))):
             path = ROOT / name.replace(".", "/")
@@ -148,7 +148,7 @@ def test_the_page_on_design_says_where_ray_and_deepspeed_are_imported() -> None:
 
 
 def test_files_named_on_the_page_on_design_exist() -> None:
-    """Paths are relative to `adapt/`, to the project, or to the folder of the file before."""
+    """Paths on the page are relative to `adapt/`, to the project, or to the folder of the file named before."""
     folder = ""
     for name in re.findall(r"`([\w/]+\.py)`", DESIGN):
         places = [file for file in (ROOT / name, ROOT / "adapt" / name, ROOT / folder / name) if file.exists()]

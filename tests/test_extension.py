@@ -39,7 +39,7 @@ def mine(tmp_path_factory):
 
 
 def settings() -> dict[str, object]:
-    """Returns the merged YAML blocks of the page."""
+    """Returns the contents of all YAML blocks of the page, merged into one mapping."""
     found: dict[str, object] = {}
     for text in FRAGMENT.findall(PAGE):
         found |= yaml.safe_load(text)
@@ -63,7 +63,7 @@ def test_a_user_defined_tagger_tags(mine: Path) -> None:
 
 @pytest.fixture
 def config_file(mine, tiny_bert, tmp_path):
-    """Writes a configuration that uses the method, block and objective of the page."""
+    """Writes a configuration file that uses the page's method, block and objective."""
     corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in [*sentences(200), "ALL OF THIS IS LOUD."]])
     given = settings()
     content = {
@@ -119,7 +119,7 @@ def test_a_model_is_trained_with_the_method_block_and_objective_of_the_page(conf
     prepared = next((config_file.parent / "runs" / "prepare").glob("*/stage.json"))
     assert json.loads(prepared.read_text())["metrics"]["dropped"] == {"shouting": 1}
 
-    # the job of the page uses the text that is prepared already, so it needs no cluster
+    # The job of the page uses the text that the training has already prepared, so it needs no cluster.
     density = [str(mine / "mine" / "density.py"), "--config", str(config_file)]
     ended = run_forked(density, ROOT, PYTHONPATH=str(mine))
     assert ended.returncode == 0, ended.stderr

@@ -20,7 +20,7 @@ from tests.samples import sentences
 
 STEPS = 60
 EVERY = 5
-"""Number of steps between checkpoints."""
+"""Number of training steps between two checkpoints."""
 STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -65,7 +65,7 @@ def peaceful(tmp_path_factory: pytest.TempPathFactory, arguments: list[str]) -> 
 
 
 def with_text(root: Path, folder: Path) -> Path:
-    """Makes a folder for a job in which text is prepared already, copied from a job below `root`."""
+    """Makes the folder of a new job, and copies the prepared text of the job below `root` into it."""
     for stage in ("manifest", "prepare"):
         shutil.copytree(root / stage, folder / "runs" / stage)
     return folder
@@ -76,7 +76,7 @@ def weights(result: dict[str, Any]) -> bytes:
 
 
 def check_failed(job: Job, code: int, *messages: str) -> None:
-    """Checks that a job failed with one message and its fix, after its progress, and printed nothing on stdout."""
+    """Checks that a job failed with one message and its fix after the progress lines, and printed nothing on stdout."""
     assert job.end() == code, job.err
     assert job.out == ""
     assert "Traceback" not in job.err
@@ -99,16 +99,19 @@ def test_two_identical_jobs_at_once_do_the_work_once(peaceful: list[Job]) -> Non
 def test_a_job_that_is_killed_again_and_again(
     jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
 ) -> None:
-    """Interrupts a job, kills it, and at last kills one of its workers. The same command continues each time."""
-    reached = 0  # newest complete checkpoint
+    """Interrupts a job, kills it, and finally kills one of its workers.
+
+    Each time, the same command continues the job.
+    """
+    reached = 0  # step of the newest complete checkpoint
     finished: dict[str, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
-        # after SIGKILL, the job's processes must end by themselves, as those of a user's job do
+        # After SIGKILL, the job's processes must end by themselves, as the processes of a user's job do.
         fresh = number == signal.SIGKILL
         job = jobs.start(tmp_path, arguments, fresh=fresh)
         job.until(lambda job=job, reached=reached: whole_step(job.root) > reached)
         everything, workers = job.below(), job.workers()
-        agents = job.below("Agent")  # Ray's, which take a minute to end
+        agents = job.below("Agent")  # Ray's agents take a minute to end.
         assert len(workers) == 2
         job.interrupt(number)
         if number == signal.SIGKILL:
@@ -137,7 +140,7 @@ def test_a_job_that_is_killed_again_and_again(
     assert (made["metrics"]["steps"], made["metrics"]["tokens"]) == (STEPS, result["metrics"]["tokens"])
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (2, 2)
 
-    # the same from the kill on, with other resources
+    # A job with other resources repeats everything from the time of the kill, and must get the same result.
     job = jobs.start(tmp_path / "other", [*arguments, "--resources.workers=1", "--resources.zero_stage=0"])
     moved = job.result()
     check_resumed(job, reached)
@@ -174,13 +177,13 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(
 
 
 def local_leftovers(root: Path) -> list[Path]:
-    """Returns parts of checkpoints that ranks had not yet uploaded to the store."""
+    """Returns files of checkpoints that ranks had not yet uploaded to the store when they ended."""
     name = hashlib.sha256(str(run_folder(root)).encode()).hexdigest()[:12]
     return list(Path(tempfile.gettempdir()).glob(f"checkpoint-{name}-*"))
 
 
 def check_resumed(job: Job, reached: int) -> None:
-    """Checks that the job repeated no step that a checkpoint held."""
+    """Checks that the job continued after the newest complete checkpoint, which was written at step `reached`."""
     assert job.first_step() == reached + 1
     assert job.err.count("prepare: done") == (0 if reached else 1)
 
@@ -193,13 +196,14 @@ def test_a_diverging_run_ends_at_once_and_keeps_its_checkpoints(
     check_failed(job, 7, "TrainingError: step 2: loss ", "training.learning_rate")
     assert whole_step(job.root) == 1
     assert [line["step"] for line in reports(job.root)] == [1]
-    assert len(list(job.root.glob("train/*/tensorboard/*"))) == 1  # the ranks were started once
+    # One log folder means that the ranks were started once.
+    assert len(list(job.root.glob("train/*/tensorboard/*"))) == 1
     assert not list(job.root.glob("train/*/stage.json"))
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mounts a file system of 32 MB."""
+    """Mounts a file system with a capacity of 32 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)], capture_output=True)
@@ -210,7 +214,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Fills the disk with a file."""
+    """Fills the disk with a single file and returns its path."""
     path = disk / "filler"
     with path.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
@@ -223,7 +227,7 @@ def fill(disk: Path) -> Path:
 
 
 def test_a_disk_that_fills_up(jobs: Jobs, peaceful: list[Job], arguments: list[str], small_disk: Path) -> None:
-    """The job continues with the same command once there is room, and it can be interrupted meanwhile."""
+    """Checks that the job can be interrupted while the disk is full, and that it continues when there is room again."""
     job = jobs.start(with_text(peaceful[0].root, small_disk / "job"), arguments)
     job.until(lambda: whole_step(job.root) > 0)
     filler = fill(small_disk)
@@ -245,4 +249,4 @@ def test_an_unreachable_cluster(jobs: Jobs, arguments: list[str], tmp_path: Path
     began = time.monotonic()
     job = jobs.start(tmp_path, [*arguments, "--resources.address=127.0.0.1:1"])
     check_failed(job, 5, "ClusterError: no Ray cluster answers at 127.0.0.1:1", "ray start --head", "RAY_ADDRESS")
-    assert time.monotonic() - began < 1200  # 2 s on an idle machine
+    assert time.monotonic() - began < 1200  # The test takes 2 s on an idle machine.

@@ -1,4 +1,7 @@
-"""Keys of all stages, as far as they depend on more than the configuration. A key changes when the result does."""
+"""Keys of all stages, as far as they depend on more than the configuration.
+
+A key changes if the stage's result does.
+"""
 
 import gzip
 import json
@@ -84,7 +87,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 @dataclass(frozen=True)
 class Seen:
-    """A stage with its identity at the time of the test."""
+    """A stage, and what identified it at the time of the test."""
 
     kind: type[Stage[Any]]
     key: str
@@ -92,11 +95,11 @@ class Seen:
 
 
 MADE_OF_JOBS = {"Trial", "Search", "Confirm"}
-"""Kinds of stages that are made of jobs rather than part of one; `tests/tuning` tests their keys."""
+"""Kinds of stages that run whole jobs and belong to no single job. `tests/tuning` tests their keys."""
 
 
 def stages(config: Config) -> dict[str, Seen]:
-    """The stages of all jobs, by the way to them: `dapt/training/corpora.a`."""
+    """Returns the stages of all jobs, keyed by the names of the inputs that lead to them: `dapt/training/corpora.a`."""
     found: dict[str, Seen] = {}
 
     def walk(way: str, stage: Stage[Any]) -> None:
@@ -116,7 +119,7 @@ def stages(config: Config) -> dict[str, Seen]:
 
 def test_the_table_lists_all_kinds_of_stages(config: Config) -> None:
     corda = replace(config, method=MethodConfig("lora"), method_options=LoraOptions(kind="corda"))
-    methods = [config, replace(config, method=MethodConfig("ewc")), corda]  # those that add stages
+    methods = [config, replace(config, method=MethodConfig("ewc")), corda]  # EWC and CorDA add stages to the job
     seen = {stage.kind for each in methods for stage in stages(each).values()}
     assert {kind.__name__ for kind in KINDS} - MADE_OF_JOBS == {kind.__name__ for kind in seen}
 
@@ -160,7 +163,7 @@ USED: dict[str, set[str]] = {
     "faiss-cpu": {"index"},
     "optuna": set(),
 }
-"""Kinds of stages whose keys contain a package's version, for this configuration."""
+"""For each package, the kinds of stages whose keys contain the package's version with this configuration."""
 
 
 def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> None:
@@ -169,7 +172,7 @@ def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> N
 
 
 def naming(config: Config, package: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Returns the kinds of stages whose configuration depends on the version of a package."""
+    """Returns the kinds of stages whose keys change with the version of a package."""
     before = stages(config)
     with monkeypatch.context() as patch:
         in_version(patch, package, "99.0.0")
@@ -197,14 +200,17 @@ def test_the_package_of_a_mode_of_fine_tuning(
 def test_an_unused_package_changes_no_key(
     config: Config, package: str, still: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A selection searches for near copies among its documents even if the corpus is not deduplicated."""
+    """Checks the keys if the corpus is not deduplicated.
+
+    `rensa` still matters, because a selection removes near copies.
+    """
     corpus = replace(config.corpus, cleaning=["length"], deduplicate="exact")
     assert naming(replace(config, corpus=corpus), package, monkeypatch) == still
 
 
 def test_only_the_significant_parts_of_a_version_change_keys(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(rest: list[str]) -> set[str]:
-        """Returns the keys with versions that agree in all significant parts."""
+        """Returns the keys of all stages if package versions have equal significant parts and end in `rest`."""
         numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
         monkeypatch.setattr(key, "_version", lambda name: ".".join(numbers[name]))
         return {stage.key for stage in stages(config).values()}
@@ -221,19 +227,20 @@ FOLLOWING = {
         "deepspeed",
         "xxhash",
         "model2vec",
-    ),  # compute what is configured, up to rounding
-    *("ray", "rich", "annotated_types", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how work is done, or shown
-    *("threadpoolctl", "psutil"),  # how work is done
-    *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
-    *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # reports
-    *("aiohttp", "requests"),  # errors of connections to a cluster
-    *("IPython", "packaging"),  # notebooks, the doctor
+    ),  # compute the configured operations, up to rounding
+    # affect how work is done or shown
+    *("ray", "rich", "annotated_types", "yaml", "huggingface_hub", "mlflow", "wandb"),
+    *("threadpoolctl", "psutil"),  # affect how work is done
+    *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write file formats
+    *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # render reports
+    *("aiohttp", "requests"),  # report errors of connections to a cluster
+    *("IPython", "packaging"),  # show notebooks, and check the machine
 }
-"""Packages that do not affect results. Each new package belongs here, or into DECIDING and the keys of its stages."""
+"""Packages that do not affect results. A new package belongs into this set, or into DECIDING and its stages' keys."""
 
 
 IMPORTED = {"scikit-learn": "sklearn", "faiss-cpu": "faiss"}
-"""Import names of packages whose module has another name."""
+"""Module names of packages that are imported under another name than the package's."""
 
 
 def test_every_package_is_classified() -> None:
@@ -277,13 +284,13 @@ EDITS: dict[str, tuple[Edit, bool]] = {
     "another field": (rewritten(lambda content: content.replace(b'"text"', b'"body"', 1)), True),
     "the order of its records": (rewritten(lambda content: b"".join(content.splitlines(True)[::-1])), True),
     "a record less": (rewritten(lambda content: content.splitlines(True)[0]), True),
-    "packed": (packed, True),  # the same text: bytes count, so that files need not be read twice
+    "packed": (packed, True),  # Keys depend on the bytes of a file, so that the file need not be decompressed.
 }
-"""Possible changes of a file, and whether they change keys."""
+"""Possible changes of a file, each with whether the change must change keys."""
 
 
 def texts_in(folder: Path) -> list[str] | str:
-    """Reads the texts of a folder; returns the error message if it cannot be read."""
+    """Reads the texts of a folder. Returns the error message if the folder cannot be read."""
     corpus = CorpusConfig(paths=str(folder))
     try:
         manifest = build_manifest(corpus, Digests(folder.parent / "unused"))
@@ -313,7 +320,7 @@ def in_folders(config: Config, tmp_path: Path) -> Config:
 
 
 def corpora_keys(config: Config) -> dict[str, str]:
-    """Returns the keys of stages that read files: corpora, evaluation sets, and texts of tasks."""
+    """Returns the keys of the stages that read files, which are corpora, evaluation sets and tasks."""
     context = Context.of(config)
     splits = {split: TaskSplit.of(config.task, split, context.digests) for split in ("train", "dev", "test")}
     training, general = dapt_stages(context).training, dapt_stages(context).general
@@ -343,7 +350,7 @@ def test_a_key_changes_when_the_input_changes(
 ) -> None:
     monkeypatch.setattr(
         "adapt.task.prepare_task.check_task", lambda task: None
-    )  # whether the text can be read does not matter here
+    )  # This test does not need readable text.
     config = in_folders(config, tmp_path)
     edit, changes = EDITS[name]
     before = corpora_keys(config)
@@ -356,6 +363,7 @@ def test_a_key_changes_when_the_input_changes(
             os.utime(file, ns=times)
         after, again = corpora_keys(config), texts_in(tmp_path / text)
         assert (before[text] != after[text]) is changes, text
-        assert changes or read == again, text  # equal keys mean equal results
-        assert read != again or not changes or name == "packed", text  # and the table is right
+        assert changes or read == again, text  # Equal keys must mean equal results.
+        # Keys that change must belong to changed texts, except for `packed`, where only the bytes change.
+        assert read != again or not changes or name == "packed", text
         before = after

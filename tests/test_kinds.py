@@ -1,4 +1,4 @@
-"""Tables of kinds: lookup, refused names, and the options and sources of kinds."""
+"""Tables of kinds: how a kind is found, which names are refused, and the options and source code of kinds."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from adapt.support.errors import ConfigError
 
 
 class Part(ABC):
-    """Base class of the kinds."""
+    """Base class of the test's kinds."""
 
     @abstractmethod
     def act(self) -> str: ...

@@ -1,4 +1,4 @@
-"""Checks with `ast` which module imports which. A new module needs a line in ALLOWED, and a reason."""
+"""Checks with `ast` which modules import which others. A new import between parts needs an entry in ALLOWED."""
 
 import ast
 import subprocess
@@ -15,32 +15,36 @@ FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 BASE = frozenset({"support", "terminal", "config"})
 GROUND = BASE | {"runner", "show"}
 
-# Parts of `adapt` by name, each with the other parts that it may import.
+# For each part of `adapt`, the other parts that it may import.
 ALLOWED: dict[str, frozenset[str]] = {
     "support": frozenset(),
     "terminal": frozenset({"support"}),
     "config": BASE,
-    "parse": BASE | {"method", "objective", "select", "embed"},  # tables of kinds, whose options are sections
+    # the tables of kinds, because the options of kinds are sections
+    "parse": BASE | {"method", "objective", "select", "embed"},
     "runner": BASE,
     "ray": BASE,
-    "corpus": GROUND | {"ray", "model"},  # the tokenizer
-    "objective": GROUND | {"model"},  # the head, run at the predicted positions only
+    "corpus": GROUND | {"ray", "model"},  # the tokenizer is in `model`
+    "objective": GROUND | {"model"},  # the head of a model, which runs at the predicted positions only
     "model": GROUND,
-    "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "ray"},  # losses, words, vectors
-    "method": GROUND | {"objective", "model", "merge", "corpus", "ray", "train"},  # see INSIDE
+    # losses of models, word counts, and vectors
+    "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "ray"},
+    "method": GROUND | {"objective", "model", "merge", "corpus", "ray", "train"},  # INSIDE restricts three of these
     "train": GROUND | {"method", "objective", "model", "corpus", "ray"},
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "ray", "task", "statistics"},
     "statistics": BASE,
     "task": GROUND | {"corpus", "model", "ray"},
-    "finetune": GROUND | {"task", "train", "model", "ray", "statistics"},  # entities in labelled words
+    # fine-tuning finds entities in labelled words
+    "finetune": GROUND | {"task", "train", "model", "ray", "statistics"},
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "ray", "vocabulary"},
     "merge": GROUND | {"model"},
-    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # FLOPs of train
+    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # the FLOPs of a training are in `train`
     "show": BASE,
-    "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},  # it compares their results
-    "progress": GROUND | {"train"},  # reports of a running training
+    # reports compare the results of these parts
+    "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},
+    "progress": GROUND | {"train"},  # the progress reads the reports of a running training
     "index": GROUND | {"ray"},
-    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # threads and metrics of train
+    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # embedding uses threads and metrics of `train`
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "progress", "corpus", "model", "method", "merge"}
@@ -52,24 +56,24 @@ ALLOWED["api"] = GROUND | {"advise", "chain", "evaluate", "job", "model", "parse
 ALLOWED["api"] |= {"progress", "tuning"}
 ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "ray", "stage", "progress"}
 ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "progress", "tuning"}
-ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # init inspects a user's files and model
-ALLOWED["cli"] |= {"ray"}  # doctor checks the environment of a run
+ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # `dontstop init` inspects a user's files and model
+ALLOWED["cli"] |= {"ray"}  # `dontstop doctor` checks Ray
 
-# Parts that others may only import inside functions. The stages of methods read text and run on a cluster, from within
-# `run`. The hooks that train use neither, and `train` is a higher layer.
+# For each part, the parts that it may only import inside functions. The stages of methods read text and run on a
+# cluster, but only in their `run`. The hooks that training calls do neither, and `train` is a higher layer.
 INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"corpus", "ray", "train"})}
 
-# Folders next to `adapt`, each with the parts of `adapt` and the other folders that it may import.
+# For each folder next to `adapt`, the parts of `adapt` and the other folders that it may import.
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (frozenset({"cli"}), frozenset()),
     "tune_spaces": (BASE, frozenset()),
-    "cluster": (BASE | {"runner", "ray", "stage", "submit", "model"}, frozenset()),  # the demo's model
+    "cluster": (BASE | {"runner", "ray", "stage", "submit", "model"}, frozenset()),  # the demo's model is in `model`
 }
 
 WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
 DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/deepspeed_parts.py")
 
-# A run with nothing to do must start at once, so these parts must load none of the slow libraries.
+# Parts that must not load slow libraries, so that a run with nothing to do ends quickly.
 LIGHT = GROUND | {"parse", "progress", "stage", "job", "chain", "api", "cli"}
 HEAVY = frozenset(
     {
@@ -80,17 +84,18 @@ HEAVY = frozenset(
 
 
 class Import(NamedTuple):
-    """One imported name: `from a.b import c` is the name a.b.c."""
+    """A name that a file imports: `from a.b import c` imports the name a.b.c."""
 
     line: int
     name: str
-    at_top: bool  # runs when the module is loaded: not inside a function, not under `if TYPE_CHECKING`
+    # Whether the import runs when the module is loaded: not inside a function, not under `if TYPE_CHECKING`.
+    at_top: bool
 
 
 def imports(source: str, path: str) -> Iterator[Import]:
-    """Yields all imports of a file, including those inside functions and those of constant names through importlib."""
+    """Yields the imports of a file, including imports inside functions and importlib calls with constant names."""
     parts = Path(path).with_suffix("").parts
-    package = parts[:-1]  # the same for `a/b.py` and `a/__init__.py`
+    package = parts[:-1]  # For `a/b.py` and `a/__init__.py`, the package is `a`.
 
     def visit(node: ast.AST, at_top: bool) -> Iterator[Import]:
         match node:
@@ -121,11 +126,11 @@ def imports(source: str, path: str) -> Iterator[Import]:
 
 
 WITHIN_SHOW = ("report", "progress")
-"""Folders of `adapt/show` that count as parts: one compares results of stages, the other shows chains."""
+"""Folders of `adapt/show` that count as separate parts: reports compare results of stages, progress shows chains."""
 
 
 def part_of(path: str) -> str:
-    """Returns the part of `adapt` that a file belongs to; '' for adapt/__init__.py and for other files."""
+    """Returns the part of `adapt` that a file belongs to, or '' for adapt/__init__.py and files outside `adapt`."""
     parts = path.removesuffix(".py").split("/")
     if parts[0] != "adapt" or parts[1] == "__init__":
         return ""
@@ -133,7 +138,7 @@ def part_of(path: str) -> str:
 
 
 def part_named(dotted: str) -> str:
-    """Returns the part of `adapt` that a dotted name is in; '' for names of adapt/__init__.py, as `__version__`."""
+    """Returns the part of `adapt` that defines a dotted name, or '' for names in adapt/__init__.py."""
     _, name, inner, *_ = [*dotted.split("."), "", ""]
     name = inner if name == "show" and inner in WITHIN_SHOW else name
     return name if name in ALLOWED else ""

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 ENTRY = {"main"}
-"""Names of entry points, which may repeat."""
+"""Names of functions that start programs. Several modules may define them."""
 
 
 def test_public_functions_and_classes_have_unique_names():
@@ -21,7 +21,7 @@ def test_public_functions_and_classes_have_unique_names():
 
 
 SHARED = {"__init__.py", "method.py", "options.py", "stage.py", "table.py"}
-"""File names that folders of plug-ins share."""
+"""File names that several folders of kinds may have."""
 
 
 def test_files_have_unique_names():

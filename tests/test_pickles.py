@@ -11,11 +11,12 @@ MODULES = sorted(file for folder in ("adapt", "jobs") for file in (ROOT / folder
 LOADERS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 OWN = {"adapt/train/failure.py"}
-"""Unpickles only its own data, to check whether an error can be sent between processes."""
+"""Modules that may unpickle. This module unpickles only its own data, to check that an error can be sent to a
+process."""
 
 
 def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Yields the calls of functions with dotted names in a module."""
+    """Yields the calls of named functions in a module, each with the function's dotted name."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield ast.unparse(node.func), node

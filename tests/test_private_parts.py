@@ -11,9 +11,9 @@ MAY = (
     "adapt/train/deepspeed_parts.py",
     "adapt/ray/private.py",
 )
-"""Modules that may use private names of one library each."""
+"""Modules that may use private names, each with the one library whose private names it may use."""
 OF_PYTHON = {"_exit", "_run_exitfuncs", "_replace", "_asdict", "_fields"}
-"""Names with an underscore that Python documents, or that end the process (`adapt/terminal/console.py`)."""
+"""Names with an underscore that Python documents, or that `adapt/terminal/console.py` needs to end the process."""
 
 
 def is_private(name: str) -> bool:
@@ -21,7 +21,7 @@ def is_private(name: str) -> bool:
 
 
 def touched(source: str) -> Iterator[str]:
-    """Yields the private names that a file imports, or reads from objects of other modules."""
+    """Yields the private names that a file imports, or reads as attributes of objects from other modules."""
     tree = ast.parse(source)
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     own |= {

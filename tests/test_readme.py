@@ -37,7 +37,7 @@ def block(kind: str) -> str:
 
 
 def example() -> dict[str, Any]:
-    """Returns the arguments of the only call in the Python block."""
+    """Returns the arguments of the only function call in README.md's Python block."""
     calls = [node for node in ast.walk(ast.parse(block("python"))) if isinstance(node, ast.Call)]
     call = next(call for call in calls if ast.unparse(call.func) == "dontstop.dapt")
     return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}

@@ -1,4 +1,4 @@
-"""Files around the code: each is valid, and agrees with the package, the paths and the commands that it names."""
+"""Files around the code. Each file is valid, and the packages, paths and commands that it names exist."""
 
 import re
 import tomllib
@@ -97,7 +97,8 @@ def test_hooks_run_the_commands_of_make_check() -> None:
 def test_citation_agrees_with_the_package() -> None:
     citation = read("CITATION.cff")
     assert citation["cff-version"] == "1.2.0"
-    assert {"message", "title", "authors"} <= set(citation)  # with the schema's version, these are all required fields
+    # Together with the schema's version, these are the required fields of a CITATION.cff file.
+    assert {"message", "title", "authors"} <= set(citation)
     assert citation["title"] == PROJECT["name"]
     assert citation["version"] == __version__
     assert citation["license"] == PROJECT["license"]
@@ -139,4 +140,5 @@ def test_agents_md_names_two_pages_that_describe_every_part_of_the_library() -> 
     text = (ROOT / "AGENTS.md").read_text("utf-8")
     assert len(text.split()) <= 1000
     parts = {folder.parent.name for folder in (ROOT / "adapt").glob("*/__init__.py")}
-    assert parts - set(re.findall(r"`adapt/(\w+)", text)) <= {"ray", "support"}  # every part uses these two
+    # Every part of `adapt` uses `ray` and `support`, so the page need not name them.
+    assert parts - set(re.findall(r"`adapt/(\w+)", text)) <= {"ray", "support"}

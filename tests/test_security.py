@@ -1,4 +1,4 @@
-"""A configuration can only run parts of the right kind, and docs/guide/security.md names every field that does so."""
+"""Fields that name code accept only parts of the right kind, and docs/guide/security.md lists every such field."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ NAMED_BY: dict[str, Callable[[str], object]] = {
     "corpus.cleaning": lambda name: blocks_of([name]),
     "job": job_of,
 }
-"""The function that reads each field that names code."""
+"""For each field that names code, the function that reads the field."""
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_yaml_creates_no_objects(value: str, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ConfigError, match="could not determine a constructor"):
         parse(["--config", str(file)], "jobs/dapt.py")
     for field in ("corpus.paths", "corpus.cleaning", "select.kind"):
-        with suppress(ConfigError):  # some values are read as text
+        with suppress(ConfigError):  # Some values are not names of code and are read as text.
             parse([f"--{field}={value}"], "jobs/dapt.py")
     assert not Path("ran").exists()

@@ -25,7 +25,10 @@ TASKS, SEEDS = ("one", "two"), ("0", "1", "2", "3", "4")
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    """Returns a study in which the gain is a tenth of the KL reduction plus noise by seed. The second task is hard."""
+    """Returns a study whose gain is a tenth of the KL reduction, plus noise that depends on the seed.
+
+    The second task is hard.
+    """
     fake, rng, entries = Fake(tmp_path), np.random.default_rng(1), []
     luck = {(task, seed): rng.normal(0, 0.05) for task in TASKS for seed in SEEDS}
     for (task, seed), shared in luck.items():
@@ -72,7 +75,7 @@ def test_a_figure_that_predicts_the_gain_is_found_although_tasks_differ(study: S
     table = predicted(found_in(study), "RAND", {name: kind for name, kind in KINDS.items() if name != "RAND"})
     assert table
     told = {row[0]: row[1] for row in table.rows}
-    assert set(told) == {"kl reduction", "auc", "distinct"}  # figures that were not measured are left out
+    assert set(told) == {"kl reduction", "auc", "distinct"}  # Figures that were not measured are not in the result.
     assert not isinstance(told["auc"], str)
     assert not isinstance(told["kl reduction"], str)
     assert float(told["kl reduction"].text) > 0.8
@@ -91,7 +94,7 @@ def test_the_correlation_is_by_rank_and_chance_stays_within_its_interval() -> No
     assert low < 0 < high
     by_group = correlation([0] * 10 + [1] * 10, pairs)[0]
     halves = [spearmanr(means[part, 0], means[part, 1]).statistic for part in (slice(10), slice(10, 20))]
-    assert by_group == pytest.approx(np.mean(halves))  # all groups have the same size
+    assert by_group == pytest.approx(np.mean(halves))  # All groups have the same size, so their plain mean is right.
 
 
 def test_too_few_selections_have_no_correlation(study: Study) -> None:

@@ -1,4 +1,4 @@
-"""Runs a small study on Ray from its chain file to its report: adapted models, parallel seeds, nothing done twice."""
+"""Runs a small study on Ray from its chain file to its report, with seeds in parallel. No stage runs twice."""
 
 import json
 from pathlib import Path
@@ -85,14 +85,14 @@ def test_tapt_continues_from_the_model_of_dapt(records: dict[str, Record]) -> No
 
 
 def test_the_loss_before_tapt_is_the_loss_after_dapt(records: dict[str, Record], tmp_path: Path) -> None:
-    """TAPT's start model is measured, not the model that the chain began with."""
+    """The loss before TAPT is that of the model after DAPT, not of the chain's first model."""
     before = json.loads((Path(records["tapt"].inputs["before"]["path"]) / "stage.json").read_text())
     assert before["inputs"]["start.training"]["key"] == records["dapt"].inputs["training"]["key"]
 
 
 def test_sixteen_examples_fill_a_step_on_average(records: dict[str, Record]) -> None:
     metrics = records["tapt"].metrics
-    tokens = records["tapt"].metrics["tokens"] / 2  # the number of tokens in an epoch
+    tokens = records["tapt"].metrics["tokens"] / 2  # The training has two epochs, so an epoch has half of the tokens.
     rows = round(16 * tokens / 60 / 64)
     assert metrics["sources"]["topics"]["rows"] / metrics["steps"] == pytest.approx(rows, abs=0.51)
 
@@ -114,7 +114,7 @@ def test_dapt_trains_on_selected_text_and_leaves_out_a_share(records: dict[str, 
     assert counts["heldout_documents"] > 0
     assert made["steps"] == 2
     assert "documents selected from a pool" in (records["more"].path / "README.md").read_text()
-    assert chosen["selection"]["loss"] is not None  # the loss of the model from DAPT
+    assert chosen["selection"]["loss"] is not None  # The selection's loss is measured with the model from DAPT.
 
 
 def test_nothing_is_done_twice(chain_file: str, records: dict[str, Record]) -> None:

@@ -37,12 +37,12 @@ STRANGE = "see [/usr/lib] or [bold]x[/bold] :smile: \\[a] [MASK]"
 
 @dataclass(frozen=True)
 class Nothing:
-    """The result of a stage that makes nothing."""
+    """The result of a stage that produces nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Toy(Stage[Nothing]):
-    """A stage that makes nothing."""
+    """A stage that produces nothing."""
 
     kind = "train"
 
@@ -59,7 +59,7 @@ class Toy(Stage[Nothing]):
 
 
 def row(shown: str, *cells: str) -> bool:
-    """Whether a table has a row with exactly these cells."""
+    """Returns whether the shown text has a table row with exactly these cells."""
     return any([cell.strip() for cell in line.split("│")[1:-1]] == list(cells) for line in shown.splitlines())
 
 
@@ -70,7 +70,7 @@ def shown_result(
     cost: float | None = None,
     **changes: Any,
 ) -> str:
-    """Returns the terminal output for an adapted model."""
+    """Returns the terminal output for the result of a DAPT job."""
     inputs = {}
     for name in ("before", "after"):
         inputs[name] = {"stage": "evaluate", "key": "k", "path": str(folder / name)}
@@ -80,7 +80,7 @@ def shown_result(
     made = record(folder, name="[demo] x", inputs=inputs, cost={"cost": cost})
     show_blocks(replace(ADAPTED, **changes).blocks(made))
     out, err = capsys.readouterr()
-    assert out == ""  # stdout is for programs
+    assert out == ""  # Results go to stderr, because stdout is for programs.
     return err
 
 
@@ -90,7 +90,7 @@ def test_an_adapted_model_is_shown_with_losses_cost_and_folder(
     shown = shown_result(capsys, tmp_path)
     assert row(shown, "your domain", "3.250 (3.000 to 3.500)", "2.000", "-1.250", "0.812", "0.500")
     assert shown.startswith("Held-out loss on your domain went from 3.25 to 2.00 nats per token. Too few documents")
-    assert "general" not in shown  # it was not measured
+    assert "general" not in shown  # The loss on general text was not measured.
     assert "Training: 600 steps, 4,915,200 tokens, 20,000 tokens per second, 1.2% of the time waiting for data" in shown
     assert ", 4 min 05 s of device time, 23% of the device's peak FLOPs, peak memory 1.5 GiB per device.\n" in shown
     assert f"Model: {tmp_path}\n" in shown

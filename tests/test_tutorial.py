@@ -14,7 +14,10 @@ from tests.drive import run_forked
 
 
 def run(block: CodeBlock, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a block, with the model's folder of this run in place of the page's. Commands of dontstop run in forks."""
+    """Runs a block of the tutorial.
+
+    The page's model folder is replaced by this run's. `dontstop` commands are forked.
+    """
     made = [file.relative_to(folder).as_posix() for file in folder.glob("runs/export/tutorial-*")]
     text = re.sub(r"runs/export/tutorial-[0-9a-f]{16}", lambda page: made[0], block.text)
     words = shlex.split(text.replace("\\\n", " "), comments=True)

@@ -55,7 +55,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path) -> Path:
-    """Returns a folder with only the wheel; its dependencies come from this environment."""
+    """Returns a folder with only the installed wheel. The packages that the wheel needs come from this environment."""
     folder = wheel.parent / "site"
     options = ["--no-deps", "--no-cache-dir", "--quiet"]
     ran([sys.executable, "-m", "pip", "install", *options, "--target", str(folder), str(wheel)], wheel.parent)
@@ -94,7 +94,7 @@ def test_recipes_work_outside_the_repository(installed: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_the_demo_runs_outside_the_repository(installed: Path, tmp_path: Path, tiny_bert: Path) -> None:
-    """Runs the demo as users do, except that the model does not come from the package index."""
+    """Runs the demo as users do, except that its model does not come from the package index."""
     corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in sentences(300)])
     (tmp_path / "empty").mkdir()
     command = [

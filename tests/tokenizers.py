@@ -1,4 +1,4 @@
-"""Small tokenizers of every family, trained on the spot in the form of the published models."""
+"""Small tokenizers of every family. Each is trained when it is needed, in the form of the published models."""
 
 import json
 from functools import cache
@@ -32,7 +32,7 @@ def wordpiece() -> Tokenizer:
 
 @cache
 def byte_level() -> Tokenizer:
-    """Returns a byte-level tokenizer like GPT-2's. Its offsets contain the space before a word; RoBERTa's do not."""
+    """Returns a byte-level tokenizer like GPT-2's. Token offsets include the space before a word, unlike RoBERTa's."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -79,7 +79,7 @@ def wordless() -> Tokenizer:
 
 
 def unigram_pieces() -> list[tuple[str, float]]:
-    """Returns the pieces of `unigram` with their scores."""
+    """Returns the tokens of the tokenizer `unigram` with their scores."""
     return [(piece, score) for piece, score in json.loads(unigram().to_str())["model"]["vocab"]]
 
 

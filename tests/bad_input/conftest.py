@@ -1,6 +1,6 @@
-"""Wrong inputs of a job give the right exit code and one message with its fix, without a stack trace.
+"""Tests of wrong inputs: a job must end with the right exit code and one message with its fix, without a stack trace.
 
-Tests start nothing if the error shows without it. If Ray is needed, they use the shared one.
+A test starts Ray only if the error needs it, and then uses the shared Ray.
 """
 
 import signal
@@ -34,7 +34,7 @@ def run(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> Run:
-    """Runs jobs/dapt.py in this process on `corpus.jsonl`; everything is valid except for the given arguments."""
+    """Runs jobs/dapt.py in this process on `corpus.jsonl`. All arguments are valid unless the test replaces them."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "corpus.jsonl", *map(line, TEXTS))
     usual = {
@@ -54,14 +54,14 @@ def run(
         capfd.readouterr()
         code = attempt(lambda: carry_out(DAPT_JOB, sys.argv[1:]))
         out, err = capfd.readouterr()
-        return Ran(code, out, caplog.text + err)  # Ray logs without capfd
+        return Ran(code, out, caplog.text + err)  # `capfd` does not capture what Ray logs
 
     return run
 
 
 @pytest.fixture
 def run_early(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Like `run`, for errors that must show before Ray is started or joined."""
+    """Returns a function like `run` that fails if the job starts or joins Ray."""
 
     def connect(_: object) -> None:
         raise AssertionError("Ray is about to be started")
@@ -72,13 +72,13 @@ def run_early(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def run_late(run: Run, ray_cluster: None) -> Run:
-    """Like `run`, with Ray running."""
+    """Returns a function like `run`, for jobs that need Ray."""
     return run
 
 
 @pytest.fixture
 def model(tmp_path: Path, tiny_bert: Path) -> Path:
-    """Returns a copy of the model, to be damaged."""
+    """Returns a copy of the model, which the test may damage."""
     folder = tmp_path / "model"
     folder.mkdir()
     for file in tiny_bert.iterdir():

@@ -10,7 +10,7 @@ from tests.samples import sentences
 
 TEXTS = sentences(200)
 LATER = {"training__max_steps": "null", "training__epochs": 1, "training__warmup_steps": 100}
-"""A wrong setting that can only be noticed when the corpus is prepared, so the job ends there."""
+"""A wrong setting that is noticed only when the corpus is prepared. A job with this setting ends there."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Errors that show before Ray is started or joined."""
+"""Errors that are reported before Ray is started or joined."""
 
 import lzma
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Errors that show when text or model are read, with Ray running."""
+"""Errors that are reported with Ray running, when text or a model is read."""
 
 import gzip
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_a_file_of_blank_lines(run_late: Run, tmp_path: Path) -> None:
 
 
 def test_a_truncated_gzip_file(run_late: Run, tmp_path: Path) -> None:
-    """It is truncated beyond the part that the first check reads."""
+    """The file is truncated after the part that the check before the start of Ray reads."""
     whole = gzip.compress(b"".join(map(line, sentences(2000))) * 20)
     write(tmp_path / "corpus.jsonl.gz", whole[: len(whole) // 2])
     ran = run_late(corpus__paths="corpus.jsonl.gz")
@@ -37,9 +37,9 @@ def test_a_truncated_gzip_file(run_late: Run, tmp_path: Path) -> None:
 
 
 def test_a_line_of_200_mb(run_late: Run, tmp_path: Path) -> None:
-    """The line is skipped, counted and located; nothing else is lost."""
+    """Checks that the line is skipped and counted, that its location is reported, and that no other text is lost."""
     with (tmp_path / "corpus.jsonl").open("ab") as file:
-        file.truncate(file.tell() + 200_000_000)  # a sparse file, which takes no disk space
+        file.truncate(file.tell() + 200_000_000)  # The file is sparse, so it takes no disk space.
         file.seek(0, 2)
         file.write(b"\n" + line(TEXTS[0] + " And more of it."))
     ran = run_late(corpus__max_record_mib=16, **LATER)
@@ -75,7 +75,7 @@ BROKEN = [b'{"text": "cut of\n', b'{"text": "caf\xe9, in latin 1, as old files a
 
 
 def test_few_broken_records_are_skipped_and_counted(run_late: Run, tmp_path: Path) -> None:
-    """The job continues up to the next error."""
+    """Checks that the job skips and counts the broken records, and continues until the next error."""
     write(tmp_path / "corpus.jsonl", *map(line, TEXTS), *BROKEN)
     ran = run_late(corpus__max_bad_fraction=0.05, **LATER)
     check(ran, 2, "training.warmup_steps 100 is longer")
@@ -128,7 +128,7 @@ def test_weights_that_are_not_finite(run_late: Run, model: Path, tmp_path: Path)
 
 
 def test_a_model_without_its_head(run_late: Run, model: Path, tmp_path: Path) -> None:
-    """All ranks find it; it remains an error of the model."""
+    """All ranks raise the error. The job must report it once, as an error of the model."""
     weights = {name: value for name, value in load_file(model / "model.safetensors").items() if "cls." not in name}
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     check(run_late(model__path=model), 4, f"ModelError: {model} lacks weights of its language model", "cls.predictions")

@@ -1,4 +1,4 @@
-"""The demo is small, and forecasts its time before it runs."""
+"""The demo is small, and says how long it will take before it runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,8 @@ from tests.samples import sentences, write
 
 MOST_SOURCE_MB = 20
 MOST_TOKENS = 250_000
-"""Maximum length of the demo, so that it takes two minutes on the slowest known machine (4,800 tokens per second)."""
+"""Maximum number of training tokens, so that the demo takes two minutes on the slowest known machine (4,800
+tokens/s)."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`dontstop doctor` prints one line per check, each failed one with its fix, and starts nothing."""
+"""`dontstop doctor` prints one line per check, adds a fix to each failed check, and starts nothing."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_a_configuration_adds_requirements(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def dashboard():
-    """Serves answers like a cluster's dashboard, to clients with the token."""
+    """Serves the responses of a cluster's dashboard to clients with the token."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

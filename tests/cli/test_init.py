@@ -32,7 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(*arguments: str, kind: Kind = DAPT) -> Config:
-    """Runs the command, and returns its configuration as the job reads it."""
+    """Runs `dontstop init`, and returns the configuration that the job reads from the written file."""
     run_command(["init", *arguments])
     return parse(["--config", "my.yaml"], "dontstop", kind)
 

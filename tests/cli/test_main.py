@@ -121,7 +121,7 @@ def test_an_unknown_shell_is_refused() -> None:
 
 
 def test_the_scripts_in_jobs_are_the_commands(tmp_path: Path) -> None:
-    """Including a script with the name of a standard module."""
+    """Checks all scripts, including a script that has the name of a module of the standard library."""
     root = Path(__file__).parents[2]
     assert {file.stem for file in (root / "jobs").glob("*.py")} == {*JOBS, "chain", "tune"}
     for name in ("select", "dapt"):

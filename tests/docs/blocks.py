@@ -1,10 +1,10 @@
-"""Finds the code blocks of a page, and what the page says about testing each.
+"""Finds the code blocks of a page, and reads from the page how each block is tested.
 
-- A block with `title="my.yaml"` is a file. It is written into the page's folder. YAML is also checked.
+- A block with `title="my.yaml"` is a file. It is written into the page's folder. If it is YAML, its fields are checked.
 - A `yaml` block without a title is a fragment: it must parse, and its fields must exist.
-- `sh` and `python` blocks run in their order. `text`, `json` and `console` blocks show output and are not run.
-- `<!-- test: plan -->` on the line above a block: commands and functions are run as far as their plan.
-- `<!-- test: none, REASON -->` on the line above a block: it is not run. If it has a title, it is still written.
+- `sh` and `python` blocks run in the order of the page. `text`, `json` and `console` blocks show output and do not run.
+- `<!-- test: plan -->` on the line above a block: jobs of the block's commands and functions are only planned.
+- `<!-- test: none, REASON -->` on the line above a block: the block is not run. A block with a title is still written.
 """
 
 import re
@@ -26,19 +26,19 @@ class CodeBlock:
     """A code block of a page."""
 
     line: int
-    """Line of the page on which it begins."""
+    """Line of the page on which the block begins."""
     language: str
     text: str
     title: str = ""
-    """Name of the file that it is; empty if it is none."""
+    """Name of the file that the block is, or empty if the block is no file."""
     mark: str = ""
-    """`plan`, `none` or nothing."""
+    """The test mark of the block: `plan`, `none` or empty."""
     reason: str = ""
-    """Why it is not run."""
+    """Reason why the block is not run."""
 
     @property
     def problem(self) -> str:
-        """What is wrong with the block itself; empty if nothing is."""
+        """Describes what is wrong with the block's test mark. The text is empty if the mark is valid."""
         if self.mark == "none" and not self.reason:
             return "`test: none` needs a reason: <!-- test: none, needs a cluster -->"
         if not self.language:
@@ -49,10 +49,10 @@ class CodeBlock:
 
 
 def blocks_of(page: str) -> list[CodeBlock]:
-    """The code blocks of a page, in order.
+    """Returns the code blocks of a page, in order.
 
     Args:
-        page: its text.
+        page: text of the page.
     """
     found = []
     for match in FENCE.finditer(page):
@@ -74,7 +74,7 @@ def blocks_of(page: str) -> list[CodeBlock]:
 
 
 def tested_pages() -> list[str]:
-    """The pages whose code blocks are tested, relative to docs/."""
+    """Lists the pages whose code blocks are tested, relative to docs/."""
     more = [DOCS / "develop" / "extending.md", DOCS / "reference" / "chain-files.md"]
     pages = [*DOCS.glob("start/*.md"), *DOCS.glob("guide/*.md"), *more]
     return sorted(page.relative_to(DOCS).as_posix() for page in pages)

@@ -1,6 +1,6 @@
-"""What a command of a page runs as, in a fork: `dontstop`, a script, or the check of YAML blocks.
+"""Runs a command of a page in a forked process: `dontstop`, a script, or the check of YAML blocks.
 
-Every job has the small configuration of `tests.docs.world` on top of its own.
+Each job gets the small configuration of `tests.docs.world`, which replaces fields of the job's own configuration.
 
 - `command.py dontstop ARGUMENTS`
 - `command.py script FILE ARGUMENTS`
@@ -31,9 +31,9 @@ from tests.docs.world import SMALL
 
 
 def make_small() -> None:
-    """Puts the small configuration on top of every configuration that this process reads.
+    """Replaces fields of every configuration that this process reads by the small configuration.
 
-    Values that a search tries win over it.
+    Values that a search tries are not replaced.
     """
     with_defaults = adapt.parse._with_defaults
     of_command, of_chain = search_run._configured, chain_nodes._configured
@@ -59,10 +59,10 @@ def make_small() -> None:
 
 
 def check(file: str) -> None:
-    """Reads a YAML file as the product does.
+    """Reads a YAML file as dontstop reads it.
 
     Raises:
-        AdaptError: a field is unknown, or has a wrong value.
+        AdaptError: a field is unknown or has a wrong value.
     """
     content = read_yaml(file)
     if "stages" in content:
@@ -78,7 +78,7 @@ def check(file: str) -> None:
 
 
 def check_all(files: list[str]) -> None:
-    """Checks files, and says for each what is wrong with it."""
+    """Checks YAML files, and prints for each wrong file what is wrong with it."""
     wrong = 0
     for file in files:
         try:

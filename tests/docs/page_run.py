@@ -1,4 +1,4 @@
-"""Runs the code blocks of one page in a folder of its own, as a reader would."""
+"""Runs the code blocks of one page in a separate folder, as a reader would."""
 
 import json
 import os
@@ -28,14 +28,14 @@ HERE = Path(__file__).resolve().parent
 COMMAND, SHIM, PYTHON_BLOCKS = (str(HERE / name) for name in ("command.py", "shim.py", "python_blocks.py"))
 OF_CLUSTERS = {"--address": 1, "--retries": 1, "--port": 1, "--drive-on": 1, "--stage": 1}
 OF_CLUSTERS |= {"--job-per-stage": 0, "--again": 0, "--serve": 0, "--follow": 0}
-"""Options of `dontstop chain` that say where a chain runs, with the number of their values. A plan needs none."""
+"""Options of `dontstop chain` that decide where a chain runs, with the number of their values. A plan omits them."""
 MADE_BEFORE = re.compile(r"[\w./-]+-(?:KEY|[0-9a-f]{16})\b[\w./-]*")
-"""Folders of stages, whose keys pages cannot know: `runs/export/papers-KEY`."""
+"""Pattern of paths in the folders of stages, such as `runs/export/papers-KEY`. The pages cannot know the keys."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a block ended."""
+    """Exit code and output of a block that has run."""
 
     code: int
     out: str
@@ -43,10 +43,10 @@ class Ended:
 
 
 def planned(arguments: Sequence[str]) -> list[str]:
-    """The command that plans what another would run. Commands that have no plan stay as they are.
+    """Turns a command into the command that plans the same work. Commands that have no plan are returned unchanged.
 
     Args:
-        arguments: of `dontstop`.
+        arguments: arguments of `dontstop`.
     """
     first, *rest = [*arguments] or ["help"]
     if {"-h", "--help", "--print_config"} & {*rest}:
@@ -68,34 +68,34 @@ def planned(arguments: Sequence[str]) -> list[str]:
             else:
                 kept.append(word)
         if rest[0] == "logs" and len(kept) > 1 and not kept[0].startswith("-") and not kept[1].startswith("-"):
-            del kept[1]  # the stage
+            del kept[1]  # A plan takes no name of a stage.
         return ["chain", "plan", *kept]
     return [*arguments]
 
 
 @dataclass
 class PageRun:
-    """The folder of a page, in which its blocks run one after another."""
+    """The folder of a page, in which the blocks of the page run one after another."""
 
     folder: Path
     models: Path
     shell: dict[str, str] = field(default_factory=dict)
-    """Further variables of the shell."""
+    """Environment variables of shell blocks, in addition to `environment`."""
     stack: ExitStack = field(default_factory=ExitStack)
     python: tuple[Any, Any] | None = None
-    """Pipes to and from the process that runs the Python blocks."""
+    """Pipes to and from the process that runs the Python blocks, or None if the process has not been started."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of every process: the demo model is in the cache."""
+        """Environment variables of all processes. The cache folder contains the demo model."""
         return {"XDG_CACHE_HOME": str(self.models)}
 
     def run(self, block: CodeBlock, place: str) -> Ended:
-        """Writes, checks or runs a block.
+        """Writes, checks or runs a block, depending on its title, language and mark.
 
         Args:
-            block: of the page.
-            place: the page and line, for messages.
+            block: the block of the page.
+            place: page and line of the block, for messages.
         """
         text = MADE_BEFORE.sub(self._made, block.text)
         if block.title:
@@ -112,7 +112,7 @@ class PageRun:
         return self._sh(text, plan) if block.language == "sh" else self._python(text, plan, place)
 
     def _made(self, match: re.Match[str]) -> str:
-        """The folder that a command has made before; where none has, that of a tiny model."""
+        """Returns the folder that an earlier command of the page made, or a tiny model's folder if there is none."""
         pattern = re.sub(r"-(KEY|[0-9a-f]{16})\b", "-*", match[0])
         found = sorted(self.folder.glob(pattern)) if not pattern.startswith("/") else []
         return str(found[-1].relative_to(self.folder)) if found else str(self.models / STAND_IN)
@@ -159,12 +159,12 @@ class PageRun:
 
 @contextmanager
 def page_run(folder: Path, data: Path, models: Path) -> Iterator[PageRun]:
-    """A folder with the files that pages read, and a shell whose `dontstop` is forked.
+    """Makes a folder with the files that pages read, and a shell whose `dontstop` command runs in a forked process.
 
     Args:
-        folder: for the page; it does not exist.
-        data: the files.
-        models: tiny models in folders that are called like published ones.
+        folder: path of the page's folder, which does not exist yet.
+        data: folder with the files that pages read.
+        models: folder with tiny models, named like published models.
     """
     shutil.copytree(data, folder)
     for owner in models.iterdir():
@@ -187,11 +187,11 @@ def page_run(folder: Path, data: Path, models: Path) -> Iterator[PageRun]:
 
 
 def _answer(listener: socket.socket) -> None:
-    """Runs the commands that the shell asks for, each in a thread, so that pipelines work."""
+    """Runs the commands that the shell requests. Each command runs in a thread, so that pipelines work."""
     while True:
         try:
             asked, _ = listener.accept()
-        except OSError:  # it was closed
+        except OSError:  # the socket was closed
             return
         threading.Thread(target=_carry_out, args=(asked,), daemon=True).start()
 
@@ -215,12 +215,12 @@ def _carry_out(asked: socket.socket) -> None:
 
 
 def failure(place: str, block: CodeBlock, ended: Ended) -> str:
-    """What a failed block says, for the message of a test."""
+    """Returns the message of a test about a failed block."""
     return f"{place}: exit code {ended.code}\n{block.text}\n--- stdout\n{ended.out}\n--- stderr\n{ended.err}"
 
 
 def run_page(page: Path, blocks: Sequence[CodeBlock], run: PageRun) -> None:
-    """Runs all blocks of a page, and fails at the first that fails."""
+    """Runs all blocks of a page. The test fails at the first block that fails."""
     for block in blocks:
         place = f"{page.name}, line {block.line}"
         if block.problem:

@@ -1,6 +1,6 @@
-"""Runs the Python blocks of a page in one process, one after another, with the names of those before.
+"""Runs the Python blocks of a page in one process, so that each block can use the names of earlier blocks.
 
-Reads from a named pipe, a line of JSON for each block; answers each with a line of JSON in another pipe.
+The process reads a line of JSON per block from a named pipe, and writes a line of JSON per result to another pipe.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tests.docs.command import make_small
 
 
 class Anything:
-    """Stands for the result of a run that was only planned: has every attribute."""
+    """The result of a run that was only planned. It has every attribute."""
 
     def load(self, **_: Any) -> tuple["Anything", "Anything"]:
         return Anything(), Anything()
@@ -71,7 +71,7 @@ def _run(study: dontstop.ChainStudy) -> ChainPlan:
 
 @contextlib.contextmanager
 def planned() -> Any:
-    """Inside of it, jobs, searches and chains are planned and not run."""
+    """Replaces the functions that run jobs, searches and chains inside the block by functions that only plan."""
     own = {name: getattr(dontstop, name) for name in (*JOBS, "tune")}
     run = dontstop.ChainStudy.run
     for name in JOBS:
@@ -87,7 +87,7 @@ def planned() -> Any:
 
 
 def main(questions: str, answers: str) -> None:
-    """Runs blocks until the other side closes its pipe."""
+    """Runs blocks until the test closes the pipe."""
     make_small()
     names: dict[str, Any] = {"__name__": "__main__"}
     with open(questions) as asked, open(answers, "w") as answered:

@@ -1,6 +1,6 @@
-"""What a page's shell finds as `dontstop` and `python`: has the command run in a fork, and shows what it said.
+"""Replaces `dontstop` and `python` in a page's shell: runs the command in a forked process and prints its output.
 
-Its first argument is the name that it stands for. `python` with anything but a script is the real one.
+The first argument is the replaced command. For `python` without a script, it starts the real Python.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""The code blocks of the pages do what the pages say: they run, or are marked with the reason why they do not.
+"""The code blocks of the pages run without errors, or are marked with the reason why they are not run.
 
-`tests/docs/blocks.py` has the convention by which pages mark their blocks.
+`tests/docs/blocks.py` describes the marks.
 """
 
 from pathlib import Path
@@ -12,20 +12,20 @@ from tests.docs.page_run import page_run, planned, run_page
 from tests.docs.world import make_data, make_models
 
 ELSEWHERE = {"start/tutorial.md": "tests/test_tutorial.py", "develop/extending.md": "tests/test_extension.py"}
-"""Pages whose blocks are run by a test of their own, which also looks at what they print."""
+"""Pages with their own tests, which run the blocks and also check their output."""
 SLOW = {"guide/chains.md", "guide/forgetting.md", "start/faq.md"}
-"""Pages that take more than 20 s."""
+"""Pages whose blocks take more than 20 s."""
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that pages read."""
+    """Returns a folder with the files that pages read."""
     return make_data(tmp_path_factory.mktemp("docs-data"))
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny models in folders that are called like published ones."""
+    """Returns a folder with tiny models, named like published models."""
     return make_models(tmp_path_factory.mktemp("docs-models"))
 
 

@@ -1,4 +1,4 @@
-"""The generated reference names everything that users may set, and the built site needs no other host."""
+"""The generated reference describes everything that users may set. The built site loads nothing from other hosts."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def pages() -> dict[str, str]:
 
 
 def anchors() -> set[str]:
-    """The fields that have an entry of their own."""
+    """Returns the names of the fields that have an entry in the reference."""
     return {name for text in pages().values() for name in re.findall(r"^#### .*\{ #(\S+) \}$", text, re.MULTILINE)}
 
 
@@ -100,4 +100,4 @@ def test_the_site_is_built_and_needs_no_other_host(tmp_path: Path) -> None:
         assert "<p>| " not in text, f"{file.name}: a table with a gap is shown as text"
     listed = re.findall(r"^- \[.*?\]\((.*?)\)", (tmp_path / "llms.txt").read_text("utf-8"), re.MULTILINE)
     assert {*listed} == {page.replace(".md", ".html") for page in pages_in(site()["nav"])}
-    assert (tmp_path / "search" / "search_index.js").is_file()  # the index for pages that are opened from a folder
+    assert (tmp_path / "search" / "search_index.js").is_file()  # pages that are opened from a folder search this file

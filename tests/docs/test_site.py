@@ -1,4 +1,4 @@
-"""The site: its navigation has every page, and its pages are short enough to be read."""
+"""The documentation site: its navigation lists every page, and the pages together are short."""
 
 import re
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ import yaml
 from tests.docs.blocks import DOCS, ROOT
 
 MOST_WORDS = 30_000
-"""Words of guides, start, develop and science together."""
+"""Maximum number of words of the pages in guide, start, develop and science together."""
 READ = ("start", "guide", "science", "develop")
 GENERATED = "reference/"
-"""Where pages may be made while the site is built."""
+"""Folder of the pages that may be generated while the site is built."""
 
 
 class Loader(yaml.SafeLoader):
-    """Reads mkdocs.yml, which may name Python functions."""
+    """Loads mkdocs.yml, which may refer to Python functions."""
 
 
 Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
@@ -28,7 +28,7 @@ def site() -> dict[str, Any]:
 
 
 def pages_in(nav: Any) -> Iterator[str]:
-    """The pages of a navigation, those of its sections included."""
+    """Yields the pages of a navigation, including the pages in its sections."""
     if isinstance(nav, str):
         yield nav
     for entry in nav if isinstance(nav, list) else nav.values() if isinstance(nav, dict) else ():

@@ -1,4 +1,4 @@
-"""What the pages take for granted: files of text and of a task, models with published names, and small settings."""
+"""Files, models and settings that the pages assume: texts, a task, models with published names, and small settings."""
 
 import random
 import shutil
@@ -27,11 +27,11 @@ SMALL: dict[str, Any] = {
     "tune": {"samples": 2, "at_once": 1, "fresh_seeds": []},
     "resources": {"workers": 1, "zero_stage": 0, "offload": "none", "gpus_per_worker": None, "address": None},
 }
-"""Settings that every job of a page has on top of those that the page gives."""
+"""Settings of every job of a page. They replace the values that the page gives."""
 DEMO = "dontstop/demo/bert-tiny-7167313d"
-"""Where the demo model lies in a cache folder."""
+"""Path of the demo model in a cache folder."""
 STAND_IN = "FacebookAI/roberta-base"
-"""The model in place of those that earlier commands of a page would have made."""
+"""The model that replaces models which earlier commands of a page would have made."""
 DOMAINS = {
     "papers": ["model", "training", "gradient", "data"],
     "reviews": ["text", "first", "time", "order"],
@@ -40,10 +40,10 @@ DOMAINS = {
 
 
 def make_data(folder: Path) -> Path:
-    """Writes the files that pages read: three domains, general text, a pool and a task.
+    """Writes the files that pages read: text of three domains, general text, a pool and a task.
 
     Args:
-        folder: to write into; it exists.
+        folder: existing folder to write into.
     """
     for seed, (domain, words) in enumerate(DOMAINS.items()):
         (folder / domain).mkdir()
@@ -60,16 +60,16 @@ def make_data(folder: Path) -> Path:
 
 
 def about(words: list[str], count: int, seed: int) -> list[str]:
-    """Sentences in which some words are frequent."""
+    """Returns sentences in which the given words are frequent."""
     draw = random.Random(seed)
     return [f"{' '.join(draw.choices(words, k=5))} {text}" for text in sentences(count, seed, 8, 20)]
 
 
 def make_models(folder: Path) -> Path:
-    """Writes tiny random models into folders that are called like published models, and into a cache of the demo model.
+    """Writes tiny random models into folders named like published models, and into a cache of the demo model.
 
     Args:
-        folder: to write into; it exists.
+        folder: existing folder to write into.
     """
     import torch
     from transformers import (

@@ -1,4 +1,4 @@
-"""Random changes of a world: of a file's content, name, order or format, and of a field of the configuration."""
+"""Random changes of a world. A change affects a field, or the content, name, order or format of a file."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -10,9 +10,9 @@ from adapt.config import Config
 from tests.fuzz.grammar import SUFFIXES, World
 
 LINES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
-"""Uncompressed formats, into which a line can be inserted."""
+"""Suffixes of uncompressed formats, in which a line can be inserted."""
 OUTSIDE = {"model", "storage", "tracking", "resources", "comparison", "similarity", "advice", "sequence"}
-"""Sections that name models or decide where work is done."""
+"""Sections that contain models or decide where work is done. No random change affects them."""
 PLACES = {"paths", "sources", "source", "dataset", "dataset_config", "dataset_split", "dataset_revision", "packages"}
 PLACES |= {
     "general_paths",
@@ -26,22 +26,26 @@ PLACES |= {
     "tagger",
     "domain",
 }
-"""Fields that name code or text, which is identified by its content."""
+"""Fields that name code or text. Keys depend on the content that such a field names."""
 
 
 def field_of(what: str) -> str:
-    """Returns the field of a change from its description."""
+    """Returns the name of the field that a change affects, read from the description of the change."""
     return what.split(" ")[0]
 
 
 def changed(draw: Random, world: World) -> tuple[str, World]:
-    """Makes one random change; returns its description and the new world. Sometimes there is nothing to change."""
+    """Makes one random change of a world.
+
+    Returns a description of the change and the new world. The new world equals the old world if the change does not
+    apply to it.
+    """
     way: Callable[[Random, World], tuple[str, World]] = draw.choice((_content, _name, _order, _swap, *[_field] * 4))
     return way(draw, world)
 
 
 def _content(draw: Random, world: World) -> tuple[str, World]:
-    """Changes one character of a file without changing its size."""
+    """Changes one character of a file and keeps the size of the file."""
     names = [name for name, content in world.files.items() if content and Path(name).suffix in LINES]
     if not names:
         return "nothing", world
@@ -55,7 +59,7 @@ def _content(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _name(draw: Random, world: World) -> tuple[str, World]:
-    """Renames a file, perhaps with the suffix of another format."""
+    """Renames a file. The new name may have the suffix of another format."""
     old = draw.choice(list(world.files))
     suffixes = "".join(Path(old).suffixes)
     new = draw.choice((f"a{old}", f"z{old}", old.removesuffix(suffixes) + draw.choice(SUFFIXES)))
@@ -66,7 +70,7 @@ def _name(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _order(draw: Random, world: World) -> tuple[str, World]:
-    """Reorders the paths of a role."""
+    """Shuffles the paths of a field that lists several paths."""
     roles = [name for name, value in world.values.items() if name.endswith("paths") and isinstance(value, list)]
     if not roles:
         return "nothing", world
@@ -84,7 +88,7 @@ def _swap(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _field(draw: Random, world: World) -> tuple[str, World]:
-    """Changes the value of a field of the configuration."""
+    """Changes the value of one field of the configuration."""
     name, kind, default, _ = draw.choice(FIELDS)
     if name == "corpus.cleaning":
         value: Any = draw.choice(CLEANINGS)
@@ -98,7 +102,7 @@ def _field(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _fields() -> list[tuple[str, Any, Any, bool]]:
-    """Returns name, type, default and whether it is declared `how`, of each field that can be changed at random."""
+    """Returns name, type, default and whether it is declared `how`, for each field that may change at random."""
     found = []
     for section, default in vars(Config()).items():
         if section in OUTSIDE or not hasattr(default, "__dataclass_fields__"):
@@ -114,8 +118,8 @@ def _fields() -> list[tuple[str, Any, Any, bool]]:
 
 FIELDS = _fields()
 READS = {"mixture.replay_text_field", "evaluation.general_text_field", "finetune.seeds", "finetune.save_model"}
-"""Fields declared `how` whose meaning enters keys in another way."""
-HOW = {name for name, _, _, how in FIELDS if how} - READS - {"task.name"}  # by which a domain is identified
+"""Fields that are declared `how`, but whose meaning affects keys in another way."""
+HOW = {name for name, _, _, how in FIELDS if how} - READS - {"task.name"}  # a task's name identifies its domain
 CLEANINGS: tuple[list[Any], ...] = (
     [],
     ["fix_unicode"],
@@ -126,7 +130,7 @@ CLEANINGS: tuple[list[Any], ...] = (
 
 
 def _other(draw: Random, kind: Any, value: Any) -> Any:
-    """Returns a value of a type, which may equal the old one."""
+    """Returns a random value of a type, which may equal the old value."""
     options = [option for option in get_args(kind) or (kind,) if option is not type(None)]
     option = draw.choice(options)
     if get_origin(option) is Literal:

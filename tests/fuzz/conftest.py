@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with a random RoBERTa for 128 tokens and a byte-level tokenizer. Do not change it."""
+    """Returns a read-only folder with a random RoBERTa for 128 tokens and a byte-level tokenizer."""
     import torch
     from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 

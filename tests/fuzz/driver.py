@@ -1,7 +1,7 @@
-"""Runs worlds. This is the only file of the fuzz tests that knows how stages are built.
+"""Runs worlds. No other file of the fuzz tests depends on how stages are built.
 
-Everything up to the rows of a training is the product's own code. Stages that load a model are left out, trainings read
-their batches and learn nothing, and Ray Data's tasks run in this process, so that a world takes a fraction of a second.
+Everything up to the rows of a training is the code of `adapt`. Stages that load a model are left out. Trainings read
+their batches and learn nothing. Ray Data's tasks run in this process, so that a world takes a fraction of a second.
 """
 
 import hashlib
@@ -34,17 +34,17 @@ from tests.fuzz.here import from_items
 from tests.fuzz.here import range as range_here
 
 READ = ("manifest", "dedup", "prepare", "texts", "select", "task", "train")
-"""Stages that do their work. Others need a model, so only their keys are tested."""
+"""Kinds of stages that are run. Other stages need a model, so only their keys are tested."""
 BATCHES = 200
-"""Maximum number of batches that are read per training."""
+"""Maximum number of batches that a training reads."""
 DIGESTS = f".digests-{os.getuid()}.json"
 SEEN = "seen.json"
-"""File in a training's folder that lists what the training read."""
+"""Name of the file in a training's folder that lists the texts that the training read."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """The outcome of a world."""
+    """The outcome of running a world."""
 
     root: Path
     last: Stage[Any] | None
@@ -52,7 +52,7 @@ class Ran:
 
     @cached_property
     def stages(self) -> dict[str, Stage[Any]]:
-        """Returns the stages by key, inputs first."""
+        """Returns the stages, keyed by their keys. The inputs of a stage come before the stage."""
         found: dict[str, Stage[Any]] = {}
 
         def visit(stage: Stage[Any]) -> None:
@@ -66,25 +66,25 @@ class Ran:
 
     @cached_property
     def records(self) -> dict[str, Record]:
-        """Returns the records of the finished stages, by key."""
+        """Returns the records of the finished stages, keyed by the keys of the stages."""
         store = Store(self.root)
         found = {key: store.find(stage.kind, stage.name, key) for key, stage in self.stages.items()}
         return {key: record for key, record in found.items() if record}
 
     def of(self, kind: str) -> list[Record]:
-        """Returns the records of a kind of stage."""
+        """Returns the records of all finished stages of a kind."""
         return [record for record in self.records.values() if record.stage == kind]
 
 
 def run(world: World, data: Path, root: Path, model: Path, before: Path | None = None) -> Ran:
-    """Parses, builds and runs a world, as the command of its job does. Errors are returned.
+    """Parses, builds and runs a world, as the command of its job does. Returns an error instead of raising it.
 
     Args:
-        world: to run.
-        data: folder of its files.
+        world: the world to run.
+        data: folder of the world's files.
         root: folder for the results.
-        model: the start model.
-        before: root of an earlier run, whose digests of files are reused.
+        model: folder of the start model.
+        before: results folder of an earlier run. Digests of files are taken from there.
     """
     last = None
     if before and (known := before / DIGESTS).exists():
@@ -108,10 +108,10 @@ def run(world: World, data: Path, root: Path, model: Path, before: Path | None =
 
 @contextmanager
 def cheap(model: Path) -> Iterator[None]:
-    """Makes Ray Data's tasks run in this process, and trainings only read.
+    """Runs Ray Data's tasks in this process inside the block, and replaces trainings by reading their batches.
 
     Args:
-        model: folder that every training copies as its result.
+        model: folder of the model that every training copies as its result.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.data.from_items", from_items)
@@ -122,7 +122,7 @@ def cheap(model: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(model: Path) -> Iterator[None]:
-    """Makes trainings only read their batches."""
+    """Replaces trainings inside the block by reading their batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adapt.train.ray_train.launch", lambda job: _read(job, model))
         patch.setattr(MeasureImportance, "run", lambda *_: Outcome(ImportanceMeasured(0, 0, 0, 0.0, {}, {}, 1.0)))
@@ -130,8 +130,8 @@ def reading(model: Path) -> Iterator[None]:
 
 
 def _read(job: TrainingRun, model: Path) -> dict[str, Any]:
-    """Reads the batches of a training, records them, and leaves a model."""
-    _stream.cache_clear()  # forget shards of a folder that has been rewritten
+    """Reads the batches of a training, records their content, and writes a copy of `model` as the result."""
+    _stream.cache_clear()  # forgets shards of folders that were rewritten
     digest, steps, pieces = hashlib.sha256(), 0, dict[int, list[int]]()
     for batch in islice(_batches(job), min(job.steps, BATCHES)):
         steps += 1

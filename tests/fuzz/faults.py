@@ -17,12 +17,12 @@ FAULTS = ("full", "killed", "gone", "shorter", "other")
 
 
 class Killed(BaseException):
-    """Stands in for the end of the process."""
+    """Simulates the kill of the process."""
 
 
 @contextmanager
 def fault(draw: Random, data: Path, root: Path) -> Iterator[str]:
-    """Causes one fault at the moment when some file below a root is renamed into place."""
+    """Causes one fault when a random file below a root is renamed into place."""
     kind, when, calls = draw.choice(FAULTS), draw.randrange(12), 0
     victim, real = draw.choice(sorted(data.iterdir())), os.replace
 
@@ -52,7 +52,7 @@ def _strike(kind: str, victim: Path) -> None:
 
 
 def lose(draw: Random, ran: Ran) -> str:
-    """Deletes an input of a training, and the training with everything after it, so that it must run again."""
+    """Deletes an input of a training, the training, and all stages that depend on it, so that they must run again."""
     shards = [file for record in ran.of("prepare") for file in sorted(record.path.glob("*.arrow"))]
     if not shards or not ran.of("train"):
         return "nothing"

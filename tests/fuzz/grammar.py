@@ -1,7 +1,7 @@
-"""Worlds: small random corpora in files of every format, with a random configuration of a job on them.
+"""Worlds: small random corpora in files of every format, each with a random configuration of a job that reads them.
 
-A world is a function of its seed. Its roles (sources, general and replayed text, evaluation sets, pool, splits of
-tasks) draw from one small set of texts and files, so that they overlap in every way there is.
+A seed determines a world. The sources, general and replayed text, evaluation sets, pools and splits of tasks draw
+from the same small set of texts and files, so that they overlap in all possible ways.
 """
 
 import bz2
@@ -36,12 +36,15 @@ class World:
     seed: int
     kind: str
     files: dict[str, bytes]
-    """Contents by file name."""
+    """Contents of the files, keyed by file name."""
     values: dict[str, Any]
-    """Values of fields by dotted name."""
+    """Values of fields, keyed by dotted name."""
 
     def lay(self, folder: Path) -> None:
-        """Writes the files to a folder and deletes all others. Changed files keep their modification times."""
+        """Writes the world's files to a folder and deletes all other files.
+
+        Changed files keep their modification times.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
             if file.name not in self.files:
@@ -54,7 +57,7 @@ class World:
                 os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def filled(self, folder: Path) -> dict[str, Any]:
-        """Returns the configuration with paths in a folder."""
+        """Returns the configuration, with the prefix `@/` of paths replaced by a folder."""
         return {name: _filled(value, folder) for name, value in self.values.items()}
 
 
@@ -67,7 +70,7 @@ def _filled(value: Any, folder: Path) -> Any:
 
 
 def world(seed: int) -> World:
-    """Returns the world of a seed."""
+    """Returns the world that belongs to a seed."""
     draw = Random(seed)
     texts = some_texts(draw, draw.choice((3, 20, 60)))
     names = [f"{draw.choice('abcxyz')}{n}" for n in range(draw.randint(2, 5))]
@@ -95,7 +98,7 @@ def _text(draw: Random, number: int) -> str:
 
 
 def _variant(draw: Random, text: str) -> str:
-    """Returns a copy of a text with a change that copies typically have."""
+    """Returns a copy of a text with a change that is typical of copies on the web."""
     words = text.split() or [""]
     match draw.randrange(8):
         case 0:
@@ -107,7 +110,7 @@ def _variant(draw: Random, text: str) -> str:
         case 3:
             return "".join(chr(ord(c) + 0xFEE0) if "a" <= c <= "z" else c for c in text)  # full width
         case 4:
-            return " ".join([*words[:-1], "different"])  # a near copy if there are many words
+            return " ".join([*words[:-1], "different"])  # The result is a near copy if the text has many words.
         case 5:
             return f"{text} {' '.join(draw.choices(WORDS, k=5))}"
         case 6:
@@ -125,7 +128,7 @@ def _file(draw: Random, name: str, texts: list[str]) -> tuple[str, bytes]:
 
 
 def rendered(draw: Random, suffix: str, texts: list[str], broken: bool = False) -> bytes:
-    """Encodes texts in a file format. In jsonl, a few records hold no text."""
+    """Encodes texts in the format of a file suffix. If `broken`, some jsonl records contain no text."""
     if suffix in (".parquet", ".arrow"):
         table, sink = pa.table({"text": pa.array(texts, pa.string())}), io.BytesIO()
         if suffix == ".parquet":
@@ -146,7 +149,7 @@ def rendered(draw: Random, suffix: str, texts: list[str], broken: bool = False) 
 
 
 def paths(draw: Random, names: list[str]) -> str | list[str]:
-    """Chooses some files, as one path or as a list."""
+    """Chooses files at random. Returns one path, or a list of paths."""
     chosen = draw.sample(names, draw.randint(1, min(3, len(names))))
     return f"@/{chosen[0]}" if len(chosen) == 1 and draw.random() < 0.5 else [f"@/{name}" for name in chosen]
 
@@ -207,7 +210,7 @@ def _sources(draw: Random, kind: str, names: list[str]) -> dict[str, Any]:
 
 
 def _tasks(draw: Random, kind: str, texts: list[str], names: list[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Returns the files of labelled tasks, and the fields that name them."""
+    """Returns the files of labelled tasks, and the values of the fields that refer to these files."""
     if kind not in ("tapt", "sequence", "evaluate"):
         return {}, {}
     files, tasks = dict[str, bytes](), []

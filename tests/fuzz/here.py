@@ -1,4 +1,4 @@
-"""A replacement for Ray datasets in this process, with the same batches at a thousandth of the cost."""
+"""Replaces Ray datasets by datasets in this process, which give the same batches at a thousandth of the cost."""
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator
@@ -12,13 +12,13 @@ Batch = dict[str, Any]
 
 
 class Here:
-    """A dataset of batches of one row, which are computed on demand."""
+    """A dataset whose batches have one row each and are computed when they are read."""
 
     def __init__(self, batches: Iterable[Batch | pa.Table]) -> None:
         self._batches = batches
 
     def map_batches(self, function: Callable[[Any], Any], batch_format: str = "numpy", **options: Any) -> "Here":
-        """Applies a function to each batch. Other options of Ray do not affect results."""
+        """Applies a function to each batch. Ray's other options are ignored, because they do not affect results."""
         return Here(self._mapped(function, batch_format))
 
     def _mapped(self, function: Callable[[Any], Any], batch_format: str) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Properties that hold for every world. Nothing here uses the product's code to count, read or compare."""
+"""Properties that hold for every world. These checks count, read and compare without the code of `adapt`."""
 
 import bz2
 import csv
@@ -27,7 +27,8 @@ from tests.tokenizers import SPECIAL, roberta
 
 UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress, ".bz2": bz2.decompress}
 ALIKE = 0.9
-"""Jaccard similarity of near copies. If these are removed, no trained text is this similar to a measured one."""
+"""Minimum Jaccard similarity of near copies. If these are removed, no trained text is this similar to a measured
+text."""
 
 
 # --- every error ends with a message
@@ -48,7 +49,7 @@ def check_error(ran: Ran) -> None:
 
 
 def check_counts(ran: Ran) -> None:
-    """Checks that documents were kept, dropped for a reason, or held out, and that shards have the recorded sizes."""
+    """Checks that each document was kept, held out or dropped for a reason, and that shards have the recorded sizes."""
     for record in ran.of("prepare"):
         metrics, heldout = record.metrics, documents(record.path, HELDOUT_GLOB)
         assert (len(heldout), sum(map(len, heldout))) == (metrics["heldout_documents"], metrics["heldout_tokens"])
@@ -68,7 +69,10 @@ def check_counts(ran: Ran) -> None:
 
 
 def check_special(ran: Ran) -> None:
-    """Checks that special tokens only occur at the ends of documents, because text that looks like them is text."""
+    """Checks that special tokens occur only at the ends of documents.
+
+    Text that looks like a special token is plain text.
+    """
     special = {_id(name) for name in SPECIAL}
     for record in ran.of("prepare"):
         train = [] if _is_gathered(record) else documents(record.path, SHARD_GLOB)
@@ -78,12 +82,12 @@ def check_special(ran: Ran) -> None:
 
 
 def _is_gathered(record: Record) -> bool:
-    """Whether several prepared corpora are combined to measure on, which have only held-out shards."""
+    """Returns whether a record is that of several corpora combined for measuring, which have held-out shards only."""
     return all(each["stage"] == "prepare" for each in record.inputs.values())
 
 
 def check_training(ran: Ran) -> None:
-    """Checks that every sample of a training is a row of a source, with the recorded number of each."""
+    """Checks that each sample of a training is a row of a source, and that each source gave as many as recorded."""
     for record in ran.of("train"):
         what, metrics = record.what["training"], record.metrics
         batch = what["global_batch_size"]
@@ -105,7 +109,7 @@ def _metrics(record: Record, name: str) -> Mapping[str, Any]:
 
 
 def check_leaks(ran: Ran) -> None:
-    """Checks that no text that a model is measured on was trained on, in any spelling."""
+    """Checks that no training read a text that the model is measured on, in any spelling."""
     for stage in ran.stages.values():
         if not isinstance(stage, Evaluate) or any(needed.key not in ran.records for needed in stage.inputs.values()):
             continue
@@ -122,7 +126,7 @@ def check_leaks(ran: Ran) -> None:
 
 
 def _trainings(stage: Any) -> Iterator[str]:
-    """Yields the keys of the trainings behind a stage."""
+    """Yields the keys of all trainings that a stage depends on, directly or indirectly."""
     for needed in stage.inputs.values():
         if needed.kind == "train":
             yield needed.key
@@ -130,7 +134,7 @@ def _trainings(stage: Any) -> Iterator[str]:
 
 
 def _trained(record: Record) -> set[str]:
-    """Returns the texts that a training read, or would have read had it continued."""
+    """Returns the texts that a training read, and those that it would have read if it had continued."""
     if streamed := json.loads((record.path / SEEN).read_text())["stream"]:
         return set(map(text_of, split(streamed)))
     texts = (made for made in record.inputs.values() if made["stage"] == "prepare")
@@ -144,7 +148,7 @@ def _is_near(ran: Ran) -> bool:
 
 
 def similarity(one: str, other: str) -> float:
-    """Computes the Jaccard similarity of runs of five words."""
+    """Returns the Jaccard similarity of the word 5-grams of two texts."""
     runs = [_runs(text) for text in (one, other)]
     return len(runs[0] & runs[1]) / max(1, len(runs[0] | runs[1]))
 
@@ -159,19 +163,19 @@ def _runs(text: str) -> frozenset[tuple[str, ...]]:
 
 
 Results = dict[str, tuple[str, str]]
-"""Results by the key of their stage: its kind, and a digest of all its files."""
+"""Results of stages, keyed by the stage's key: the kind of the stage, and a digest of all its files."""
 
 
 def results(ran: Ran) -> Results:
-    """Returns the results of every finished stage."""
+    """Returns the results of all finished stages."""
     return {key: (record.stage, _result(record)) for key, record in ran.records.items()}
 
 
 def _result(record: Record) -> str:
     digest = hashlib.sha256()
     made = {name for name in record.outputs if record.stage != "train" or name == SEEN}
-    for name in sorted(made - {"manifest.json"}):  # it has the paths of files
-        if name.startswith("rejects/"):  # only written if configured, without effect on results
+    for name in sorted(made - {"manifest.json"}):  # The manifest contains the paths of files.
+        if name.startswith("rejects/"):  # Rejects are written only if configured, and do not affect results.
             continue
         content = (record.path / name).read_bytes()
         digest.update(f"{name} {len(content)}\n".encode() + content)
@@ -181,7 +185,7 @@ def _result(record: Record) -> str:
 
 
 def _placeless(value: Any) -> Any:
-    """Removes file names from figures that are listed by file."""
+    """Removes file names from figures that are listed per file."""
     if not isinstance(value, dict):
         return value
     named = [_placeless(each) for name, each in value.items() if "/" in name]
@@ -192,7 +196,7 @@ def _placeless(value: Any) -> Any:
 
 
 def plain(text: str) -> str:
-    """Returns a text as a reader sees it: without invisible characters, in one Unicode form and case, single-spaced."""
+    """Returns a text as a reader sees it: no invisible characters, one Unicode form, lower case, single spaces."""
     one = unicodedata.normalize("NFKC", text).lower()
     seen = (c for c in one if c.isspace() or unicodedata.category(c) not in ("Cf", "Cc"))
     return " ".join("".join(seen).split())
@@ -210,7 +214,7 @@ def _id(name: str) -> int:
 
 
 def split(stream: list[int]) -> Iterator[list[int]]:
-    """Yields the complete documents of a stream of tokens."""
+    """Yields the complete documents in a sequence of tokens."""
     document: list[int] = []
     for token in stream:
         document.append(token)
@@ -220,13 +224,13 @@ def split(stream: list[int]) -> Iterator[list[int]]:
 
 
 def documents(folder: Path, pattern: str) -> list[list[int]]:
-    """Returns the token ids of each document in some shards."""
+    """Returns the token ids of each document in the shards whose file names match a pattern."""
     stream = TokenStream.open(folder, pattern)
     return [stream.document(number).tolist() for number in range(stream.documents)]
 
 
 def _records(record: Record) -> Iterator[str | None]:
-    """Yields the texts of the records in a prepared corpus's files; None for records without a text."""
+    """Yields the text of each record in the files of a prepared corpus, or None for a record without text."""
     if "texts" in record.inputs:
         files = [str(Path(record.inputs["texts"]["path"]) / "texts.jsonl")]
         yield from read(Path(files[0]), "line")

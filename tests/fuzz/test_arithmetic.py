@@ -1,4 +1,4 @@
-"""Random mixtures, windows and batches: every row is accounted for, and any position can be computed first."""
+"""Random mixtures, windows and batches: no row is lost or repeated, and any position can be computed directly."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ from adapt.train.schedule import RunLength, branch_step, learning_rate, length_o
 
 pytestmark = pytest.mark.heavy
 MOST = 3000
-"""Maximum number of samples that are listed."""
+"""Maximum number of samples that a test lists."""
 
 weights = st.one_of(st.just(0.0), st.floats(1e-300, 1e300), st.floats(0.01, 10))
 shared = st.one_of(
@@ -36,7 +36,7 @@ configs = st.builds(
 
 @st.composite
 def mixtures(draw: st.DrawFn) -> Mixture:
-    """Draws a mixture of any kind that a stage may build."""
+    """Draws a mixture of any form that a stage may build."""
     given_weights, rows = draw(shared)
     assume(any(rows) and (given_weights is None or any(given_weights)))
     if given_weights:
@@ -77,8 +77,8 @@ def test_the_numbers_of_drawn_rows_add_up(mixture: Mixture, count: int) -> None:
 def test_no_row_repeats_before_all_rows_of_its_group_came_once(mixture: Mixture) -> None:
     places = mixture.locate(np.arange(min(MOST, 3 * mixture.epoch)))
     seen = Counter(zip(*(column.tolist() for column in places), strict=True))
-    assert max(seen.values()) == 1  # by source, epoch and row
-    if (exhausted := mixture.exhausted) < MOST:  # slow with many sources
+    assert max(seen.values()) == 1  # Each row of an epoch of a source occurs once.
+    if (exhausted := mixture.exhausted) < MOST:  # `exhausted` is slow with many sources.
         first = mixture.locate(np.arange(exhausted))
         assert len(set(zip(first.sources.tolist(), first.rows.tolist(), strict=True))) == exhausted
     assert sum(mixture.slots) == mixture.period
@@ -86,7 +86,7 @@ def test_no_row_repeats_before_all_rows_of_its_group_came_once(mixture: Mixture)
 
 
 def stream(tokens: int, pieces: list[int]) -> list[Columns]:
-    """Returns 0, 1, 2, … in pieces of repeating sizes."""
+    """Returns the numbers 0, 1, 2, … in pieces. The sizes of the pieces repeat."""
     numbers, cut = np.arange(tokens, dtype=np.uint32), []
     while len(numbers):
         size = pieces[len(cut) % len(pieces)]

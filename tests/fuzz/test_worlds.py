@@ -1,6 +1,6 @@
-"""Random worlds are run, changed and disturbed, and checked for properties that hold for all worlds.
+"""Runs, changes and disturbs random worlds, and checks properties that must hold for all worlds.
 
-The fixed ones take about a minute. To run more worlds from another seed: make fuzz ARGS="--seed 1000 --minutes 30"
+The fixed worlds take about a minute. To run more worlds from another seed: make fuzz ARGS="--seed 1000 --minutes 30"
 """
 
 import faulthandler
@@ -30,9 +30,9 @@ from tests.fuzz.invariants import (
 
 CHECKS = (check_error, check_counts, check_special, check_training, check_leaks)
 GROUPS, EACH = 4, 8
-"""Number of tests over fixed worlds, and number of worlds per test."""
+"""Number of tests on fixed worlds, and number of worlds per test."""
 PATIENCE_S = 180
-"""Time limit for a world, which takes about a second [s]."""
+"""Time limit for one world, which normally takes about a second [s]."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -46,7 +46,10 @@ def test_properties_of_all_worlds_hold(group: int, tmp_path: Path, model: Path) 
 
 @pytest.mark.timeout(0)
 def test_properties_hold_for_further_worlds(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> None:
-    """Runs as long as `make fuzz` says. A world that does not end prints a stack trace and ends the process."""
+    """Runs for the time in the arguments of `make fuzz`.
+
+    If a world hangs, a stack trace is printed and the process ends.
+    """
     minutes = request.config.getoption("--minutes", None)
     if minutes is None:
         pytest.skip("asked for by make fuzz")
@@ -73,7 +76,10 @@ def test_a_world_has_the_same_results_on_ray(seed: int, tmp_path: Path, model: P
 
 
 def examine(seed: int, folder: Path, model: Path) -> None:
-    """Checks a world, one fault and one change of it, and deletes its folder."""
+    """Checks a world, one random fault of the world and one random change of the world.
+
+    Finally deletes the world's folder.
+    """
     draw, base, data = Random(f"what happens to world {seed}"), world(seed), folder / "data"
     what = "as it is"
     try:
@@ -98,7 +104,11 @@ def examine(seed: int, folder: Path, model: Path) -> None:
 
 
 def disturbed(draw: Random, base: World, expected: Results, folder: Path, model: Path) -> Iterator[str]:
-    """Runs a world with a fault, which must end with a message, then without it. Yields a description of each step."""
+    """Runs a world with a fault and then without it.
+
+    Yields a description of each fault. A run with a fault must end with a message. The run without the fault must give
+    the expected results.
+    """
     data, root = folder / "data", folder / "disturbed"
     with fault(draw, data, root) as what:
         yield what
@@ -112,7 +122,7 @@ def disturbed(draw: Random, base: World, expected: Results, folder: Path, model:
     yield lose(draw, mended)
     again = driver.run(base, data, root, model)
     check_error(again)
-    if not again.error:  # lost files were made again
+    if not again.error:  # The lost files were made again.
         same(expected, results(again))
 
 
@@ -122,7 +132,7 @@ def check(ran: Ran) -> None:
 
 
 def same(one: Results, other: Results, also_missing: bool = False) -> None:
-    """Checks that equal keys have equal results."""
+    """Checks that stages with equal keys have equal results."""
     keys = one.keys() | other.keys() if also_missing else one.keys() & other.keys()
     different = [one.get(key, other.get(key, ""))[0] for key in keys if one.get(key) != other.get(key)]
     assert not different, f"stages of one key with other results: {sorted(different)}"

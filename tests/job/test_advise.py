@@ -1,4 +1,4 @@
-"""The advise job on small texts, from a command line to an order of recipes."""
+"""The advise job on small texts, from a command line to the recommended order of recipes."""
 
 import json
 import shlex
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture
 def arguments(tmp_path: Path, tiny_bert: Path) -> list[str]:
-    """Returns arguments with a corpus, general text and a task that has a test text in train."""
+    """Returns arguments with a corpus, general text, and a task with a test text that also occurs in train."""
     for seed, name in enumerate(("corpus", "general")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(80, seed)])
     train = sentences(20, seed=5)
@@ -120,7 +120,7 @@ def test_sources_and_a_pool(config: Config) -> None:
 
 
 def test_advice_on_a_selection_from_a_pool(arguments: list[str], told: None, tmp_path: Path) -> None:
-    """jobs/tapt.py accepts the proposed command."""
+    """Checks that jobs/tapt.py accepts the recommended command."""
     pool = write(tmp_path / "candidates.jsonl", [{"text": text} for text in sentences(900, 9)])
     given = [*arguments[:1], *arguments[2:], f"--select.pool_paths={pool}"]
     config = parse(given, "jobs/advise.py", ADVISE_JOB.kind)
@@ -134,7 +134,8 @@ def test_advice_on_a_selection_from_a_pool(arguments: list[str], told: None, tmp
     parsed = parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind)
     tokens = evidence.candidates.tokens
     assert tokens
-    assert parsed.select.tokens == round(45 / 900 * tokens)  # ten passes over it: half a pass of the pool
+    # The selection has a tenth of the tokens for half a pass over the pool, because it is read in ten passes.
+    assert parsed.select.tokens == round(45 / 900 * tokens)
     assert tapt_stages(Context.of(parsed)).training
     (command,) = (recipe.command for recipe in found.recipes if recipe.name == "TAPT")
     assert not parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind).select.pool_paths

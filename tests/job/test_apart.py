@@ -1,4 +1,7 @@
-"""No job measures text that it trains on, whichever files contain it. Texts are prepared; nothing is trained."""
+"""No job measures text that it trains on, whichever files contain the text.
+
+The tests prepare text and train nothing.
+"""
 
 import random
 from collections.abc import Callable
@@ -35,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
-    """Returns three sources, general text, a pool and a task whose texts overlap in modified forms.
+    """Returns a configuration of three sources, general text, a pool and a task, whose texts overlap in modified forms.
 
     All jobs share one store, so each text is prepared once.
     """
@@ -46,7 +49,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
         return write(folder / f"{name}.jsonl", with_labels(texts))
 
     def some(first: int, last: int, name: str) -> str:
-        """Writes some texts of its own, plus a third of all texts unchanged, in capitals, or with another end."""
+        """Writes a range of the texts, plus 60 of all texts, unchanged, in capitals or with another last word."""
         shared = [[text, text.upper(), text.rsplit(" ", 1)[0] + " changed"][draw.randrange(3)] for text in texts]
         return file(name, [*texts[first:last], *draw.sample(shared, 60)])
 
@@ -68,19 +71,22 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
 
 
 def prepared_for(kind: str, stage: Stage[Any], store: Store) -> list[Path]:
-    """Returns the folders of the prepared texts that stages of a kind read."""
+    """Returns the folders of the prepared texts that the stages of a kind read."""
     found = {text.key: text for each in tree(stage) if each.kind == kind for text in each.inputs.values()}
     return [ensure(text, store).path for text in found.values() if text.kind == "prepare"]
 
 
 def documents(folders: list[Path], pattern: str) -> set[tuple[int, ...]]:
-    """Returns documents as tokens, which are the same for any case and spacing."""
+    """Returns the documents of some folders as tokens.
+
+    Texts that differ only in case and spacing have the same tokens.
+    """
     streams = [TokenStream.open(folder, pattern) for folder in folders]
     return {tuple(stream.document(n).tolist()) for stream in streams for n in range(stream.documents)}
 
 
 def near(one: set[tuple[int, ...]], other: set[tuple[int, ...]]) -> int:
-    """Counts pairs of similar documents, by runs of five tokens."""
+    """Counts the pairs of similar documents. Similarity compares the token 5-grams of two documents."""
     some, others = (signatures([" ".join(map(str, each)) for each in side], 5, 256) for side in (one, other))
     return sum(int((estimated_jaccard(row, others) >= 0.8).sum()) for row in some)
 
@@ -99,7 +105,7 @@ JOBS: dict[str, tuple[Build, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", JOBS)
 def test_nothing_that_is_measured_is_trained_on(config: Config, tmp_path: Path, case: str) -> None:
     job, changes = JOBS[case]
-    if case == "general text by itself":  # files that nothing else uses, so all of it is measured
+    if case == "general text by itself":  # no other text uses the general text's files, so all of it is measured
         alone = write(tmp_path / "alone.jsonl", with_labels(sentences(240, 1, shortest=30, longest=60)[::5]))
         config = replace(config, evaluation=replace(config.evaluation, general_paths=alone))
     context = Context.of(replace(config, corpus=replace(config.corpus, **changes)))

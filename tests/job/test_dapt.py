@@ -1,4 +1,4 @@
-"""DAPT: its planned stages, their inputs, and configurations that are refused at once. Nothing here trains."""
+"""DAPT: its planned stages, their inputs, and configurations that are refused before anything runs."""
 
 import hashlib
 import importlib.util
@@ -35,7 +35,7 @@ def built(config: Config) -> Export:
 
 
 def finish(config: Config) -> None:
-    """Writes records for all stages, as if the job had run."""
+    """Writes records for all stages of the job, as if the job had run."""
     context = Context.of(config)
     ensure(pretend(dapt_stages(context)), context.store)
 
@@ -112,14 +112,14 @@ def test_the_first_stage_lists_the_files_and_their_digests(config: Config, tmp_p
 
 @pytest.fixture
 def several(config: Config) -> Config:
-    """Splits the job's two files into two sources, and replays general text."""
+    """Returns the configuration with the job's two files as two sources, and with replayed general text."""
     sources = [SourceConfig(name, paths=f"data/{name}.jsonl") for name in ("a", "b")]
     mixture = MixtureConfig(replay_paths="data/general.jsonl")
     return replace(config, corpus=replace(config.corpus, paths=[], sources=sources), mixture=mixture)
 
 
 def of_training(config: Config) -> tuple[str, dict[str, str]]:
-    """Returns the key of a job's training, and the keys of its inputs."""
+    """Returns the key of a job's training stage, and the keys of the training's inputs."""
     training = built(config).training
     return training.key, {name: stage.key for name, stage in training.inputs.items()}
 

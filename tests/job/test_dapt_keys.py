@@ -1,4 +1,4 @@
-"""Fields of the configuration, and the stages of DAPT whose keys they change. Nothing here runs."""
+"""For each field of the configuration, the stages of DAPT whose keys depend on the field. Nothing runs."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ from adapt.stage.context import Context
 from adapt.stage.prepare_text import Prepare
 from tests.job.worlds import changed, dapt_world, differing
 
-# Names of stages: the inputs that lead to each stage from the last one.
+# The name of a stage lists the inputs that lead from the last stage to this stage.
 LISTINGS = {"domain.listing", "general.listing"}
 MEASURED = {"before", "after", "export"}
 DOMAIN = {"domain", "training", *MEASURED}
@@ -27,8 +27,8 @@ TRAINED = {"training", "after", "export"}
 ALL = {*LISTINGS, "domain", "general", *TRAINED, "before"}
 PREPARED = {"domain", "general", "before", *TRAINED}
 
-# Every field belongs to one of the three tables below. For a new field, decide: does it change results (and of which
-# stages), does it only concern how the work is done, or does it name something that is identified by its content?
+# Every field belongs to one of the three tables below. Choose the table of a new field: does the field change results
+# (of which stages), does it change only how work is done, or does it name something that is identified by its content?
 WHAT: dict[str, tuple[Any, set[str]]] = {
     "seed": (1, TRAINED),
     "corpus.source": ("docstrings", {"domain.listing", *DOMAIN}),
@@ -115,7 +115,7 @@ HOW: dict[str, Any] = {
     "tracking.mlflow_uri": "http://localhost:5000",
     "tracking.wandb_project": "project",
 }
-# Fields that only matter together with other fields, with the stages whose keys they then change.
+# Fields that matter only together with other fields, with the stages whose keys then depend on the field.
 NEAR = {"corpus.deduplicate": "near"}
 DAS = {"method.kind": "das"}
 AGAINST = {"corpus.decontaminate": [EvaluationSet("questions", "data/questions.jsonl")]}
@@ -138,7 +138,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "das.injected_dropout": (DAS, 0.2, TRAINED),
     "das.plasticity_floor": (DAS, 0.2, TRAINED),
     "das.share": (DAS, 0.5, TRAINED),
-    "das.embeddings": (DAS, "frequency", set()),  # only with several domains, as in a sequence
+    "das.embeddings": (DAS, "frequency", set()),  # matters only with several domains, as in a sequence
     "das.contrast_weight": (DAS, 0.5, TRAINED),
     "das.contrast_temperature": (DAS, 0.1, TRAINED),
     "das.contrast_documents": (DAS, 62, TRAINED),
@@ -166,7 +166,7 @@ OTHER_JOBS = {
     "advice",
     "tune",
 }
-"""Sections that this job does not use. The tests of other jobs cover them."""
+"""Sections that DAPT does not use. The tests of other jobs cover these sections."""
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def keys(config: Config) -> dict[str, str]:
 
 
 def given(config: Config, name: str, value: Any) -> Config:
-    """Returns the configuration with another value for a field, which may be an option of the method."""
+    """Returns the configuration with another value for one field. The field may be an option of the method."""
     section, _, field = name.partition(".")
     if section != "das":
         return changed(config, name, value)
@@ -238,7 +238,7 @@ def test_options_of_other_methods_change_nothing(config: Config) -> None:
 def test_a_field_about_how_work_is_done_changes_no_key(
     config: Config, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # both trackers are installed
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # pretends that both trackers are installed
     other = changed(config, name, HOW[name])
     if name == "resources.offload":
         other = changed(other, "resources.zero_stage", 2)
@@ -310,7 +310,7 @@ def test_the_folder_of_the_model_does_not_count(config: Config, tmp_path: Path) 
     shutil.copytree(config.model.path, tmp_path / "copy")
     for name, value in (
         ("model.path", str(tmp_path / "copy")),
-        ("model.revision", "v2"),  # folders have no revisions
+        ("model.revision", "v2"),  # the model is a local folder, which has no revisions
         ("model.tokenizer", str(tmp_path / "copy")),
         ("model.trust_remote_code", True),
     ):

@@ -1,4 +1,4 @@
-"""Comparing models: the stages, refused configurations, and the whole job on two tiny models."""
+"""The evaluate job, which compares models: its stages, refused configurations, and a whole run on two tiny models."""
 
 import json
 import shutil
@@ -32,10 +32,10 @@ from tests.show.shown import show_result
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_bert: Path) -> Config:
-    """Returns a configuration with two sources, general text, and a second model."""
+    """Returns a configuration with two sources, general text, and a second model to compare with."""
     other = shutil.copytree(tiny_bert, tmp_path / "other")
     weights = other / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\x80\x3e")  # other weights, so another model
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\x80\x3e")  # Other weights make it another model.
 
     def text(name: str, count: int, seed: int) -> str:
         return write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(count, seed)])
@@ -117,13 +117,13 @@ def test_a_source_cannot_have_the_name_of_the_general_text(config: Config) -> No
 
 
 def with_another_tokenizer(config: Config) -> Config:
-    """Swaps the ids of two tokens in the second model's tokenizer."""
+    """Swaps the ids of two tokens in the tokenizer of the second model."""
     exchange_tokens(Path(config.comparison.models[0].path))
     return config
 
 
 def test_an_equal_tokenizer_in_different_files_counts_as_the_same(config: Config) -> None:
-    """transformers exports a tokenizer with other settings than in the folder that it was read from."""
+    """transformers saves a tokenizer with other settings than in the folder that the tokenizer was loaded from."""
     folder = Path(config.comparison.models[0].path)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "local_files_only": False}))
@@ -157,7 +157,8 @@ def test_losses_of_different_tokenizers_are_compared_per_byte(
     done = ensure(evaluate_stages(context), context.store)
     assert done.result.unit == "bits per byte"
     base = done.result.loss[0]
-    assert all(0.2 < loss < 4 for loss in base)  # about log(154) per token of about 4 letters
+    # A random model has about log(154) nats per token, and a token has about 4 letters.
+    assert all(0.2 < loss < 4 for loss in base)
     for name, path in ((each["stage"], each["path"]) for each in done.record.inputs.values()):
         texts = json.loads((Path(path) / "stage.json").read_text())["metrics"]["texts"]
         assert all(text["bits_per_byte"] for text in texts.values()), name
@@ -179,8 +180,9 @@ def test_the_whole_job(
     assert found.change[0] == [0.0, 0.0, 0.0]
     for place in range(3):
         assert found.change[1][place] == pytest.approx(found.loss[1][place] - found.loss[0][place])
-    assert found.documents["general"] == 35  # all of it is held out
-    assert found.overlap == dict.fromkeys(found.models, dict.fromkeys(found.domains))  # their origin is not known
+    assert found.documents["general"] == 35  # All general text is held out.
+    # The overlap is unknown, because the origin of the models' training text is unknown.
+    assert found.overlap == dict.fromkeys(found.models, dict.fromkeys(found.domains))
     assert found.pseudo_perplexity
     assert set(found.pseudo_perplexity) == {"cells", "code", "general"}
     assert found.knn

@@ -1,4 +1,4 @@
-"""Fine-tuning: the fields that its keys depend on, and refused tasks. Nothing here trains."""
+"""Fine-tuning: the fields that its keys depend on, and tasks that are refused. Nothing trains."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from adapt.stage.finetuning import Finetune
 from adapt.support.errors import ConfigError
 from tests.job.worlds import SPLITS, differing, task_world
 
-# For each field, another value and the stages whose keys it changes.
+# For each field: another value for the field, and the stages whose keys change with it.
 TASK: dict[str, tuple[Any, set[str]]] = {
     "kind": ("multi_label", {"task", "run"}),
     "text_field": ("body", {"task", "run"}),
@@ -77,7 +77,8 @@ def test_a_field_of_a_task_changes_these_keys(config: Config, name: str) -> None
 
 @pytest.mark.parametrize("name", FINETUNE)
 def test_a_field_of_fine_tuning_changes_these_keys(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapt.stage.finetuning.check_parts", lambda folder, domain: None)  # as if there were some
+    # pretends that the model has parts for domains
+    monkeypatch.setattr("adapt.stage.finetuning.check_parts", lambda folder, domain: None)
     value, expected = FINETUNE[name]
     other = replace(config, finetune=replace(config.finetune, **{name: value}))
     assert differing(keys(config), keys(other)) == expected
@@ -95,7 +96,7 @@ def test_each_seed_has_a_stage_and_the_scores_combine_them(config: Config) -> No
     context = Context.of(replace(config, finetune=FinetuneConfig(seeds=[4, 7])))
     scores = finetune_stages(context)
     assert list(scores.inputs) == ["runs.4", "runs.7"]
-    assert scores.runs == runs(context)  # the parts of a chain are the same stages
+    assert scores.runs == runs(context)  # A chain runs the same stages as separate parts.
     assert scores.runs["4"] != scores.runs["7"]
     assert scores.runs["4"] == run_of(config, 4)
 

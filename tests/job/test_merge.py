@@ -1,4 +1,4 @@
-"""The merge job: its stages and key, refused configurations, and loading the merged models."""
+"""The merge job: its stages and key, refused configurations, and the loading of merged models."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from tests.show.shown import show_result
 
 @pytest.fixture
 def models(tmp_path: Path, tiny_bert: Path) -> list[Path]:
-    """Returns the folders of two models that were trained from the base."""
+    """Returns the folders of two models, each trained from the base model."""
     base = weights_in(tiny_bert)
     return [folder_of(tmp_path / f"model-{seed}", moved(base, seed), like=tiny_bert) for seed in (1, 2)]
 
@@ -53,7 +53,7 @@ def key(config: Config) -> str:
 def test_each_share_gives_a_model_that_loads_and_has_a_card(
     config: Config, tiny_bert: Path, models: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Runs the command twice; the second time, nothing is done."""
+    """Runs the merge command twice. The second run must find everything finished."""
     lines = []
     for _ in range(2):
         carry_out(
@@ -98,7 +98,7 @@ def test_with_one_share_the_stage_folder_is_a_model(config: Config, models: list
     again = Context.of(
         replace(config, model=ModelConfig(path=str(finished.path)), merge=MergeConfig(models=[str(models[0])]))
     )
-    assert merge_stages(again).start.digest  # it can be merged again
+    assert merge_stages(again).start.digest  # A merged model can be merged again.
 
 
 def test_the_key_depends_on_everything_that_determines_the_result(
@@ -117,11 +117,12 @@ def test_the_key_depends_on_everything_that_determines_the_result(
         key(asking(both, kind="task_arithmetic")),
     ]
     assert len({*keys}) == len(keys)
-    assert key(replace(config, seed=1)) == keys[0]  # nothing is random
-    assert key(asking(config, shares=[0.5])) == keys[0]  # the default
+    assert key(replace(config, seed=1)) == keys[0]  # This merge draws nothing at random, so the seed does not matter.
+    assert key(asking(config, shares=[0.5])) == keys[0]  # 0.5 is the default share.
     copy = shutil.copytree(models[0], tmp_path / "copy")
     assert key(asking(config, models=[str(copy)])) == keys[0]
-    assert key(asking(both, models=[str(tmp_path / "model-?")])) == keys[3]  # a pattern, in the order of names
+    # A pattern names the matching folders in alphabetical order.
+    assert key(asking(both, models=[str(tmp_path / "model-?")])) == keys[3]
 
 
 def test_bad_input_is_refused_before_anything_is_read(config: Config, tmp_path: Path, models: list[Path]) -> None:
@@ -161,7 +162,7 @@ def test_the_merged_model_has_the_chat_template_of_the_instruct_model(
 def test_merging_with_an_extended_model_adds_its_tokens(
     config: Config, tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The result has the tokens of the extended model, with that model's rows."""
+    """Checks that the merged model has the extended model's tokens, and its rows for the added tokens."""
     model = extended(tmp_path / "more", tiny_bert, ["qubit", "gluon"])
     context = Context.of(asking(config, models=[str(model)], shares=[0.25]))
     finished = ensure(merge_stages(context), context.store)
@@ -182,7 +183,7 @@ def test_merging_with_an_extended_model_adds_its_tokens(
 def test_an_extended_model_gets_the_instruct_residual(
     config: Config, tmp_path: Path, tiny_bert: Path, models: list[Path], place: str
 ) -> None:
-    """The result has the tokens of the adapted model, and the chat template of the instruct model."""
+    """Checks that the merged model has the tokens of the adapted model and the chat template of the instruct model."""
     adapted, instruct = extended(tmp_path / "more", tiny_bert, ["qubit"]), models[1]
     settings = json.loads((instruct / "tokenizer_config.json").read_text())
     template = "{{ messages }}"

@@ -1,4 +1,4 @@
-"""Domains that are learnt separately and merged: the trainings and merges, and refused settings. Nothing runs."""
+"""Sequences whose domains are learnt separately and merged: trainings, merges, and refused settings. Nothing runs."""
 
 from dataclasses import replace
 from pathlib import Path

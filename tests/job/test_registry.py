@@ -1,4 +1,4 @@
-"""The table of jobs: parsing, help, plans, chains and reports read it, and no other code lists the jobs."""
+"""The table of jobs. Parsing, help, plans, chains and reports read the table, and no other code lists the jobs."""
 
 import ast
 import json
@@ -35,12 +35,12 @@ pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["dapt", "tapt", "select", "sequence", "merge", "finetune", "evaluate", "similarity", "vocabulary", "advise"]
 TEXT = ("dapt", "sequence", "evaluate", "similarity", "vocabulary", "advise")
-"""Jobs that need a corpus."""
+"""Jobs that need the text of a corpus."""
 
 
 @pytest.fixture
 def fields(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Returns the fields that complete a configuration of any job, except for the corpus."""
+    """Returns fields that make the configuration of any job complete, except for the corpus."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("one", "two")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(20, number)])
@@ -57,7 +57,7 @@ def fields(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def given(name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a job, with a corpus if the job needs one."""
+    """Returns the fields that a job needs, with a corpus if the job reads one."""
     sources = [{"name": source, "paths": f"{source}.jsonl"} for source in ("one", "two")]
     pool = {"select.pool_paths": "one.jsonl", "select.documents": 3}
     return fields | ({"corpus.sources": sources} if name in TEXT else {}) | (pool if name == "select" else {})
@@ -74,7 +74,7 @@ def test_the_table_lists_these_jobs() -> None:
     assert list(JOBS) == NAMES
     assert all(job.name == name == job.kind.name for name, job in JOBS.items())
     assert len({job.kind.description for job in JOBS.values()}) == len(NAMES)
-    assert JOBS["dapt"].kind is DAPT  # the default kind of a configuration
+    assert JOBS["dapt"].kind is DAPT  # `DAPT` is the default of `kind` where a configuration is parsed.
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,7 +92,7 @@ def test_a_job_has_a_script_of_its_name_that_carries_it_out(name: str, monkeypat
 
 
 def test_no_other_code_lists_the_jobs() -> None:
-    """Three job names in one literal count as a list."""
+    """Three names of jobs in one literal count as a list of jobs."""
     lists = []
     for file in sorted((ROOT / "adapt").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -133,7 +133,7 @@ def test_help_describes_the_job(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def together(text: str) -> str:
-    """Removes spaces and line ends, which depend on the width of lines."""
+    """Removes spaces and line breaks, which depend on the width of the terminal."""
     return "".join(text.split())
 
 
@@ -155,7 +155,8 @@ def test_a_chain_file_can_have_every_job(fields: dict[str, Any], tmp_path: Path)
     goals = build_chain(nodes).goals
     assert {goal.job.name for goal in goals} == {*NAMES}
     seeds = [goal.values["seed"] for goal in goals if goal.job.name == "finetune"]
-    assert seeds == [str(seed) for seed in Config().finetune.seeds]  # its parts, not the stage that summarizes them
+    # The chain runs one stage per seed instead of the stage that summarizes all seeds.
+    assert seeds == [str(seed) for seed in Config().finetune.seeds]
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("dap", "dapt"), ("finetun", "finetune"), ("sequnce", "sequence")])
@@ -197,7 +198,7 @@ Plan = Callable[..., tuple[Any, str]]
 
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Plan]:
-    """Runs `jobs/chain.py plan` in this process; returns the last line of stdout, and stderr."""
+    """Yields a function that runs `jobs/chain.py plan` in this process and returns the last stdout line, and stderr."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*given: str) -> tuple[Any, str]:
@@ -261,7 +262,7 @@ TOY = Job(Kind("count", "Counts the files of a corpus.", defaults={"name": "coun
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Job:
-    """Adds a job to the table."""
+    """Adds a job to the table of jobs."""
     monkeypatch.setitem(JOBS, "count", TOY)
     return TOY
 

@@ -1,4 +1,7 @@
-"""The path of a job through the code, as listed in docs/develop/design.md: every hop is a call, and none goes up."""
+"""The calls that a job passes through, as listed in docs/develop/design.md.
+
+Each listed call exists, and none goes up.
+"""
 
 import ast
 import re
@@ -10,9 +13,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("adapt/cli", "adapt/job", "adapt/runner", "adapt/stage", "adapt/train", "ray")
-"""Layers from top to bottom; calls go downwards. The runner imports no stages, and only knows them as `Stage`."""
+"""Layers of the code from top to bottom. Calls go downwards. The runner imports no stages and uses them as `Stage`."""
 MOST = 9
-"""Maximum number of hops."""
+"""Maximum number of calls in a list."""
 HOP = re.compile(
     r"^\d+\. `([\w/]+\.py)`(?:, `([\w.]+)`,)? calls\s+`([\w.]+)`(?:, here `([\w/]+\.py)`, `([\w.]+)`)?", re.MULTILINE
 )
@@ -20,7 +23,7 @@ HOP = re.compile(
 
 @dataclass(frozen=True)
 class Place:
-    """A function, by its file and its name there. A script has no name."""
+    """A function or class, given by its file and its name in the file. The name of a script is empty."""
 
     file: str
     name: str = ""
@@ -32,13 +35,13 @@ class Hop:
 
     start: Place
     called: str
-    """The called name in the source."""
+    """Name of the called function in the source."""
     here: Place | None
-    """The called function, if the source only names a value that holds it."""
+    """The called function, if the source calls it through a variable or field. Otherwise None."""
 
 
 def roads() -> list[list[Hop]]:
-    """Returns the numbered lists of the section."""
+    """Returns the numbered lists of calls in the page's section."""
     text = (ROOT / "docs" / "develop" / "design.md").read_text(encoding="utf-8")
     section = text.split("\n## The road of a job\n")[1].split("\n## ")[0]
     found = []
@@ -77,7 +80,10 @@ def definitions(node: ast.AST) -> list[ast.FunctionDef | ast.ClassDef]:
 
 
 def imported(name: str, *scopes: ast.AST) -> str:
-    """Returns the full name of an imported name, such as `adapt.runner.ensure`; empty if it is not imported."""
+    """Returns the full name of an imported name, such as `adapt.runner.ensure`.
+
+    It is empty if the name is not imported.
+    """
     for scope in scopes:
         for node in ast.walk(scope):
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
@@ -87,7 +93,10 @@ def imported(name: str, *scopes: ast.AST) -> str:
 
 
 def place_of(dotted: str) -> Place:
-    """Returns the function or class of a dotted name, following re-exports of packages."""
+    """Returns the function or class with a dotted name.
+
+    Names that a package re-exports are followed to their module.
+    """
     module, _, name = dotted.rpartition(".")
     file = module.replace(".", "/")
     if dotted.split(".")[0] not in ("adapt", "jobs"):
@@ -105,7 +114,7 @@ def named(name: str, place: Place) -> Place:
 
 
 def target(hop: Hop) -> Place:
-    """Returns the function that a hop calls, as read from the source.
+    """Returns the function that a listed call refers to, as read from the source.
 
     Raises:
         LookupError: the source has no such call, or `here` cannot be the called function.
@@ -128,7 +137,7 @@ def target(hop: Hop) -> Place:
 
 
 def _implements(place: Place, kind: Place, method: str) -> bool:
-    """Whether a method belongs to a class that inherits from another."""
+    """Returns whether a method belongs to a class that inherits from the class `kind`."""
     owner, _, name = place.name.partition(".")
     classes = [each for each in definitions(tree(place.file)) if isinstance(each, ast.ClassDef) and each.name == owner]
     bases = [
@@ -138,7 +147,7 @@ def _implements(place: Place, kind: Place, method: str) -> bool:
 
 
 def _is_given(place: Place, kind: Place, field: str) -> bool:
-    """Whether a function is passed as a field where a value is defined, as in `JOB = Job(final=dapt)`."""
+    """Returns whether a function is passed as a field of a constructed object, as in `JOB = Job(final=dapt)`."""
     made = [
         node.value
         for node in tree(place.file).body
@@ -152,13 +161,13 @@ def _is_given(place: Place, kind: Place, field: str) -> bool:
 
 
 def layer(place: Place) -> int:
-    """Returns the index of a function's layer, from the top."""
+    """Returns the index of the layer that a function belongs to, counted from the top."""
     (found,) = (number for number, name in enumerate(LAYERS) if place.file == name or place.file.startswith(f"{name}/"))
     return found
 
 
 def faults(road: list[Hop]) -> list[str]:
-    """Returns the errors in a list of hops."""
+    """Returns descriptions of the errors in a list of calls."""
     found: list[str] = []
     for number, hop in enumerate(road):
         try:

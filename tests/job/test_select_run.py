@@ -1,4 +1,4 @@
-"""A selection by vectors that is killed while it embeds, and started again."""
+"""A selection by vectors gives the same result if it is killed while it embeds and is then started again."""
 
 import json
 import signal

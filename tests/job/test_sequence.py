@@ -1,4 +1,4 @@
-"""The stages of a sequence of domains: their inputs, and stages shared with other sequences. Nothing trains."""
+"""The stages of a sequence of domains: their inputs, and the stages that different sequences share. Nothing trains."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -45,7 +45,7 @@ def keys(stages: Iterable[Stage[Any]]) -> list[str]:
 
 
 def taught(stage: Sequence) -> set[tuple[str, int, int]]:
-    """Returns task, seed and number of domains learnt before, for all fine-tuning runs."""
+    """Returns task, seed and number of learnt domains for each fine-tuning run of a sequence."""
     runs = {0: stage.untaught, **{step.learnt: step.runs for step in stage.steps}}
     return {(task, run.seed, learnt) for learnt in runs for task, some in runs[learnt].items() for run in some}
 
@@ -83,7 +83,7 @@ def test_all_domains_so_far_are_tested_after_each_domain(config: Config) -> None
 
 def test_without_the_full_matrix_a_task_is_tested_after_its_own_domain_and_the_last(config: Config) -> None:
     assert taught(built(config)) - taught(built(config, full_matrix=False)) == {("cs", 0, 2), ("cs", 1, 2)}
-    for mode in ("separate", "joint"):  # these test nothing twice
+    for mode in ("separate", "joint"):  # `separate` and `joint` test each task once anyway.
         full = built(plain(config), mode=mode)
         assert built(plain(config), mode=mode, full_matrix=False).inputs.keys() == full.inputs.keys()
 
@@ -105,7 +105,7 @@ def test_a_domain_added_later_redoes_nothing(config: Config) -> None:
 
 
 def test_a_domain_added_later_has_its_own_evaluation_sets(config: Config) -> None:
-    """Evaluation sets of the whole corpus would change earlier domains."""
+    """A new domain gets its own evaluation sets, because sets of the whole corpus would change earlier domains."""
     own = [EvaluationSet("sentiment", "data/test.jsonl")]
     general = [EvaluationSet("cs", "data/dev.jsonl")]
     corpus = replace(config.corpus, sources=config.corpus.sources[:2], decontaminate=general)
@@ -118,9 +118,10 @@ def test_a_domain_added_later_has_its_own_evaluation_sets(config: Config) -> Non
 
 
 def test_domains_and_replay_leave_out_the_same_measured_text(config: Config) -> None:
-    """Also when a stage works on a single domain: general text belongs to the whole sequence."""
+    """Checks this even for stages of a single domain, because general text belongs to the whole sequence."""
     mixture = replace(config.mixture, replay_paths="data/more.jsonl", replay_fraction=0.1)
-    sources = [*config.corpus.sources, SourceConfig("wiki", paths="data/general.jsonl")]  # which is also measured
+    # these files are also measured as general text
+    sources = [*config.corpus.sources, SourceConfig("wiki", paths="data/general.jsonl")]
     for corpus, share in ((config.corpus, 1.0), (replace(config.corpus, sources=sources), 0.01)):
         stage = built(replace(config, mixture=mixture, corpus=corpus), order=list(DOMAINS))
         (general,) = {step.export.general for step in stage.steps}
@@ -140,7 +141,8 @@ def test_of_near_copies_the_domain_listed_later_drops_its_copy(config: Config) -
         before = [prepared(text.measured[0]).files.listing, *listings[:place]]
         assert [files.listing for files in text.dedup.before] == before
         assert [files.listing for files in text.dedup.sources] == [listings[place]]
-    assert built(near, order=["reviews", "cs", "bio"]).texts == stage.texts  # the order of learning does not matter
+    # The order of learning does not change the texts.
+    assert built(near, order=["reviews", "cs", "bio"]).texts == stage.texts
     fewer = replace(near, tasks=[], corpus=replace(near.corpus, sources=near.corpus.sources[:2]))
     assert keys(trainings(built(fewer))) == keys(trainings(stage))[:2]
 
@@ -201,7 +203,7 @@ def test_joint_domains_are_sources_of_one_training_with_the_total_length(config:
 def test_a_forecast_gives_sources_their_weights(
     config: Config, monkeypatch: pytest.MonkeyPatch, mode: str, shares: list[float]
 ) -> None:
-    """A single domain has no share, and a domain missing from the order takes none."""
+    """A single domain needs no weights. A domain that is not in the order gets no share."""
     sources = [replace(each, weight=weight) for each, weight in zip(config.corpus.sources, (1, 5, 3), strict=True)]
     weighted = replace(plain(config), corpus=replace(config.corpus, sources=sources))
     training = trainings(built(weighted, order=["cs", "reviews"], mode=mode))[0]
@@ -247,7 +249,7 @@ def test_each_domain_can_have_a_model_with_adapters(config: Config) -> None:
 
 
 def test_stages_reserve_only_the_resources_that_they_use(config: Config) -> None:
-    """For example, several models can be evaluated at once."""
+    """Checks this because then, for example, several models can be evaluated at the same time."""
     resources = ResourcesConfig(workers=2, cpus_per_worker=3.0, gpus_per_worker=2.0)
     needs = {stage.kind: stage.needs() for stage in everything([built(replace(config, resources=resources))])}
     ranks, device = {"CPU": 6.0, "GPU": 4.0}, {"CPU": 1.0, "GPU": 1.0}

@@ -1,4 +1,4 @@
-"""Importance in jobs that use DAS: the text it is measured on, the stages that use it, and its key. Nothing trains."""
+"""Importance in jobs with the method DAS: the text for measuring it, the stages that use it, and its key."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ def importance(past: Any) -> MeasureImportance:
 
 
 def measured(stage: Sequence) -> list[MeasureImportance]:
-    """Returns the importance stages: of the first model, and after each domain."""
+    """Returns the stages that measure importance: for the first model, and then after each domain."""
     return [importance(past) for past in (*(step.past for step in stage.steps), stage.past)]
 
 
@@ -67,7 +67,7 @@ def test_without_general_importance_the_first_domain_is_unmasked(config: Config)
 
 
 def test_injected_dropout_also_applies_to_the_contrast(config: Config) -> None:
-    """Even if no importance is measured with it."""
+    """The dropout changes the training's key if no importance is measured, unless the contrast is off, too."""
 
     def first(**changes: Any) -> Train:
         return built(config, general_importance="none", **changes).steps[0].training
@@ -77,7 +77,7 @@ def test_injected_dropout_also_applies_to_the_contrast(config: Config) -> None:
 
 
 def test_importance_is_measured_on_the_training_text_of_sources(config: Config) -> None:
-    """With several sources or tasks, the combined text only has held-out shards."""
+    """With several sources or tasks, the combined text has held-out shards only, so the text of each source is used."""
     training = dapt_stages(Context.of(replace(config, tasks=[]))).training
     assert importance(training.past).texts == tuple(training.corpora[name] for name in DOMAINS)
     both = [replace(config.tasks[0], name=name) for name in ("one", "two")]
@@ -103,7 +103,10 @@ def test_importance_is_measured_on_the_training_text_of_sources(config: Config) 
 def test_the_key_of_importance_depends_on_these_fields(
     config: Config, field: str, value: Any, general: bool, domain: bool
 ) -> None:
-    """The importance of a domain depends on more, because its model does."""
+    """A domain's importance depends on all fields of the training, too.
+
+    Therefore its `what` is compared and not its key.
+    """
     first, second = measured(built(config)), measured(built(config, **{field: value}))
     assert (first[0].key != second[0].key) == general
     assert (first[1].what() != second[1].what()) == domain

@@ -1,4 +1,4 @@
-"""Sequences of domains that are refused before anything runs. Nothing here trains."""
+"""Sequences of domains that are refused before anything runs."""
 
 import json
 from dataclasses import replace
@@ -97,11 +97,11 @@ def test_a_task_without_train_split_is_refused(config: Config) -> None:
 
 
 class StoppedError(Exception):
-    """Raised in place of a training."""
+    """The exception that ends a run at the start of a training."""
 
 
 def begin(config: Config, monkeypatch: pytest.MonkeyPatch, domains: int = 3) -> None:
-    """Starts a sequence, and stops it at the training of some domain."""
+    """Starts a sequence, and raises StoppedError at the training of a domain."""
 
     def stop(*_: Any) -> None:
         raise StoppedError

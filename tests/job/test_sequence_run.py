@@ -1,4 +1,4 @@
-"""Runs a sequence of two domains on Ray, adds a third one later, and kills and restarts one."""
+"""Runs a sequence of two domains on Ray, adds a third domain later, and kills and restarts another sequence."""
 
 import json
 import shutil
@@ -32,9 +32,10 @@ jobs = pytest.fixture(drive.jobs)
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
-    """Returns the configuration by section."""
+    """Returns the sections of the configuration by name."""
     folder = tmp_path_factory.mktemp("sequence")
-    both = [text.upper() for text in sentences(150, 0)[::10]]  # of the first domain, in the others and in general text
+    # Capitalized copies of texts of the first domain. The other domains and general text contain these copies.
+    both = [text.upper() for text in sentences(150, 0)[::10]]
 
     def texts(name: str, texts: list[str]) -> str:
         return write(folder / f"{name}.jsonl", [{"text": text} for text in texts])
@@ -79,7 +80,7 @@ class Ran:
         return self.done.result
 
     def of(self, stage: Stage[R]) -> Finished[R]:
-        """Returns the finished form of another of its stages."""
+        """Returns the finished form of another stage of the sequence."""
         record = self.store.find(stage.kind, stage.name, stage.key)
         assert record
         return Finished.of(stage, record)
@@ -89,9 +90,9 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
     """Runs a sequence.
 
     Args:
-        config: of the sequence.
-        trained: a sequence whose last model replaces untrained ones; None to train them.
-        changes: fields of section `sequence`.
+        config: configuration of the sequence.
+        trained: a sequence whose last model replaces models that have not been trained, or None to train them.
+        changes: values for fields of section `sequence`.
     """
     context = Context.of(replace(config, sequence=replace(config.sequence, **changes)))
     stage = sequence_stages(context)
@@ -103,7 +104,7 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
 
 
 def stand_in(ran: Ran, training: Train) -> None:
-    """Copies the last model of a sequence to the folder where a training would save its model."""
+    """Copies the last model of a sequence to the folder in which a training would save its model."""
     folder = ran.store.folder(training.kind, training.name, training.key)
     if not folder.exists():
         made = ran.of(ran.stage.steps[-1].training)
@@ -151,7 +152,7 @@ def test_no_measured_text_was_trained_on(das: Ran) -> None:
     assert dropped == {
         "one": {"measured": 10},
         "two": {"measured": 5},
-    }  # five texts, in one domain with their copies
+    }  # Five texts are dropped. In one domain, their copies are dropped, too.
 
 
 def test_importance_only_grows(das: Ran) -> None:
@@ -183,7 +184,8 @@ def test_its_summary_is_shown(das: Ran, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
     longer = run(config, das, order=["one", "two", "three"])
     known, found = das.done.record.inputs, longer.done.record.inputs
-    shared = {name for name in known if not name.startswith("past.")}  # measured after the last domain
+    # Stages named `past.` are measured after the last domain, so they differ.
+    shared = {name for name in known if not name.startswith("past.")}
     assert all(found[name] == known[name] for name in shared)
     assert found["steps.2.past.importance"] == known["past.importance"]
     before, after = das.result.losses.rows, longer.result.losses.rows
@@ -196,7 +198,7 @@ def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
 def test_a_job_killed_in_its_second_domain_gives_the_same_result(
     das: Ran, given: dict[str, Any], jobs: drive.Jobs, tmp_path: Path
 ) -> None:
-    """The same command continues from the last checkpoint, even if checkpoints are deleted at the end."""
+    """The same command continues from the last checkpoint, even if checkpoints are deleted when a training ends."""
     runs = shutil.copytree(das.store.root, tmp_path / "runs")
     folder = runs / "train" / das.of(das.stage.steps[1].training).path.name
     began = started(folder)
@@ -228,7 +230,7 @@ def test_a_job_killed_in_its_second_domain_gives_the_same_result(
 
 
 def started(stage: Path) -> str:
-    """Returns when a stage started, to compare runs."""
+    """Returns the recorded start time of a stage, which shows whether the stage ran again."""
     time: str = json.loads((stage / "stage.json").read_text())["started_at"]
     return time
 
@@ -245,7 +247,7 @@ def started(stage: Path) -> str:
 def test_each_method_trains_a_second_domain_with_its_knowledge_of_the_first(
     given: dict[str, Any], das: Ran, method: str, options: dict[str, Any]
 ) -> None:
-    """Runs on two ranks. The model after the first domain comes from another method."""
+    """Runs on two ranks. The model of the first domain is taken from a sequence with another method."""
     resources = {"workers": 2, "zero_stage": 2}
     changed = {**given, "method": {"kind": method}, method: options, "resources": resources, "tasks": []}
     if method == "ewc":
@@ -268,7 +270,7 @@ def test_each_method_trains_a_second_domain_with_its_knowledge_of_the_first(
         assert das.of(second.past["moments"]).result.domains == 2
     else:
         assert set(sources) == {"domain", "one"}
-        assert 0.3 < sources["one"].share < 0.7  # of 48 rows
+        assert 0.3 < sources["one"].share < 0.7  # about half of the 48 rows
 
 
 @pytest.mark.slow
@@ -279,7 +281,10 @@ def test_each_method_trains_a_second_domain_with_its_knowledge_of_the_first(
 def test_methods_with_parts_per_domain_run_to_the_end(
     given: dict[str, Any], ray_cluster: None, method: str, options: dict[str, Any], layers: int
 ) -> None:
-    """Runs on two ranks, using the domain's parts in fine-tuning; losses are measured with and without the domain."""
+    """Runs on two ranks.
+
+    Fine-tuning uses the parameters of its domain, and losses are measured with and without them.
+    """
     short = {"training": {**given["training"], "max_steps": 4}, "finetune": {**given["finetune"], "seeds": [0]}}
     changed = {**given, **short, "method": {"kind": method}, method: options, "resources": {"workers": 2}}
     ran = run(parse_values(changed, SEQUENCE_JOB.kind, "test"), order=["one", "two"])

@@ -1,4 +1,4 @@
-"""TAPT: the fields that its keys depend on, and the texts that it reads and leaves out. Nothing here trains."""
+"""TAPT: the fields that its keys depend on, and the texts that it trains on or leaves out. Nothing trains."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,14 +29,14 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "pool_text_field": ("body", TRAINED),
     "target_paths": ("data/more.jsonl", TRAINED),
     "kind": ("tests.select.pools:Longest", TRAINED),
-    "target_text_field": ("body", set()),  # no effect without target_paths
-    "keep": (3.0, set()),  # no effect without a list
+    "target_text_field": ("body", set()),  # has no effect without `target_paths`
+    "keep": (3.0, set()),  # has no effect without a list of selections
     "measure_loss": (False, set()),  # only used by jobs/select.py
-    "embedder": ("static", set()),  # no effect with a kind that reads no vectors
+    "embedder": ("static", set()),  # has no effect if the kind of selection reads no vectors
     "index": ("hnsw", set()),
     "min_recall": (0.5, set()),
 }
-"""Fields that matter if a part of a pool is selected, with another value and the stages whose keys it changes."""
+"""Fields that matter if TAPT selects a part of a pool, each with another value and the stages whose keys change."""
 DRAWN = SelectConfig(pool_paths="data/pool.jsonl", per_example=2)
 
 
@@ -68,7 +68,7 @@ def selected(export: Export) -> Select:
 
 
 def named(splits: Any) -> list[tuple[str, str]]:
-    """Returns task and name of each split."""
+    """Returns the task and the name of each split."""
     return [(each.task.name, each.split) for each in splits]
 
 
@@ -77,7 +77,8 @@ UNSEEN = [("one", "dev"), ("one", "test")]
 
 def test_every_field_is_classified() -> None:
     assert {field.name for field in fields(TaptConfig)} == {*TAPT, "pool_text_field"}
-    ways = {"documents", "tokens"}  # tests/job/test_tapt_selection.py, and the other budgets
+    # tests/job/test_tapt_selection.py covers the kinds, and these two fields are alternative budgets
+    ways = {"documents", "tokens"}
     assert {field.name for field in fields(SelectConfig)} == {*SELECTED, *ways}
 
 
@@ -116,7 +117,7 @@ def test_the_batch_size_matters_if_examples_do_not_determine_it(config: Config) 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: Path) -> None:
-    """Dev and test determine which texts of train are left out, so they affect the training."""
+    """Texts of dev and test are removed from the training text, so these files affect the training, too."""
     before = keys(config)
     with (tmp_path / "data" / f"{split}.jsonl").open("a") as file:
         file.write('{"text": "more", "label": "b"}\n')
@@ -152,7 +153,7 @@ def test_several_tasks_are_sources_of_one_training(config: Config) -> None:
     training = built(config, tasks=[more]).training
     assert list(training.inputs) == ["corpora.one", "corpora.two"]
     assert training.what()["mixture"]["sources"] == ["one", "two"]
-    for text in training.corpora.values():  # a training text of one task may be a test text of the other
+    for text in training.corpora.values():  # A training text of one task may be a test text of the other task.
         assert {task for task, _ in named(texts(text).unseen)} == {"one", "two"}
 
 
@@ -197,7 +198,7 @@ def test_replayed_general_text_contains_no_dev_or_test_text(config: Config) -> N
 
 @pytest.fixture
 def everything(config: Config) -> Config:
-    """Returns a configuration with a task, its pool, replayed text, and the pool's files measured as general text."""
+    """Returns a configuration with a task, its pool, replayed text, and the pool's files as measured general text."""
     return replace(
         config,
         mixture=replace(config.mixture, replay_paths="data/more.jsonl"),
@@ -215,7 +216,7 @@ def test_all_training_text_leaves_out_measured_text(
     assert len(read) == 3
     assert all(text.measured == tuple(getattr(export, name) for name in left_out) for text in read)
     assert export.general
-    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the rest of the pool is trained on
+    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the training uses the rest of the pool
 
 
 def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
@@ -226,7 +227,7 @@ def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
     assert text.measured == (export.general, export.domain)
     assert text.heldout_fraction == everything.corpus.heldout_fraction
     assert export.general
-    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the rest of the pool is trained on
+    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the training uses the rest of the pool
 
 
 def test_evaluation_sets_are_left_out_of_all_training_text(everything: Config) -> None:
@@ -238,11 +239,12 @@ def test_evaluation_sets_are_left_out_of_all_training_text(everything: Config) -
         assert len(read) == 3
         for text in read:
             assert "decontaminate" in text.what()["corpus"], text.name
-        assert "decontaminate" not in export.domain.what()["corpus"]  # dev is measured, and may be one itself
+        # The text of dev is measured, and may itself be an evaluation set.
+        assert "decontaminate" not in export.domain.what()["corpus"]
 
 
 def test_near_copies_are_searched_among_the_same_documents(everything: Config) -> None:
-    """Their numbers count the documents left after removing dev and test text."""
+    """The stages `dedup` and `prepare` must leave out the same dev and test text, because they number the documents."""
     near = replace(everything, corpus=replace(everything.corpus, deduplicate="near"))
     pool = built(near).training.corpora[POOL]
     assert isinstance(pool, Prepare)

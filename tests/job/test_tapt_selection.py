@@ -1,4 +1,4 @@
-"""TAPT with a user-defined selection, from the command line to the selected documents, and the key of the selection."""
+"""TAPT with a user-defined selection: from the command line to the selected documents, and the selection's key."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ POOL = ["the stars and the moon", "genes of the cell", "a cell divides", "stars"
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes the source of a user-defined selection and returns its path."""
+    """Writes the source code of a user-defined selection and returns the path of the file."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_selection", raising=False)
     file = tmp_path / "own_selection.py"
@@ -65,7 +65,7 @@ def test_the_documents_with_the_highest_scores_are_selected(tmp_path: Path, tiny
         *(f"--task.{split}={file}" for split, file in files.items()),
         f"--select.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
         "--select.per_example=1",
-        "--tapt.transductive=true",  # so that no text must be prepared before, which would need Ray
+        "--tapt.transductive=true",  # Otherwise dev and test texts would have to be prepared before, which needs Ray.
         "--select.kind=own_selection:Alike",
         "--alike.at_least=3",
         "--corpus.cleaning=[]",
@@ -98,7 +98,7 @@ def built(config: Config, kind: str = "own_selection:Alike", **options: object) 
 def test_its_options_and_its_source_are_part_of_the_key(config: Config, own: Path) -> None:
     one = built(config).key
     assert one != built(config, "random").key
-    assert one == built(config, at_least=1).key  # the default
+    assert one == built(config, at_least=1).key  # 1 is the default of `at_least`.
     assert one != built(config, at_least=2).key
     own.write_text(OWN + "\n# changed\n")
     assert one != built(config).key

@@ -1,4 +1,4 @@
-"""The text of a job: columns for the objective, and general text that is measured, replayed or left out."""
+"""The text of a job: the columns that an objective needs, and general text that is measured, replayed or left out."""
 
 import shutil
 from dataclasses import replace
@@ -102,12 +102,12 @@ def replayed(config: Config, *paths: str) -> Config:
 
 
 def test_general_text_is_measured_whole_unless_its_files_are_trained_on(config: Config, tmp_path: Path) -> None:
-    """Otherwise only its held-out share is measured, which all trainings leave out."""
+    """If its files are trained on, only the held-out share of general text is measured, and trainings leave it out."""
     (tmp_path / "data" / "other.jsonl").write_text('{"text": "another"}\n')
     shutil.copy("data/general.jsonl", tmp_path / "copy.jsonl")
     assert heldout_of_general(config) == 1
     assert heldout_of_general(replayed(config, "data/other.jsonl")) == 1
-    for paths in (["data/general.jsonl"], ["data/other.jsonl", "copy.jsonl"]):  # identified by content
+    for paths in (["data/general.jsonl"], ["data/other.jsonl", "copy.jsonl"]):  # files are identified by their content
         shared = replayed(config, *paths)
         assert heldout_of_general(shared) == 0.01
         export = built(shared)
@@ -129,7 +129,7 @@ def test_duplicates_are_found_before_the_corpus_is_prepared(config: Config) -> N
 
 
 def test_near_copies_of_measured_text_are_removed_from_all_training_text(config: Config) -> None:
-    """Near copies of the domain's held-out text are removed from replayed text, too."""
+    """Checks that replayed text, too, has no near copies of the domain's held-out text."""
     near = replayed(changed(config, "corpus.deduplicate", "near"), "data/b.jsonl")
     training = built(near).training
     domain, replay = prepared(training.corpora["domain"]), prepared(training.replay)

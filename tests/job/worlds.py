@@ -1,4 +1,4 @@
-"""Small configurations for tests of keys: files with one line each, and a model folder with only a config.json."""
+"""Small configurations for tests of keys. Files have one line each, and a model's folder has only a config.json."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def keyed_model(folder: Path) -> Path:
-    """Makes a model folder and returns it."""
+    """Makes a folder with the config.json of a model, and returns the folder."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 128}))
     for name in ("model.safetensors", "tokenizer.json"):
@@ -35,7 +35,7 @@ def keyed_model(folder: Path) -> Path:
 
 
 def enter(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Config:
-    """Changes to a folder with a model and files of these names; returns the configuration that all jobs share."""
+    """Makes a folder with a model and the named files the working directory. Returns the fields that all jobs share."""
     monkeypatch.chdir(folder)
     (folder / "data").mkdir()
     for name in names:
@@ -47,7 +47,7 @@ def enter(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Config:
 
 
 def dapt_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Returns a configuration with two files of a domain, and general text."""
+    """Returns a configuration with two files of one domain, and general text."""
     return replace(
         enter(folder, monkeypatch, "a", "b", "general"),
         corpus=CorpusConfig(paths=["data/a.jsonl", "data/b.jsonl"]),
@@ -57,7 +57,7 @@ def dapt_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def task_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Returns a configuration with a task, whose examples have two text fields and a label."""
+    """Returns a configuration with one task, whose examples have two text fields and a label."""
     base = enter(folder, monkeypatch, *SPLITS, "pool", "more")
     return replace(
         base,
@@ -91,19 +91,19 @@ def source(name: str) -> SourceConfig:
 
 
 def changed(config: Config, name: str, value: Any) -> Config:
-    """Returns the configuration with another value for a field, by its dotted name."""
+    """Returns the configuration with another value for the field with a dotted name."""
     *section, field = name.split(".")
     inner = replace(getattr(config, section[0]), **{field: value}) if section else value
     return replace(config, **{section[0] if section else field: inner})
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
-    """Returns the names of stages whose keys differ between two jobs."""
+    """Returns the names of the stages whose keys differ between two jobs."""
     return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
 def tree(stage: Stage[Any], seen: set[str] | None = None) -> Iterator[Stage[Any]]:
-    """Yields a stage and all its inputs, each once, inputs first."""
+    """Yields a stage and all stages that it depends on, each once. Inputs come first."""
     seen = set() if seen is None else seen
     if stage.key in seen:
         return

@@ -1,4 +1,4 @@
-"""Runs commands as a user types them, each in its own process, and returns their output."""
+"""Runs commands as a user types them. Each command runs in a separate process, and its output is returned."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.runner.made import pretend
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"ray", "torch", "transformers", "deepspeed", "pyarrow", "numpy", "datasets", "tokenizers", "huggingface_hub"}
-# Runs a script as the main program, then records the packages that it has loaded.
+# This program runs a script as the main program, and then records the packages that the script has loaded.
 PROGRAM = """
 import atexit, runpy, sys
 from pathlib import Path
@@ -43,10 +43,10 @@ Run = Callable[..., Ran]
 
 
 class Forks:
-    """Client of the process `tests.jobs.forks`, which runs commands in forks of its own.
+    """Client of the process `tests.jobs.forks`, which forks a process for each command.
 
     Args:
-        files: folder for the output of the commands.
+        files: folder for the output files of the commands.
     """
 
     def __init__(self, files: Path) -> None:
@@ -55,7 +55,7 @@ class Forks:
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
 
     def run(self, folder: Path, script: str, arguments: Sequence[str]) -> Ran:
-        """Runs a job in a folder, with the environment of this process."""
+        """Runs a job's script in a folder, with the environment variables of this process."""
         files = [str(file) for file in self._files]
         order = [str(folder), dict(os.environ), files, str(ROOT / "jobs" / script), arguments]
         assert self._process.stdin
@@ -67,7 +67,7 @@ class Forks:
         return Ran(code, out, err, {*loaded.split()})
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process that forks."""
         self._process.communicate()
 
 
@@ -87,18 +87,18 @@ METRICS: dict[str, Any] = {
     "train_documents": 20,
     "train_tokens": 4096,
 }
-"""Figures that serve as the metrics of any stage."""
+"""Figures that can be the metrics of any stage."""
 
 
 def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes records for all stages of a job, as if it had run, and returns the export's folder."""
+    """Writes records for all stages of a job, as if the job had run. Returns the folder of its export."""
     monkeypatch.chdir(folder)
     context = Context.of(parse(arguments, ""))
     return ensure(pretend(dapt_stages(context), **METRICS), context.store).path
 
 
 def replaced(given: Sequence[str], *more: str) -> list[str]:
-    """Returns arguments of the form `--name=value`, in which later values replace earlier ones of the same name."""
+    """Returns arguments of the form `--name=value`. A later value replaces earlier values of the same name."""
     names = {argument.partition("=")[0] for argument in more}
     return [*(argument for argument in given if argument.partition("=")[0] not in names), *more]
 

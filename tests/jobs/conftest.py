@@ -1,4 +1,4 @@
-"""Fixtures that run commands, and arguments of valid jobs."""
+"""Fixtures that run commands or return the arguments of valid jobs."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from tests.jobs.commands import PROGRAM, ROOT, Forks, Ran, Run
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Returns a function that runs a job in its own process, in the folder `tmp_path`."""
+    """Returns a function that runs a job in a new process, with `tmp_path` as the working directory."""
 
     def run(script: str, *arguments: str) -> Ran:
         loaded = tmp_path / "loaded.txt"
@@ -33,13 +33,13 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 @pytest.fixture
 def forked(forks: Forks, tmp_path: Path) -> Run:
-    """Returns a function like `run` that forks a process with our code loaded, which takes half the time."""
+    """Returns a function like `run` that forks a process which has loaded our code. This takes half the time."""
     return lambda script, *arguments: forks.run(tmp_path, script, arguments)
 
 
 @pytest.fixture
 def job(tmp_path: Path, tiny_bert: Path) -> list[str]:
-    """Returns the arguments of a small, valid job."""
+    """Returns the arguments of a small, valid job on a corpus."""
     lines = [json.dumps({"text": f"the model of sentence {number}"}) + "\n" for number in range(20)]
     (tmp_path / "corpus.jsonl").write_text("".join(lines))
     return [
@@ -54,7 +54,7 @@ def job(tmp_path: Path, tiny_bert: Path) -> list[str]:
 
 @pytest.fixture
 def task(tmp_path: Path, tiny_bert: Path) -> list[str]:
-    """Returns the arguments of a valid labelled task."""
+    """Returns the arguments of a valid task with labels."""
     for split in ("train", "dev", "test"):
         lines = [json.dumps({"text": f"the {split} {n}", "label": "ab"[n % 2]}) + "\n" for n in range(6)]
         (tmp_path / f"{split}.jsonl").write_text("".join(lines))

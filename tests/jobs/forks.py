@@ -1,8 +1,8 @@
-"""Runs commands in forks of a process that has loaded their common modules, which takes most of their time.
+"""Runs commands in forks of a process that has already loaded the modules that most commands need. This saves time.
 
 python -m tests.jobs.forks
 
-reads one order per line as JSON, and answers with the exit code of each command.
+The process reads one command per line as JSON, and writes the exit code of each command.
 """
 
 import atexit
@@ -20,14 +20,14 @@ from adapt.support.errors import ConfigError
 
 
 def become(folder: str, environment: dict[str, str], files: list[str], script: str, arguments: list[str]) -> None:
-    """Turns this process into that of a script, then records the packages that it has loaded.
+    """Runs a script as the main program of this process, and then records the packages that the script has loaded.
 
     Args:
-        folder: the working directory.
-        environment: all environment variables.
-        files: for stdout, stderr and the packages.
-        script: the main program.
-        arguments: of its command line.
+        folder: working directory of the script.
+        environment: all environment variables of the script.
+        files: paths of the files for stdout, for stderr, and for the names of the packages.
+        script: path of the script.
+        arguments: arguments of the script.
     """
     os.chdir(folder)
     os.environ.clear()
@@ -42,7 +42,7 @@ def become(folder: str, environment: dict[str, str], files: list[str], script: s
 if __name__ == "__main__":
     for name in ("dapt", "tapt", "finetune"):
         with suppress(ConfigError):
-            parse([], f"jobs/{name}.py", JOBS[name].kind)  # parsing caches the parser
+            parse([], f"jobs/{name}.py", JOBS[name].kind)  # Parsing fills the cache of the parser.
     for line in sys.stdin:
         process = os.fork()
         if not process:

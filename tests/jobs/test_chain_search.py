@@ -1,4 +1,4 @@
-"""Chains with a search for good values, two of them running at once on one store."""
+"""Two chains with the same search for good values run at the same time on one store."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ jobs = pytest.fixture(drive.jobs)
 
 
 def chain(folder: Path, model: Path) -> Path:
-    """Writes a chain: a search over the learning rate of fine-tuning, and a run with the best one and another seed."""
+    """Writes a chain: a search for a learning rate of fine-tuning, and a run of the best one with another seed."""
     splits = {
         split: str(write(folder / f"{split}.jsonl", labelled(16, len(split)))) for split in ("train", "dev", "test")
     }
@@ -58,10 +58,10 @@ def test_two_chains_at_once_share_trials_and_continue_with_the_best_values(
     root = tmp_path / "runs"
     searches = {len(record["metrics"]["trials"]): record["metrics"] for record in records(root, "search")}
     assert searches.keys() == {2, 3}
-    assert searches[2]["trials"] == searches[3]["trials"][:2]  # the same proposals
+    assert searches[2]["trials"] == searches[3]["trials"][:2]  # Both searches propose the same trials.
     trials = {row["key"] for found in searches.values() for row in found["trials"]}
     assert len(trials) == 3
-    assert sum(job.err.count("trial: done") for job in both) == len(records(root, "trial"))  # each ran once
+    assert sum(job.err.count("trial: done") for job in both) == len(records(root, "trial"))  # Each trial ran once.
     best = [found["trials"][found["best"]]["values"] for found in searches.values()]
     tested = [record for record in records(root, "finetune") if record["metrics"]["seed"] == 7]
     assert len(tested) == len({json.dumps(values) for values in best})

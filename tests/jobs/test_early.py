@@ -1,4 +1,4 @@
-"""Errors that would occur after preparing the corpus are raised before it is read, also by plans."""
+"""Errors that would occur after the corpus is prepared are raised before it is read. Plans raise them, too."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ FP16 = "--training.precision=fp16"
 
 @pytest.fixture
 def esm(tmp_path: Path, tiny_bert: Path) -> Path:
-    """A folder with a model whose attention cannot be kept inside documents, and raises an error of its own."""
+    """Returns the folder of a model that cannot keep attention within documents and raises its own error for it."""
     torch.manual_seed(0)
     config = EsmConfig(
         vocab_size=len(json.loads((tiny_bert / "tokenizer.json").read_text())["model"]["vocab"]),

@@ -1,4 +1,4 @@
-"""A finished job starts nothing, and says so at once."""
+"""A command for a finished job starts nothing, and says so immediately."""
 
 import json
 import os

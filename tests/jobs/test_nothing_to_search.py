@@ -1,4 +1,4 @@
-"""A finished search starts nothing, and says so."""
+"""A command for a finished search starts nothing, and says so."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plans of commands, made without starting Ray."""
+"""Plans of jobs, which commands make without starting Ray."""
 
 import json
 from pathlib import Path
@@ -60,9 +60,9 @@ def test_a_plan_after_a_run_says_what_changed(
     finish(job, tmp_path, monkeypatch)
     assert last_line(run("chain.py", "plan", *job))["metrics"] == {"done": 6, "stages": 6}
     ran = run("chain.py", "plan", *job)
-    assert "what it will take" not in ran.err  # nothing remains to be done
+    assert "what it will take" not in ran.err  # No stage remains, so nothing is forecast.
     ran = run("chain.py", "plan", *job, "--training.learning_rate=1e-4")
     assert last_line(ran)["metrics"] == {"done": 3, "stages": 6}
     assert ran.err.count("training.learning_rate: 0.0005 -> 0.0001") == 1
-    assert ran.err.count("input training: ") == 1  # that of the export
-    assert ran.err.count("input start.training: ") == 1  # that of the evaluation after training
+    assert ran.err.count("input training: ") == 1  # the training as an input of the export
+    assert ran.err.count("input start.training: ") == 1  # the training as an input of the evaluation

@@ -1,4 +1,4 @@
-"""Wrong commands and configurations are refused at once, before Ray starts."""
+"""Wrong commands and configurations are refused before Ray starts."""
 
 import gzip
 from pathlib import Path

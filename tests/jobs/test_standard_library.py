@@ -1,4 +1,4 @@
-"""Python searches the folder of a script first, so no script in jobs/ may hide a module of the standard library."""
+"""No script in jobs/ has the name of a standard module, because Python searches the script's folder first."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def test_scripts_find_the_standard_library(name: str, folder: Path) -> None:
 
 
 def test_child_processes_do_not_get_the_folder_of_the_script() -> None:
-    """Ray passes the script's folder to its workers if it is on sys.path."""
+    """Ray passes the script's folder to worker processes if the folder is on sys.path."""
     program = (
         "import runpy, sys\n"
         "import adapt.cli.main as cli\n"

@@ -1,4 +1,4 @@
-"""Command lines for the tests of `parse`, and the errors they give."""
+"""Helpers for tests of `parse`: command lines, and the errors that these raise."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from adapt.config import Config
 from adapt.parse import parse
 from adapt.support.errors import ConfigError
 
-PATHS = "--corpus.paths=a"  # the only required field
+PATHS = "--corpus.paths=a"  # required in every configuration
 DOMAINS = "--corpus.sources=[{name: a, paths: a.txt}]"
 
 
@@ -21,6 +21,6 @@ def parsed(*arguments: str) -> Config:
 def refused(*arguments: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         parsed(*arguments)
-    assert "\n" not in caught.value.what  # one line
+    assert "\n" not in caught.value.what  # The message is a single line.
     assert caught.value.fix
     return caught.value

@@ -1,4 +1,4 @@
-"""Empty values and shell variables are refused, with the field and the line."""
+"""Empty values and unexpanded shell variables are refused. The message names the field and the line."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -21,7 +21,7 @@ from tests.parse.calls import PATHS, parsed, refused
 
 
 def fields_of_all_sections() -> dict[str, bool]:
-    """Returns every field by its dotted name, with the options of all kinds, and whether it accepts None."""
+    """Returns whether each field accepts None, keyed by dotted name. Options of all kinds are included."""
     sections = {each.name: type(getattr(Config(), each.name)) for each in fields(Config)}
     found = {name: False for name in flat(Config()) if "." not in name}
     for section, kind in {**sections, **option_sections()}.items():

@@ -1,4 +1,4 @@
-"""Unknown keys, and files that cannot be read."""
+"""Unknown keys and unreadable files are refused."""
 
 import importlib
 import json
@@ -227,7 +227,8 @@ def test_an_entry_without_fields_imports_nothing(
     real = importlib.import_module
 
     def only_ours(name: str, package: str | None = None) -> ModuleType:
-        assert name.partition(".")[0] == "adapt", f"imported {name}"  # methods are only imported when used
+        # Modules of methods are imported only when they are used.
+        assert name.partition(".")[0] == "adapt", f"imported {name}"
         return real(name, package)
 
     monkeypatch.setattr("importlib.import_module", only_ours)

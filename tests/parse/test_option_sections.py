@@ -1,4 +1,4 @@
-"""Options of methods, selections and embedders are in the section with the kind's name."""
+"""Options of a method, selection or embedder are written in a section with the name of the kind."""
 
 from collections.abc import Callable
 from pathlib import Path

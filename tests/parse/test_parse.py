@@ -1,4 +1,4 @@
-"""Parsing of files and the command line into a configuration."""
+"""A configuration is read from files and the command line."""
 
 from collections.abc import Callable
 
@@ -54,14 +54,15 @@ def test_scientific_notation(write: Callable[..., str], text: str) -> None:
 
 def test_integers_in_float_fields_equal_floats(write: Callable[..., str]) -> None:
     config = parsed(PATHS, "--config", write("training:\n  weight_decay: 0\n  epochs: 3\n"))
-    assert (str(config.training.weight_decay), str(config.training.epochs)) == ("0.0", "3.0")  # keys depend on it
+    # Keys depend on the text form of numbers.
+    assert (str(config.training.weight_decay), str(config.training.epochs)) == ("0.0", "3.0")
 
 
 def test_values_are_plain_numbers() -> None:
     given = {"training.max_steps": "3", "training.epochs": "2", "training.learning_rate": "1", "training.beta1": "0"}
     config = parsed(PATHS, *(f"--{name}={value}" for name, value in given.items()))
     kinds = {type(value) for value in flat(config).values()}
-    assert kinds <= {int, float, str, bool, type(None), list}  # the types allowed in a stage's key
+    assert kinds <= {int, float, str, bool, type(None), list}  # The key of a stage allows only these types.
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-# One value per field that differs from the default and that YAML could misread.
+# For each field, a value that differs from the default. YAML could misread some of these values.
 VALUES: dict[str, Any] = {
     "name": "123",
     "seed": -1,
@@ -57,7 +57,7 @@ def test_the_output_of_print_config_can_be_read_again(
     for name, value in VALUES.items():
         *section, field = name.split(".")
         (nested.setdefault(section[0], {}) if section else nested)[field] = value
-    file = write(json.dumps(nested))  # JSON is YAML, and quotes every string
+    file = write(json.dumps(nested))  # JSON is valid YAML in which all strings are quoted.
     config = parsed("--config", file)
     assert {name: flat(config)[name] for name in VALUES} == VALUES
     shown = printed(capsys, "--config", file, "--print_config")
@@ -79,7 +79,7 @@ def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.Captu
 
 
 def flat_with_options() -> dict[str, Any]:
-    """Returns every field by its dotted name, with the options of all kinds."""
+    """Returns the defaults of all fields, keyed by dotted name. Options of all kinds are included."""
     found: dict[str, Any] = {}
     for section, options in option_sections().items():
         found |= {f"{section}.{name}": value for name, value in vars(options()).items()}
@@ -87,7 +87,7 @@ def flat_with_options() -> dict[str, Any]:
 
 
 def documentation() -> dict[str, str]:
-    """Reads the docstring below each field from the source, by dotted name."""
+    """Reads the docstring below each field from the source code. The result is keyed by dotted name."""
 
     def documented(section: type, prefix: str) -> dict[str, str]:
         (read,) = ast.parse(inspect.getsource(section)).body

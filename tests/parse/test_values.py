@@ -1,4 +1,4 @@
-"""Values out of range, and fields that contradict each other."""
+"""Values out of range and fields that contradict each other are refused."""
 
 import re
 from collections.abc import Callable

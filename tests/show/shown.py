@@ -1,4 +1,4 @@
-"""Prints results as on a terminal."""
+"""Prints results as a command does on a terminal."""
 
 from typing import Any
 
@@ -8,5 +8,5 @@ from adapt.show.terminal import show_blocks
 
 
 def show_result(finished: Finished[Any]) -> None:
-    """Prints the blocks of a finished stage."""
+    """Prints the result of a finished stage."""
     show_blocks(shown_by(finished.result, finished.record))

@@ -1,4 +1,4 @@
-"""Tables without rows are not shown, nor blocks that contain nothing else."""
+"""Tables without rows are not shown. The same holds for blocks that contain nothing except such tables."""
 
 import pytest
 

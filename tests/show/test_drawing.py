@@ -1,4 +1,4 @@
-"""Figures take their colours from the page."""
+"""Figures take their colours from the style sheet of the page."""
 
 import re
 from xml.etree import ElementTree

@@ -1,4 +1,7 @@
-"""Tables fit into narrow terminals without broken words or lost columns. Summary sentences come first."""
+"""Tables fit into narrow terminals without broken words or missing columns.
+
+Sentences that sum up a result come first.
+"""
 
 from pathlib import Path
 

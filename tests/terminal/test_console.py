@@ -1,4 +1,4 @@
-"""Messages at the end of a job, and its exit code."""
+"""The messages at the end of a job, and the job's exit code."""
 
 import inspect
 import json
@@ -144,7 +144,7 @@ def test_success_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_job_can_end_itself() -> None:
-    assert exit_code(fails_with(SystemExit(5))) == 5  # as after --help
+    assert exit_code(fails_with(SystemExit(5))) == 5  # `--help` ends the process with SystemExit
 
 
 def test_the_last_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,12 +188,12 @@ def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
         assert process.stderr.readline() == "ready\n"
         process.send_signal(sent)
         assert process.stderr.readline() == "closing\n"
-        process.send_signal(sent)  # the ending process ignores further signals
+        process.send_signal(sent)  # A process that is ending ignores further signals.
         out, err = process.communicate("\n", timeout=600)
     assert process.returncode == 130
     assert err.startswith("closed\nInterrupted: the job was stopped before its end\n")
     assert "Traceback" not in err
-    assert out == "half a line"  # all printed text arrives
+    assert out == "half a line"  # All text that was printed before the end arrives.
 
 
 BUSY = """
@@ -209,7 +209,7 @@ run_job(job)
 
 
 def test_a_job_ends_with_its_code_after_shutdown_although_threads_still_run() -> None:
-    """Python's own exit would wait for some threads, such as those of another stage, and crash because of others."""
+    """Python's normal exit waits for some threads, such as those of another stage, and can crash because of others."""
     ended = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == DataError.exit_code
     assert ended.stdout == "shut down\n"

@@ -1,4 +1,4 @@
-"""The display of progress: when a plain line is written, and which of several displays gets the live line."""
+"""The display of progress: when it prints a plain line, and which one of several displays draws the live line."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ from tests.pseudo_terminal import drawn, screens, sent_to_terminal
 
 
 class Clock:
-    """A clock that only advances when it is told to."""
+    """A clock that advances only when a test sets its time."""
 
     now = 0.0
 
@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def said(clock: Clock, capsys: pytest.CaptureFixture[str], times: list[float], period_s: float = 5) -> list[str]:
-    """Returns the plain lines of reports at these times."""
+    """Returns the plain lines that a display prints for reports at the given times."""
     with display("waiting", (), period_s) as shown:
         for number, clock.now in enumerate(times):
             shown.update({"a": f"report {number}", "b": "rest"}, number, 0)
@@ -59,7 +59,8 @@ def test_no_report_is_printed_twice(clock: Clock, capsys: pytest.CaptureFixture[
 def test_the_bar_shows_progress_with_and_without_colours(console: dict[str, Any], bar: str) -> None:
     parts = {"documents": "[5] documents", "speed": "1.0 MB/s"}
     assert drawn(line(parts, 1, 2, (), 80), **console) == f"[5] documents {bar}  1.0 MB/s"
-    assert drawn(line(parts, 0, 0, (), 80), **console) == "[5] documents  1.0 MB/s"  # the total is not known
+    # The total is unknown, so there is no bar.
+    assert drawn(line(parts, 0, 0, (), 80), **console) == "[5] documents  1.0 MB/s"
 
 
 TWO_AT_ONCE = """

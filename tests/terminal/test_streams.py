@@ -1,4 +1,4 @@
-"""A process continues, and ends with its own exit code, whatever happens to the readers of its output."""
+"""A process continues and ends with its own exit code, even if the readers of its output end or pause."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ run_job(job)
 
 
 def run(tmp_path: Path, redirected: str, **given: Any) -> tuple[int, str]:
-    """Runs the work in bash with redirections; returns its exit code and the finished work."""
+    """Runs a small program in bash with redirections. Returns the exit code and the work that the program finished."""
     script = f'{sys.executable} -c "$WORK" {tmp_path}/said {redirected}'
     command = ["bash", "-c", script]
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "WORK": WORK}, timeout=300, check=False, **given)
@@ -91,7 +91,7 @@ run_job(job)
 
 
 def test_a_terminal_that_is_closed_ends_neither_the_job_nor_its_children(tmp_path: Path) -> None:
-    """The job leads the terminal's session, so the kernel sends it SIGHUP."""
+    """The job leads the session of the terminal, so the kernel sends SIGHUP to the job."""
     ours, theirs = os.openpty()
     program = [sys.executable, "-c", LIVE, str(tmp_path / "said")]
     takes_it = "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"

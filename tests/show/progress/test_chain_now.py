@@ -1,4 +1,4 @@
-"""How far chains and searches are."""
+"""The progress of chains and searches."""
 
 import json
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ def test_a_training_that_was_killed_has_stopped_and_one_that_ended_has_finished(
     assert [training.state for training in chain_now(GOALS, store).trainings] == ["finished"]
     ensure(TOP, store)
     now = chain_now(GOALS, store, later=["tuned"])
-    assert now.trainings == []  # its curve is in the report now
+    assert now.trainings == []  # The training is finished, so the report shows its loss curve.
     assert (now.counts["finished"], now.later) == (1, ["tuned"])
 
 
@@ -73,7 +73,7 @@ def test_a_stage_without_reports_is_told_by_its_log(store: Store) -> None:
 
 @dataclass
 class Training:
-    """What is asked of a stage."""
+    """Replaces a stage, with the attributes that `chain_now` reads."""
 
     name: str
     kind: str = "train"
@@ -100,7 +100,7 @@ def test_a_running_training_shows_its_last_whole_report(tmp_path: Path, waits: f
     reports = [{**TOLD, "step": 5}, {**TOLD, "eta_s": 4, "core_wait_share": waits}]
     (folder / METRICS_FILE).write_text("\n".join(map(json.dumps, reports)) + '\n{"step": 15, "los')
     second = Training("second", inputs={"start.training": training})
-    assert looked(second, store).running == []  # nobody works on it
+    assert looked(second, store).running == []  # No process works on the stage.
     with locked(folder, lambda holder: None):
         assert looked(second, store).running == [("train first", SAID.format(shown))]
 
@@ -119,7 +119,8 @@ def test_a_running_search_shows_its_trials(tmp_path: Path, capsys: pytest.Captur
     folder.mkdir(parents=True)
     trials = [TrialNow(3, "epochs 8", "train (2 of 6 stages)"), TrialNow(1, "epochs [2]", "", [0.5])]
     TrialsNow(25, 1, 0, ["dev_score"], trials).save(folder)
-    assert looked(stage, store).searches == []  # it was killed
+    # No process holds the lock, so the search was killed and is not running.
+    assert looked(stage, store).searches == []
     with locked(folder, lambda holder: None):
         show_blocks([trials.table(name) for name, trials in looked(stage, store).searches])
     said = capsys.readouterr().err

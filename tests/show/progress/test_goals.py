@@ -1,4 +1,4 @@
-"""Status says why something waits, what failed, and what has been spent."""
+"""The status says why a stage waits, what failed, and how much time and money the chain has spent."""
 
 from dataclasses import dataclass
 from pathlib import Path

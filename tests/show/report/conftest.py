@@ -1,4 +1,4 @@
-"""One made-up study and its report, for all tests that only look."""
+"""An invented study and its report, shared by all tests that do not change them."""
 
 from pathlib import Path
 

@@ -17,12 +17,15 @@ def figure(value: float, width: float = 0.0) -> dict[str, float | None]:
 
 
 def score_of(rate: float, fraction: float) -> float:
-    """It is best at a rate of 3e-4, and a little better for smaller fractions."""
+    """Returns an invented dev score.
+
+    It is highest at a learning rate of 3e-4, and slightly higher for smaller fractions.
+    """
     return 0.72 - 0.08 * (log10(rate) - log10(3e-4)) ** 2 - 0.02 * fraction
 
 
 def fake_search(root: Path, trials: int = 16, objectives: int = 1, judged: bool = False) -> Entry:
-    """A search of TAPT over learning rate, mask fraction and a word."""
+    """Makes a finished TAPT search over the learning rate, the mask fraction and a field with words."""
     fake, generator = Fake(root), np.random.default_rng(3)
     rows: list[dict[str, Any]] = []
     for number in range(trials + 1):
@@ -90,7 +93,7 @@ def _trial(fake: Fake, number: int, steps: int, rate: float) -> Record:
 
 
 def fake_confirmed(root: Path, search: Record, difference: tuple[float, float, float], seeds: int = 6) -> Entry:
-    """With fresh seeds."""
+    """Makes the stage that runs the best trial of a search with fresh seeds."""
     value, low, high = difference
     fresh = {
         name: {

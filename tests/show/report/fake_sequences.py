@@ -14,11 +14,11 @@ ORDERS = {"a": ("cs", "biomed", "news", "reviews"), "b": ("reviews", "news", "bi
 SEEDS = 8
 TASKS = {"acl_arc": "cs", "chemprot": "biomed", "rct": "biomed", "hyperpartisan": "news", "helpfulness": "reviews"}
 FORGETS = {"NCL": 0.015, "DAS": -0.004, "EWC": 0.013}
-"""Share of a score that each later domain takes."""
+"""For each method, how much each later domain lowers the score of a task. Scores are between 0 and 1."""
 
 
 def sequence(order: Sequence[str], mode: str, seed: int, forgets: float = 0.0, method: str = "plain") -> dict[str, Any]:
-    """What the stage `sequence` writes."""
+    """Returns the metrics that stage `sequence` would write."""
     rng = np.random.default_rng([seed, round(1e4 * (1 + forgets)), len(mode)])
     scores: list[dict[str, list[float]]] = [{}]
     losses: list[dict[str, float]] = [{name: 2.4 + 0.1 * place for place, name in enumerate(order)} | {"general": 1.3}]
@@ -70,7 +70,7 @@ def entry(fake: Fake, values: Mapping[str, str], metrics: Mapping[str, Any]) -> 
 
 
 def fake_sequences(root: Path, orders: Sequence[str] = tuple(ORDERS), seeds: int = SEEDS) -> Study:
-    """Three methods in each order, separate and joint models."""
+    """Makes a study of three methods in each order, separate models and a joint model."""
     fake = Fake(root)
     entries = [
         entry(

@@ -46,11 +46,11 @@ RESULTS: dict[str, type[Any]] = {
     "search": Searched,
     "confirm": Confirmed,
 }
-"""The class of the result of each kind of stage that is made up here."""
+"""The class of the result of each kind of stage for which this module invents results."""
 
 
 def finished(record: Record) -> Finished[Any]:
-    """A record with its result. Fields of the result that the record lacks are made up."""
+    """Returns a record with its result. Fields that the result needs and the record lacks get invented values."""
     kind = RESULTS[record.stage]
     return Finished(replace(record, metrics=plain_values(made_up(kind, **record.metrics))), kind)
 
@@ -63,7 +63,7 @@ def loss_change(text: Any, before: float, after: float, half: float = 0.02, **mo
 
 
 class Fake:
-    """Makes records below a folder."""
+    """Writes invented records below a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -118,7 +118,16 @@ class Fake:
     def export(
         self, name: str, hours: float, losses: Sequence[float], start: float, after: Record | None = None, **more: Any
     ) -> Record:
-        """`losses`: held-out before and after, general before and after. `after`: training that it goes on from."""
+        """Makes an export and its training.
+
+        Args:
+            name: name of the training text.
+            hours: device-hours of the training.
+            losses: loss on held-out text before and after training, then loss on general text before and after.
+            start: approximate training loss at the start.
+            after: the training that made the start model, or None for the base.
+            more: further arguments of `record` for the export.
+        """
         domain, general = self.corpus(name), self.corpus("general")
         train = self.record("train", name, {"corpora.domain": domain, **({"start.training": after} if after else {})})
         steps = range(10, 500, 10)
@@ -206,7 +215,7 @@ def _write(folder: Path, truth: np.ndarray, predicted: np.ndarray, leaked: np.nd
 def fake_study(
     root: Path, recipes: Sequence[str] = tuple(RECIPES), tasks: Sequence[str] = tuple(TASKS), seeds: int = 5
 ):
-    """A whole study: three tasks, five recipes, five seeds, comparison and similarity of domains."""
+    """Makes a study of three tasks, five recipes and five seeds, with a comparison and the similarity of domains."""
     fake = Fake(root)
     dapt = fake.export("cs", 0.8, (2.1, 1.6, 1.2, 1.41), 2.4)
     irrelevant = fake.export("reviews", 0.75, (2.4, 1.9, 1.2, 1.6), 2.7)

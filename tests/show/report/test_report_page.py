@@ -1,4 +1,4 @@
-"""The report as a whole: what stands in it, and that every kind of study gets a sensible one."""
+"""The whole report: its sections for every kind of study, and its form as a page."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ VOID = {"meta", "link", "br", "img", "hr"}
 
 
 class Checked(HTMLParser):
-    """Reads a page, and complains of tags that do not match."""
+    """Parses a page, and fails if an end tag does not match its start tag."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Checked(HTMLParser):
 
 
 def both(html: Path) -> tuple[str, str]:
-    """Text of the page and of the Markdown beside it, without its escapes."""
+    """Returns the text of the HTML page, and the Markdown report from the same folder without backslashes."""
     page = Checked(html.read_text(encoding="utf-8")).text
     return " ".join(page.split()), html.with_name("report.md").read_text(encoding="utf-8").replace("\\", "")
 

@@ -1,4 +1,4 @@
-"""What readers are warned of, and that a clean study has no warnings."""
+"""The report warns of problems of the scores, and gives no warnings for a study without problems."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Searches in the report: what was gained, the trials, which field mattered, and how trials went."""
+"""Searches in the report: the gain, the trials, the importance of fields, and curves of the trials."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How exact shares are is tested elsewhere."""
+    """Lowers the number of resamples to save time. Other tests check how exact the shares are."""
     monkeypatch.setattr(hyperparameter_importance, "RESAMPLES", 4)
 
 
@@ -65,7 +65,7 @@ def test_trials_that_were_judged_are_drawn_to_where_they_came(tmp_path: Path) ->
 def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     (found,) = searches_of(study(tmp_path, objectives=2))
     drawn = [drawing for block in search_blocks([found]) if isinstance(block, Figures) for drawing in block.drawings]
-    assert len(drawn) == 5  # parallel coordinates, importance, both kinds of curves, the front
+    assert len(drawn) == 5  # parallel coordinates, importance, two figures of curves, and the front
     assert "Filled points on the line" in drawn[-1][1]
     (table, *_) = tables(search_blocks([found]))
     marks = {getattr(row[0], "text", "").split(",")[0] for row in table.rows if getattr(row[0], "mark", "")}
@@ -114,12 +114,12 @@ def test_the_page_has_the_section(tmp_path: Path) -> None:
     page = write_report(study(tmp_path / "runs", 16, 2), tmp_path / "report").read_text()
     for words in ("Searches for good values", "search · acl_arc: trials of tapt", "Importance:", "1 search"):
         assert words in page
-    assert "#0304" not in page  # every stand-in colour is one of the style sheet
+    assert "#0304" not in page  # All placeholder colours have been replaced.
 
 
 def test_a_field_that_the_configuration_leaves_open_is_still_a_number(tmp_path: Path) -> None:
     entry = fake_search(tmp_path)
-    entry.record.metrics["as_it_is"]["training.learning_rate"] = None  # the job's own choice
+    entry.record.metrics["as_it_is"]["training.learning_rate"] = None  # None means that the job chooses the value
     (found,) = searches_of(Study("one", "base", [entry]))
     drawing, _ = parallel_coordinates(found, "0")
     assert ">None<" not in drawing

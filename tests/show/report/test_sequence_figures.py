@@ -1,4 +1,4 @@
-"""Which methods no other beats on domains and on general text."""
+"""The drawing of the methods that no other method beats on both the domains and general text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ POINTS = {"NCL": (2.0, 0.5), "replay": (2.1, 0.1), "EWC": (2.2, 0.3), "frozen": 
 
 
 def study(root: Path, points: Mapping[str, tuple[float, float]], offsets: Sequence[float] = (-0.01, 0.01)) -> Study:
-    """Methods with these two losses, the mean of two seeds; and separate models that would beat all."""
+    """Makes methods with the given mean losses over seeds, and separate models whose losses are the lowest."""
     fake = Fake(root)
     entries = []
     for method, (loss, general) in {**points, "ONE": (1.9, -0.1)}.items():
@@ -43,7 +43,9 @@ def test_losses_are_means_over_seeds(sequences: Sequences) -> None:
     assert [each.method for each in found.values() if not each.is_one_model] == ["ONE"]
     (low, high), _ = found["NCL"].intervals
     assert (low + high) / 2 == pytest.approx(2.0)
-    assert high - low == pytest.approx(2 * 12.706 * 0.01, rel=1e-3)  # Student's t with one degree of freedom
+    # With two seeds, Student's t has one degree of freedom: the 97.5% quantile is 12.706, and the standard error is
+    # 0.01.
+    assert high - low == pytest.approx(2 * 12.706 * 0.01, rel=1e-3)
 
 
 def test_the_front_is_of_methods_that_learn_in_turn(sequences: Sequences) -> None:

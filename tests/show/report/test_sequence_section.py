@@ -1,4 +1,4 @@
-"""The section on sequences of domains."""
+"""The section of the report on sequences of domains."""
 
 import re
 from dataclasses import replace
@@ -36,7 +36,7 @@ def sequences(study: Study) -> Sequences:
 
 
 def figures(study: Study, method: str, name: str) -> dict[tuple[str, str], float]:
-    """A figure of each record of a method, by order and seed."""
+    """Returns a figure of all records of a method, keyed by order and seed."""
     return {
         (one.values["order"], one.values["seed"]): one.record.metrics[name]
         for one in study.entries
@@ -45,7 +45,7 @@ def figures(study: Study, method: str, name: str) -> dict[tuple[str, str], float
 
 
 def by_seed(study: Study, method: str, name: str) -> dict[str, float]:
-    """The same of each seed: its mean over both orders."""
+    """Returns a figure of a method per seed, as the mean over both orders."""
     found = figures(study, method, name)
     return {seed: (found["a", seed] + found["b", seed]) / 2 for order, seed in found if order == "a"}
 
@@ -59,7 +59,8 @@ def test_the_baseline_comes_first_and_orders_keep_their_names(sequences):
     assert sequences.orders == {domains: name for name, domains in ORDERS.items()}
     assert {name: len(runs) for name, runs in sequences.methods.items()} == {
         **dict.fromkeys(("NCL", "DAS", "EWC"), 2 * SEEDS),
-        **dict.fromkeys(("ONE", "JOINT"), SEEDS),  # the order says nothing, so they count once a seed
+        # The order does not affect these models, so there is one run per seed.
+        **dict.fromkeys(("ONE", "JOINT"), SEEDS),
     }
 
 
@@ -74,7 +75,7 @@ def test_methods_are_means_over_seeds_each_the_mean_of_its_orders(study, sequenc
     assert shown == pytest.approx([np.mean(values), np.std(values, ddof=1), low, high], abs=0.051)
     assert rows["ONE"]["forgetting rate"].text == rows["JOINT"]["just learnt"].text == NONE
     assert (rows["DAS"]["seeds"], rows["DAS"]["runs"]) == (f"{SEEDS}", f"{2 * SEEDS}")
-    assert "forward transfer" not in table.header  # it was not measured
+    assert "forward transfer" not in table.header  # The sequences measured no forward transfer.
 
 
 def test_signs_of_changes_are_explained(sequences):
@@ -85,7 +86,7 @@ def test_signs_of_changes_are_explained(sequences):
 
 
 def test_separate_models_stand_with_the_average_of_what_each_has_learnt(study, sequences):
-    scores = study.entries[6 * SEEDS].record.metrics["scores"]  # ONE, order a, seed 0
+    scores = study.entries[6 * SEEDS].record.metrics["scores"]  # metrics of method ONE in order a with seed 0
     own = [np.mean(scores["rows"][number + 1][task]) for task, number in scores["columns"].items()]
     assert sequences.methods["ONE"][0].figures["average"] == pytest.approx(np.mean(own))
 
@@ -113,11 +114,14 @@ def test_differences_are_paired_by_seed_over_its_orders_and_corrected_by_holm(st
     by_t = tests["DAS"].confidence_interval(0.95)
     assert (found["DAS"].comparison.low, found["DAS"].comparison.high) == pytest.approx(tuple(by_t), rel=0.01)
     assert found["DAS"].pairs == SEEDS
-    assert found["DAS"].tone == "better"  # it forgets less, though the difference is negative
+    assert found["DAS"].tone == "better"  # The difference in forgetting is negative, which means that DAS forgets less.
 
 
 def test_more_orders_of_the_same_seeds_are_no_more_evidence(tmp_path):
-    """Runs of one seed that say the same in every order: twice the runs, the same interval and p."""
+    """Uses runs that are equal in both orders.
+
+    With both orders there are twice the runs, but the interval and p must be equal.
+    """
     fake, made = Fake(tmp_path), {}
     for orders in (("a",), ("a", "b")):
         entries = [
@@ -165,7 +169,7 @@ def test_the_verdict_says_what_is_forgotten_and_how_surely(sequences):
     )
     assert re.search(
         r"\. Average held-out loss \d\.\d{3} nats per token \(.*\), NCL \d\.\d{3} \(", das.text
-    )  # beside the score
+    )  # The verdict also states the loss.
     assert one.text.startswith("Average score 78.")
 
 
@@ -216,14 +220,16 @@ def test_heatmaps_are_means_over_seeds_darkest_where_best(study, sequences):
         "rct (biomed)",
         "acl_arc (cs)",
     ]
-    assert [row[0] for row in scores.rows] == ["after reviews", "after news", "after biomed", "after cs"]  # none before
+    # The model before the first domain has no row.
+    assert [row[0] for row in scores.rows] == ["after reviews", "after news", "after biomed", "after cs"]
     records = [
         one.record.metrics for one in study.entries if one.values["method"] == "NCL" and one.values["order"] == "b"
     ]
     first = [np.mean(one["scores"]["rows"][1]["helpfulness"]) for one in records]
     cell = scores.rows[0][1]
     assert (cell.text, cell.small) == (f"{100 * np.mean(first):.1f}", f"± {100 * np.std(first, ddof=1):.1f}")
-    assert (cell.strong, cell.shade, scores.rows[-1][1].shade) == (True, 1.0, 0.0)  # then it is forgotten
+    # The score is highest after the task's own domain, and lowest after the last domain.
+    assert (cell.strong, cell.shade, scores.rows[-1][1].shade) == (True, 1.0, 0.0)
     assert scores.rows[0][2].text == NONE
     assert of_texts.header == ["model", *ORDERS["b"], "general"]
     runs = [replace(run, documents={"cs": 9, "general": 1200}) for run in sequences.of("NCL", ORDERS["b"])]
@@ -240,7 +246,8 @@ def test_the_tables_of_the_replication_compare_every_two_methods_once(study, seq
         "Differences from DAS": {"EWC", "ONE", "JOINT"},
         "Differences from EWC": {"ONE", "JOINT"},
     }
-    assert len(found[-1].rows) == 8 * SEEDS  # every run of three methods in two orders, two in none
+    # Three methods have one row per order and seed, and two methods without an order have one row per seed.
+    assert len(found[-1].rows) == 8 * SEEDS
     first = dict(zip(found[-1].header, found[-1].rows[0], strict=True))
     forgot = 100 * figures(study, "NCL", "forgetting")["a", "0"]
     assert (first["method"], first["order"], first["seed"]) == ("NCL", "a", "0")

@@ -1,4 +1,4 @@
-"""What sequences took is added up from the records of their stages."""
+"""The cost of a sequence is the sum of the costs in the records of its stages."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ DOMAINS = ("cs", "biomed", "news")
 
 
 def ran(fake: Fake, method: str, mode: str, seed: int, hours: float, **figures: Any) -> Entry:
-    """A sequence whose trainings took so long each; between them something was measured, for half an hour each."""
+    """Makes a sequence whose trainings took `hours` each. Measurements between the trainings took half an hour each."""
     name = f"{method} {seed}"
     metrics = {"flops": 2e12, "peak_memory_bytes": 3 * 2**30, **figures}
     made: dict[str, Record] = {}
@@ -34,7 +34,8 @@ def ran(fake: Fake, method: str, mode: str, seed: int, hours: float, **figures: 
         for when in (f"steps.{place}.past.fisher", *(["past.fisher"] if place == 2 else [])):
             if figures.get("measures"):
                 made[when] = fake.record("fisher", f"{name} {when}", cost={"device_seconds": 1800})
-    for place in range(DOMAINS.index("news") + 1):  # each step knows all text before: one stage, counted once
+    # Steps share the text of earlier domains as one stage, whose cost must be counted once.
+    for place in range(DOMAINS.index("news") + 1):
         if figures.get("remembers"):
             made[f"steps.{place}.past.text"] = fake.record("texts", name, cost={"device_seconds": 1800})
     told = {**sequence(DOMAINS, mode, seed), "models": models}
@@ -55,7 +56,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def shown(study: Study) -> dict[str, dict[str, tuple[str, str]]]:
-    """The table: text and small line of each cell."""
+    """Returns the table of costs: for each method and column, the text and the small line of the cell."""
     table = sequence_costs(sequences_of(study))
     assert table
     return {
@@ -67,8 +68,8 @@ def shown(study: Study) -> dict[str, dict[str, tuple[str, str]]]:
 def test_time_is_that_of_trainings_and_of_what_is_measured_between_them(study: Study) -> None:
     time = {method: cells["device time"] for method, cells in shown(study).items()}
     assert time == {
-        "NCL": ("3.0 hours", ""),  # the median of 3, 3 and 21
-        "EWC": ("6.5 hours", "2.17"),  # 3 x 1.5 + 4 x 0.5
+        "NCL": ("3.0 hours", ""),  # the median of three seeds with 3, 3 and 21 hours
+        "EWC": ("6.5 hours", "2.17"),  # 3 trainings x 1.5 hours + 4 measurements x 0.5 hours
         "ELLE": ("3.5 hours", "1.17"),
         "ONE": ("3.0 hours", "1.00"),
     }

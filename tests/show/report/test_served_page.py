@@ -1,4 +1,4 @@
-"""The page that follows a chain, and its server."""
+"""The page that shows a running chain, and the server of the page."""
 
 import http.client
 import json

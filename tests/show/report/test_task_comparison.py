@@ -1,4 +1,4 @@
-"""Every recipe against the baseline: figures, costs and sentences."""
+"""The comparison of each recipe with the baseline: figures, costs and sentences."""
 
 from dataclasses import replace
 
@@ -73,7 +73,7 @@ def test_without_baseline_nothing_is_compared(results):
 
 
 def test_rows_of_one_task_are_not_averaged(results):
-    """They share their test examples."""
+    """Two rows of one task have the same test examples, so their average is not computed."""
     twice = [results.rows[0], replace(results.rows[0], name="acl_arc mode=lora")]
     found = compare_all(replace(results, rows=twice))
     assert found.average == {}
@@ -85,7 +85,7 @@ def test_a_recipe_costs_its_trainings_each_once(study, results):
     group = results.rows[0].groups["DAPT+TAPT"]
     assert trainings.cost(group.trained).device_hours == pytest.approx(0.83)
     assert trainings.cost(group.trained).money == pytest.approx(2.5 * 0.83)
-    assert trainings.of_recipe(results, "DAPT").device_hours == pytest.approx(0.8)  # one, for three tasks
+    assert trainings.of_recipe(results, "DAPT").device_hours == pytest.approx(0.8)  # one training for all three tasks
     assert trainings.of_recipe(results, "DAPT+TAPT").device_hours == pytest.approx(0.8 + 3 * 0.03)
     assert trainings.of_recipe(results, "RoBERTa").device_hours == 0
 
@@ -158,7 +158,7 @@ def test_sentences_are_no_stronger_than_the_figures(results, one, tone, start):
     (finding,) = verdicts(replace(results, rows=[row]), compared, Trainings(Study("none", "RoBERTa", [])))
     assert finding.tone == tone
     assert finding.text.startswith(start)
-    assert "cost" not in finding.text  # not known
+    assert "cost" not in finding.text  # The cost is unknown, so the sentence does not mention it.
 
 
 def test_a_recipe_with_fewer_tasks_is_not_the_best_overall(study, results):

@@ -1,4 +1,4 @@
-"""Runs sorted into tasks and recipes, and what is made of their predictions."""
+"""Runs are sorted into tasks and recipes, and their predictions are counted or refused."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.show.report.fake_studies import RECIPES, TASKS, Fake, finished
 
 
 def study_of(runs, baseline="base") -> Study:
-    """Runs: (values, record)."""
+    """Makes a study of fine-tuning runs on acl_arc, each given by its swept values and its record."""
     entries = [Entry("finetune", "finetune", values, finished(record), task="acl_arc") for values, record in runs]
     return Study("made", baseline, entries)
 
@@ -64,7 +64,7 @@ def test_without_a_sweep_the_entry_is_the_recipe(tmp_path):
 
 
 def broken(lines, how):
-    """Lines of predictions, spoilt."""
+    """Returns the lines of a file of predictions, damaged in the given way."""
     if how == "none":
         return None
     if how == "half a line":

@@ -1,4 +1,4 @@
-"""What models gained and forgot: the models, their front, and the law of mixtures."""
+"""The gain on a domain and the forgetting of general text: the models, their Pareto front, and the mixture law."""
 
 from pathlib import Path
 
@@ -70,7 +70,10 @@ LENGTHS, SHARES = (1_000_000, 3_000_000, 10_000_000), (0.0, 0.1, 0.25, 0.5)
 
 
 def losses(tokens: int, replay: float) -> tuple[float, float]:
-    """On the domain and on general text; only with 20% replayed or more the latter is 3 or less after 10 M tokens."""
+    """Returns losses on the domain and on general text.
+
+    After 10 M tokens, the latter is at most 3 from 20% replay on.
+    """
     length = tokens / 10_000_000
     domain = 1.5 + 0.3 * (1 - replay) ** 0.5 / length**0.2 + 0.1 / (1 - replay + 0.1)
     general = 2.75 + 0.2 * replay / length**0.2 + 0.07 / (replay + 0.13)
@@ -110,7 +113,8 @@ def test_one_length_or_no_share_that_suffices_is_said_or_left_out() -> None:
     (finding,) = law_findings(MeasuredAlike([base, *found.models[1:]]))
     assert finding.text.startswith("No share up to 50% keeps")
     assert finding.tone == "open"
-    assert law_findings(MeasuredAlike(found.models[1:])) == []  # nothing to keep
+    # Without the base's loss on general text, there is no loss that replay should keep.
+    assert law_findings(MeasuredAlike(found.models[1:])) == []
 
 
 BEFORE = 3.0, 2.0
@@ -119,7 +123,7 @@ BETWEEN = {("1e-4", "0.5"): (2.2, 2.02), ("5e-4", "0.5"): (2.1, 2.4)}
 
 
 class Forgetting(Fake):
-    """Two trainings on one domain, and a model between the base and each."""
+    """Two trainings on the same domain, each with a model between the base and the trained model."""
 
     def study(self) -> Study:
         entries = []
@@ -140,7 +144,7 @@ class Forgetting(Fake):
 
     def adapted(self, rate: str, after: tuple[float, float]) -> Record:
         losses = (BEFORE[0], after[0], BEFORE[1], after[1])
-        made = self.export("mine", 0.5, losses, 2.0)  # names its texts
+        made = self.export("mine", 0.5, losses, 2.0)  # This record is made for the names of its texts.
         train = self.record("train", rate, cost={"device_hours": 0.5})
         return self.record("export", rate, {**self.inputs_of(made), "training": train}, metrics=made.metrics)
 
