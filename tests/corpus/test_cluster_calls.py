@@ -12,7 +12,7 @@ from adapt.support.errors import DataError
 
 
 class Squares:
-    """Yields the squares of numbers below its argument, with the number of its calls and its process."""
+    """Yields, for each number below its argument, its square, the number of calls of this object and the process id."""
 
     calls = 0
 
@@ -36,16 +36,16 @@ def test_results_are_in_the_order_of_the_calls(ray_cluster: None, on_device: boo
     found: list[list[Any]] = []
     cluster = Cluster(ResourcesConfig())
     for answers in cluster.spread(Squares(), numbers(), on_device):
-        assert len(drawn) <= len(found) + 2 * AHEAD  # only a few calls are in memory
+        assert len(drawn) <= len(found) + 2 * AHEAD  # at most 2 x AHEAD results are not read yet
         found.append(list(answers))
     assert [[square for square, *_ in each] for each in found] == [[n**2 for n in range(k)] for k in drawn]
     processes = {process for each in found for *_, process in each}
     assert os.getpid() not in processes
-    if on_device:  # one machine has one process, which keeps the function
+    if on_device:  # without GPUs there is one process per machine, and it keeps the loaded function between calls
         assert len(processes) == 1
         assert max(calls for each in found for _, calls, _ in each) == 7
         ((again,),) = cluster.spread(Squares(), [1], on_device)
-        assert again == (0, 1, *processes)  # another function, in the same process
+        assert again == (0, 1, *processes)  # a new function starts counting its calls at 1, in the same process
 
 
 @pytest.mark.parametrize("on_device", [False, True])

@@ -1,4 +1,4 @@
-"""Faulty files of a corpus are refused before the job starts, and the message names the file."""
+"""Tests that faulty files of a corpus are refused before the job starts, and that the message names the file."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Documents with evaluation texts are dropped, compared with a brute-force search over slices of words."""
+"""Tests that documents with evaluation texts are dropped, by comparison with a brute-force search."""
 
 import csv
 import json
@@ -45,7 +45,11 @@ def searched(document: list[str], evaluation: list[str], n: int, overlap: float)
 @pytest.mark.parametrize("n", [3, 8, 13])
 @pytest.mark.parametrize("overlap", [0.3, 0.5, 0.99])
 def test_index_finds_the_same_as_a_brute_force_search(n: int, overlap: float) -> None:
-    """Covers texts of all lengths, complete or partial, with changed words, as documents or inside documents."""
+    """Compares 300 random documents with one random evaluation text each.
+
+    The evaluation texts have 1 to 40 words. The documents contain a complete, shortened or changed copy of the text,
+    either as the whole document or between other words.
+    """
     draw = random.Random(n)
     hits = 0
     for seed in range(300):
@@ -74,7 +78,10 @@ def test_form_case_and_punctuation_do_not_hide_a_text() -> None:
 @pytest.mark.parametrize("unseen", ["\u00ad", "\u200b"])
 @pytest.mark.parametrize("where", ["document", "evaluation text"])
 def test_invisible_characters_do_not_hide_a_text(unseen: str, where: str) -> None:
-    """Soft hyphens occur in text from books and the web, zero-width spaces in text from HTML."""
+    """An invisible character in every word must not hide a copy, in the document or in the evaluation text.
+
+    Such characters occur in practice: soft hyphens in books and on the web, zero-width spaces in HTML.
+    """
     plain, odd = text(40), text(40).replace("w", f"w{unseen}")
     evaluation, document = (plain, odd) if where == "document" else (odd, plain)
     assert build_index([("exam", [evaluation])], 13, 0.5)(document) == "in evaluation set exam"
@@ -82,7 +89,11 @@ def test_invisible_characters_do_not_hide_a_text(unseen: str, where: str) -> Non
 
 @pytest.mark.parametrize("length", [13, 20, 50])
 def test_pieces_of_an_evaluation_text_are_found(length: int) -> None:
-    """A corpus of sentences or paragraphs contains long texts in pieces, each less than half of a text."""
+    """Documents that are pieces of a long evaluation text are dropped, although each has less than half of its runs.
+
+    Such documents occur in a corpus of sentences or paragraphs. All runs of a piece are in the text. A longer document
+    that quotes 20 words of the text stays, because most of its own runs are not in the text.
+    """
     whole = words(200)
     index = build_index([("exam", [" ".join(whole)])], 13, 0.5)
     pieces = [whole[start : start + length] for start in range(0, 200 - length + 1, length)]
@@ -136,7 +147,7 @@ def test_missing_files_and_repeated_names_of_sets_are_refused(tmp_path: Path) ->
 
 
 def test_many_documents_give_the_same_results_as_single_ones() -> None:
-    """No run of words spans two documents."""
+    """The method `many` gives the same results as one call per document, so no run of words spans two documents."""
     draw = random.Random(5)
     evaluations = [
         words(length, seed, kinds=40) for seed, length in enumerate([1, 2, 3, 5, 7, 8, 9, 12, 13, 14, 30] * 3)
@@ -214,7 +225,10 @@ def test_lists_of_words_and_second_texts_are_removed_from_a_corpus(tmp_path: Pat
     ],
 )
 def test_an_unreadable_file_is_refused_among_larger_readable_ones(tmp_path: Path, record: Any, reason: str) -> None:
-    """The limit applies to each file: 1,000 readable texts of one task would hide all unreadable ones of another."""
+    """The limit on unreadable records applies to each file separately.
+
+    Otherwise 1,000 readable texts of one file would hide that no text of another file can be read.
+    """
     good = lines(tmp_path / "good.jsonl", *({"text": f"{LONG} {number}"} for number in range(1000)))
     with pytest.raises(DataError, match=rf"evaluation set exam: .*odd\.jsonl:? {reason}") as caught:
         read(good, lines(tmp_path / "odd.jsonl", record))

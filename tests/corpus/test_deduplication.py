@@ -1,4 +1,4 @@
-"""Duplicates agree with a comparison of all pairs, for any chunks, partitions and order of tasks."""
+"""Tests that the duplicates equal those of a comparison of all pairs, for any chunks, partitions and order of tasks."""
 
 import gzip
 import json
@@ -52,7 +52,10 @@ def edited(text: str, changes: int, draw: random.Random) -> str:
 
 
 def corpus_of(documents: int, seed: int = 0) -> list[str]:
-    """Returns texts of 60 to 120 words, some with copies in other case and spacing or with changed words."""
+    """Returns texts of 60 to 120 words in random order.
+
+    A tenth of them has a copy in upper case with other spacing. A third has a copy with 1 to 8 changed words.
+    """
     draw = random.Random(seed)
     texts = sentences(documents, seed, shortest=60, longest=120)
     copies = [f"  {text.upper()}\n" for text in draw.sample(texts, documents // 10)]
@@ -79,7 +82,10 @@ def found(
     partitions: int = 1,
     seed: int | None = None,
 ) -> dict[int, int]:
-    """Returns the first document of the cluster of each duplicate. Chunks and partitions are in a random order."""
+    """Returns the first document of each document's cluster, keyed by document.
+
+    Only documents in clusters are keys. With a seed, chunks and partitions are processed in a random order.
+    """
     draw = random.Random(seed)
     keys = [(0, start // size // 3, start // size % 3) for start in range(0, len(texts), size)]
     work = list(zip(keys, range(0, len(texts), size), strict=True))
@@ -109,9 +115,9 @@ def test_exact_duplicates_have_the_same_normalised_text(tmp_path: Path) -> None:
 
 
 def test_near_duplicates_agree_with_a_comparison_of_all_pairs(tmp_path: Path) -> None:
-    """The estimated similarity (256 positions) is within .1 of the true one, at 4 standard deviations.
+    """Pairs with a true similarity above .9 are found for certain, and pairs below .7 are not.
 
-    So pairs above .9 are found for certain, and pairs below .7 are not.
+    The threshold is .8. The similarity is estimated from 256 positions, so 4 standard deviations are .1.
     """
     texts = corpus_of(150, seed=1)
     result = found(tmp_path, texts)
@@ -194,7 +200,10 @@ def jsonl(path: Path, texts: Sequence[str]) -> str:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert: Path) -> None:
-    """The document of the later corpus is left out, whether it would be trained on or measured."""
+    """A document of a later corpus is left out if its near copy in an earlier corpus is on the other side.
+
+    This holds for training documents with a measured copy and for measured documents with a trained copy.
+    """
     draw, kept = random.Random(5), sentences(80, 6, shortest=60, longest=120)
     keep = CorpusConfig(deduplicate="near", heldout_fraction=0.3)
     before = {"general": kept[:20], "domain": kept[20:60]}
@@ -216,7 +225,10 @@ def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert:
         return is_heldout(text, corpora[name].heldout_fraction)
 
     def fits(text: str) -> bool:
-        """Returns whether no near copy in the earlier corpora is on the other side. Edited texts are similar by .85."""
+        """Returns whether all near copies of a text in the earlier corpora are on the same side as the text.
+
+        Edited texts have a similarity of about .85 to their originals, so texts above .8 count as near copies.
+        """
         alike = [(name, one) for name, some in before.items() for one in some if jaccard(one, text) > 0.8]
         return all(out(name, one) == out("later", text) for name, one in alike)
 
@@ -226,7 +238,7 @@ def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert:
         source = listed(name)
         metrics = deduplicate([source], NEAR, tmp_path / name, None, first)
         expected = [number for number, text in enumerate(later) if not fits(text)]
-        twice = [80] if repeated else []  # the upper-case copy of document 60
+        twice = [80] if repeated else []  # document 80 is the upper-case copy of document 60
         twice += [81] if repeated and 81 not in expected else []
         assert dropped(tmp_path / name, 0) == [(0, number) for number in sorted({*expected, *twice})]
         assert metrics["on_the_other_side"] == len(expected)
@@ -262,7 +274,7 @@ def texts() -> list[str]:
 def test_two_sources_from_files_to_shards(
     tmp_path: Path, texts: list[str], tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Duplicates are found over all files and sources, and `prepare` leaves them out and writes them as rejects."""
+    """Duplicates are found across files and sources. Stage `prepare` drops them and writes them to the rejects."""
     monkeypatch.setattr(preparing, "CHUNK_CHARACTERS", 9000)
     monkeypatch.setattr(module, "CHUNK_CHARACTERS", 5000)
     monkeypatch.setattr(module, "ENTRIES_PER_PARTITION", 2000)
@@ -332,7 +344,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
 
 
 def searched(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    """Returns the smallest document that can be reached from each document, by brute force."""
+    """Returns, for each document in a pair, the smallest document it is linked to by pairs, found by brute force."""
     reached = {document: {document} for pair in pairs for document in pair}
     for _ in reached:
         for one, other in pairs:
@@ -367,7 +379,8 @@ def test_reduced_pairs_do_not_depend_on_order_and_partial_reduction(pairs: list[
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=40),  # source, cluster, held out
+    # source, cluster, and whether the document is held out
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=40),
     st.integers(0, 3),
 )
 def test_no_kept_document_has_a_copy_in_its_source_or_on_the_other_side(

@@ -1,4 +1,4 @@
-"""The tokenizing task writes the right shards for each objective (without Ray)."""
+"""Tests, without Ray, that the tokenizing task writes the right shards for each objective."""
 
 from itertools import accumulate, chain
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_word_starts_are_those_of_transformers(tmp_path: Path, pretrained: Pretr
         expected[tuple(tokenizer(text)["input_ids"])] = starts
     for tokens, starts in zip(documents(train, heldout), documents(train, heldout, column=WORD_STARTS), strict=True):
         assert starts == expected[tuple(tokens)]
-        assert starts.count(False) >= 3  # the last word
+        assert starts.count(False) >= 3  # the last word of each text has at least four tokens
 
 
 @pytest.mark.parametrize("tagger", [None, f"{__name__}:FirstTwoWords"])
@@ -90,7 +90,7 @@ def test_entities_from_the_field_and_from_a_tagger(tmp_path: Path, pretrained: P
 
 
 class FirstTwoWords(Tagger):
-    """The first two words."""
+    """A tagger that returns the first two words of each text as one entity."""
 
     def entities(self, text: str) -> list[Span]:
         return [(0, len(" ".join(text.split()[:2])))]
@@ -116,7 +116,7 @@ def test_causal_documents_end_with_one_end_token(tmp_path: Path, adds_end: bool)
     assert ends == [1] * len(TEXTS)
     assert all(tokens[-1] == tokenizer.eos_token_id for tokens in documents(train, heldout))
     assert counts["train_tokens"] == train.tokens
-    assert counts.get("unknown_tokens", 0) == 0  # the end token is not unknown
+    assert counts.get("unknown_tokens", 0) == 0  # the end token is GPT-2's unknown token too
 
 
 def test_names_of_special_tokens_in_a_document_are_read_as_text(tmp_path: Path, pretrained: Pretrained) -> None:
@@ -166,7 +166,7 @@ def encoded(family: str, text: str) -> tuple[Marker, Encoding]:
 
 
 def pieces(text: str, encoding: Encoding, starts: np.ndarray) -> list[str]:
-    """Returns the part of the text that each unit covers."""
+    """Splits the tokens into units at `starts`, and returns the part of the text that each unit covers."""
     units: list[list[Span]] = []
     for (begin, end), start in zip(encoding.offsets, starts, strict=True):
         if start:
@@ -195,7 +195,7 @@ def test_words_between_blanks_include_all_their_pieces(family: str, words: list[
 @families
 def test_tokenizers_split_the_sample_words_into_several_pieces(family: str) -> None:
     _, encoding = encoded(family, "gradient abcabcabc")
-    assert len(encoding.ids) - sum(encoding.special_tokens_mask) > 3  # otherwise the test above would prove nothing
+    assert len(encoding.ids) - sum(encoding.special_tokens_mask) > 3  # so words have several tokens
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_several_blanks_and_punctuation(family: str, expected: list[str]) -> Non
 
 @families
 def test_scripts_without_blanks_are_split_at_characters(family: str) -> None:
-    """Otherwise a whole Chinese sentence would be one word."""
+    """Each Chinese character counts as a word. Otherwise a whole Chinese sentence would be one word."""
     assert words_in(family, "the 日本語 data") == ["the", "日", "本", "語", "data"]
 
 
@@ -237,7 +237,7 @@ def test_an_empty_text(family: str) -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_units_are_entities_and_the_words_between_them(family: str, data: st.DataObject) -> None:
-    """For entities of whole words, units are the entities and the other words."""
+    """If entities consist of whole words, the units are the entities and every word outside of entities."""
     words = data.draw(st.lists(words_of_letters, min_size=1, max_size=12))
     ends = sorted(data.draw(st.sets(st.integers(0, len(words)), max_size=6)))
     runs = [(first, last) for first, last in zip(ends[::2], ends[1::2], strict=False)]

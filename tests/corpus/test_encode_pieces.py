@@ -1,4 +1,4 @@
-"""Shards of texts that are tokenized in pieces equal, byte for byte, those of the library's own calls."""
+"""Tests that shards of texts tokenized in pieces equal, byte for byte, those from calls of the `tokenizers` library."""
 
 import hashlib
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ KINDS = ("token", "whole_word", "entity", "causal")
 
 @pytest.fixture(scope="module", autouse=True)
 def _at_once() -> Iterator[None]:
-    """Makes the tokenizer use pieces even for little text."""
+    """Makes the tokenizer split texts into pieces at once, because normally it only does so after much text."""
     encode_chunks._quick.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_chunks, "QuickTokenizer", partial(QuickTokenizer, worth=0))
@@ -51,7 +51,7 @@ def pretrained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def by_the_library(pretrained: Pretrained, form: Form, path: Path) -> None:
-    """Writes a shard from the library's token lists, one document at a time."""
+    """Writes the expected shard, from the token ids that the `tokenizers` library returns for whole texts."""
     tokenizer = load_text_tokenizer(pretrained)
     backend = tokenizer.backend_tokenizer
     encodings, marker = backend.encode_batch(TEXTS), Marker(backend)
@@ -81,7 +81,7 @@ def test_shards_equal_those_of_the_library(pretrained: Pretrained, kind: str, tm
     options = {"entity_field": "names"} if kind == "entity" else {}
     form = Form.of(ObjectiveConfig(kind=kind, **options))  # type: ignore[arg-type]
     texts = [Tagged.of(text, spans) for text, spans in zip(TEXTS, ENTITIES, strict=True)]
-    for number in range(2):  # the second time all pieces are cached
+    for number in range(2):  # in the second round, the tokens of all pieces come from the cache
         Encode(pretrained, tmp_path, 0.0, form)(_row(0, number, texts, None))
     by_the_library(pretrained, form, tmp_path / "library.arrow")
     shards = sorted(tmp_path.glob("train-*.arrow"))

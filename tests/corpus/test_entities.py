@@ -1,4 +1,4 @@
-"""Entities from files and taggers have the right positions after cleaning, or are refused with a reason."""
+"""Tests that entities from files and taggers have the right positions after cleaning, or are refused with a reason."""
 
 import json
 from itertools import pairwise
@@ -94,7 +94,10 @@ def test_a_missing_entity_field_is_refused_at_the_first_record(tmp_path: Path) -
 
 @given(st.text(st.sampled_from("ab \n\x00\x07\x7f"), max_size=30), st.data())
 def test_cleaning_moves_entities_with_their_text(text: str, data: st.DataObject) -> None:
-    """An entity covers the same text after cleaning, except removed control characters and blanks."""
+    """An entity covers the same text after cleaning, without the removed control characters and outer spaces.
+
+    An entity of which no character remains is removed.
+    """
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
     (record,) = [*clean([Tagged.of(text, [(start, end)])], ANYTHING, Tally(), "file")] or [None]
@@ -149,7 +152,7 @@ def test_taggers() -> None:
         ("json:spans", "json has no spans"),
         ("os:system", "os:system is no Tagger"),
         ("subprocess:Popen", "subprocess:Popen is no Tagger"),
-        ("unittest.mock:call", "unittest.mock:call is no Tagger"),  # an object that has every attribute
+        ("unittest.mock:call", "unittest.mock:call is no Tagger"),  # `call` has every attribute
         (f"{__name__}:not_a_class", "not_a_class is no Tagger"),
         ("adapt.corpus.entities:Tagger", "Tagger lacks entities"),
     ],

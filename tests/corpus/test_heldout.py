@@ -1,4 +1,4 @@
-"""Held-out and measured documents are recognised by their text, in any Unicode form and file."""
+"""Tests that held-out and measured documents are recognised by their text, in any Unicode form and in any file."""
 
 import random
 import unicodedata
@@ -28,7 +28,7 @@ def test_held_out_share_of_documents_matches_the_fraction(fraction: float) -> No
     texts = {f"document {draw.random()}" for _ in range(20_000)}
     held = sum(is_heldout(text, fraction) for text in texts)
     expected = fraction * len(texts)
-    assert abs(held - expected) < 4 * sqrt(expected * (1 - fraction))  # binomial distribution, 4 standard deviations
+    assert abs(held - expected) < 4 * sqrt(expected * (1 - fraction))  # 4 standard deviations, binomial distribution
 
 
 def test_fractions_0_and_1_hold_out_none_and_all() -> None:
@@ -44,7 +44,10 @@ def test_a_larger_share_contains_the_smaller() -> None:
 
 
 def test_held_out_documents_do_not_change_between_versions() -> None:
-    """Fixed examples: after a change, text held out of earlier runs would be trained on in later ones."""
+    """The held-out documents of five fixed texts never change.
+
+    If a new version chose others, it would train on text that earlier versions held out.
+    """
     texts = ["the first document", "the second document", "the third document", "the 4th document", "été 東京"]
     expected = [True, False, False, False, True]
     assert [is_heldout(text, 0.5) for text in texts] == expected
@@ -66,7 +69,7 @@ def test_a_key_is_the_first_8_bytes_of_the_digest_of_the_normalised_text() -> No
 
 
 def shards(folder: Path, train: list[str], heldout: list[str]) -> Path:
-    """Writes a prepared corpus with keys, two documents per shard."""
+    """Writes the shards of a prepared corpus with two documents each and the documents' keys."""
     folder.mkdir()
     for kind, texts in (("train", train), ("heldout", heldout)):
         for start in range(0, len(texts), 2):
@@ -91,7 +94,7 @@ def test_measured_documents_in_training_text_are_counted_once_each(tmp_path: Pat
     leaking = shards(tmp_path / "leaking", [*texts[5:], "TEXT 6", "Text 2"], [])
     assert measured.count_in([other]) == 0
     assert measured.count_in([]) == 0
-    assert measured.count_in([other, leaking]) == 3  # documents 2, 5 and 6
+    assert measured.count_in([other, leaking]) == 3  # texts 2, 5 and 6 are measured and also in `leaking`
 
 
 def test_an_empty_set_of_measured_text(tmp_path: Path) -> None:
@@ -102,6 +105,6 @@ def test_an_empty_set_of_measured_text(tmp_path: Path) -> None:
 
 def test_shards_that_cannot_be_read(tmp_path: Path) -> None:
     shards(tmp_path / "some", [], ["text"])
-    write_shard(tmp_path / "some" / "heldout-000009-000000.arrow", [[1]], 10)  # without keys
+    write_shard(tmp_path / "some" / "heldout-000009-000000.arrow", [[1]], 10)  # a shard without the column of keys
     with pytest.raises(DataError, match=r"heldout-000009[\s\S]*delete"):
         Measured.of([tmp_path / "some"])

@@ -1,4 +1,4 @@
-"""Tokenizers that do not know a corpus's words, or split them into letters, give a warning; others do not."""
+"""Tests the warnings about tokenizers that do not know the words of a corpus or split them into letters."""
 
 from dataclasses import asdict
 
@@ -19,7 +19,10 @@ ENGLISH = sentences(300, seed=5)
 
 @pytest.fixture(autouse=True)
 def small_vocabularies_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers SPELLS, because tokenizers trained in the tests have few tokens."""
+    """Lowers SPELLS to 100, because the tokenizers of these tests have fewer tokens than its normal value, 1,000.
+
+    Below SPELLS, pieces of words are not counted.
+    """
     monkeypatch.setattr(legibility, "SPELLS", 100)
 
 
@@ -66,7 +69,8 @@ def test_another_script_gives_unknown_words_or_many_byte_pieces(language: str) -
 @pytest.mark.parametrize("language", FOREIGN)
 @pytest.mark.parametrize("build", [wordpiece, byte_level])
 def test_a_tokenizer_of_the_same_language_gives_no_warning(language: str, build) -> None:  # type: ignore[no-untyped-def]
-    if (build, language) != (byte_level, "Hindi"):  # tokenizers such as GPT-2's cut words of Hindi at vowel signs
+    # Hindi is left out for byte-level tokenizers, because those such as GPT-2's cut words of Hindi at vowel signs
+    if (build, language) != (byte_level, "Hindi"):
         assert measured([FOREIGN[language]] * 60, build([FOREIGN[language]] * 60)).faults() == []
     assert measured(ENGLISH, build(ENGLISH)).faults() == []
 
@@ -78,7 +82,7 @@ def test_another_language_of_the_same_script_gives_many_pieces() -> None:
 
 
 def test_only_pieces_of_words_are_counted() -> None:
-    """Punctuation, digits and special tokens are not part of words."""
+    """The sample has the words never, the, never. Its punctuation and digits are not part of words."""
     tokenizer = wordpiece([*ENGLISH, "never, (2000) the"])
     found = measured(["never, (2000) the -- never!"], tokenizer)
     assert (found.words, found.spaced_pieces, found.bytes) == (3, 3, len("neverthenever"))

@@ -1,4 +1,4 @@
-"""Signatures agree with exact Jaccard similarities, and bands with their formula and with simulation."""
+"""Tests signatures against exact Jaccard similarities, and bands against their formula and a simulation."""
 
 import random
 from math import sqrt
@@ -10,7 +10,7 @@ from adapt.corpus.minhash import band_hashes, bands_for, estimated_jaccard, shar
 
 
 def pair(similarity: float, size: int, seed: int) -> tuple[str, str, float]:
-    """Returns two texts of about this Jaccard similarity of words, and their exact similarity."""
+    """Returns two texts of `size` words with about the given Jaccard similarity, and their exact similarity."""
     draw = random.Random(seed)
     common = round(2 * size * similarity / (1 + similarity))
     words = [f"w{draw.getrandbits(40)}" for _ in range(2 * size - common)]

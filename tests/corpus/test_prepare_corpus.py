@@ -1,4 +1,4 @@
-"""Stage `prepare` on Ray writes the same tokens for any files and chunks, and after a failed run."""
+"""Tests stage `prepare` on Ray: the same tokens for any division into files and chunks, and after a failed run."""
 
 import gzip
 import json
@@ -140,13 +140,16 @@ def test_files_of_several_formats_give_the_same_tokens(
     Path(paths[4]).write_bytes(gzip.compress(lines.encode()))
     metrics = run(paths, tmp_path / "out", pretrained)
     check_documents(tmp_path / "out", pretrained.model)
-    assert metrics["dropped"] == {"empty": 148}  # the blank lines of c.txt
+    assert metrics["dropped"] == {"empty": 148}  # c.txt has 148 blank lines
 
 
 def test_too_many_bad_records_are_refused(
     tmp_path: Path, pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message gives the count and first place of each reason in corpus order, whatever the workers do."""
+    """The message lists each reason with its count and its first record in corpus order.
+
+    The order in which workers finish must not change the message.
+    """
     monkeypatch.setattr(module, "CHUNK_CHARACTERS", 200)
     long, short = tmp_path / "long.jsonl", tmp_path / "short.jsonl"
     jsonl(long, TEXTS[:40])
@@ -162,13 +165,16 @@ def test_too_many_bad_records_are_refused(
 
 
 def test_a_file_that_is_broken_in_the_middle_is_named(tmp_path: Path, pretrained: Pretrained) -> None:
-    """A Ray task finds the damage, long after the first record was checked."""
+    """A gzip file that was cut in half is refused by name.
+
+    The check before the job reads only the first record, so a Ray task finds the damage.
+    """
     good, broken = jsonl(tmp_path / "a.jsonl", TEXTS), tmp_path / "b.jsonl.gz"
     whole = gzip.compress(Path(good).read_bytes())
     broken.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"b\.jsonl\.gz is broken: .* ended before") as caught:
         run([good, str(broken)], tmp_path / "out", pretrained)
-    assert type(caught.value) is DataError  # and not Ray's subclass, which prints a stack trace
+    assert type(caught.value) is DataError  # not the subclass that Ray creates, which would print a stack trace
     assert "corpus.paths" in caught.value.fix
 
 
@@ -203,7 +209,10 @@ def test_prepare_measures_legibility_and_warns(
 
 
 def test_documents_measured_elsewhere_are_left_out_and_counted(tmp_path: Path, pretrained: Pretrained) -> None:
-    """No measured document is among the tokens to train on, in any file and form, held out or not."""
+    """Documents of a corpus that is measured as a whole are dropped from other corpora and counted.
+
+    The copies differ in case and spacing. Copies in the held-out share of their own corpus are dropped too.
+    """
     general, out = tmp_path / "general", tmp_path / "out"
     run(jsonl(tmp_path / "a.jsonl", TEXTS[:40]), general, pretrained, replace(CORPUS, heldout_fraction=1.0))
     copies = [text.upper().replace(" ", "  ") for text in TEXTS[20:60]]
@@ -222,7 +231,10 @@ def test_documents_measured_elsewhere_are_left_out_and_counted(tmp_path: Path, p
 
 
 def test_prepare_reads_docstrings_of_a_package(tmp_path: Path, pretrained: Pretrained) -> None:
-    """The package has more modules than one task reads, and some are broken or missing."""
+    """Prepares a package of 240 modules, of which one cannot be parsed and 10 are missing.
+
+    The package has more modules than one task reads (100).
+    """
     package = tmp_path / "site" / "package"
     package.mkdir(parents=True)
     texts = TEXTS[:230]

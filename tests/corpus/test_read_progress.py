@@ -1,4 +1,4 @@
-"""Progress of reading a corpus: estimated share, text of the lines, and the stages that show them."""
+"""Tests the progress of reading a corpus: the estimated share, the text of the lines, and the stages that show them."""
 
 import gzip
 import json
@@ -36,7 +36,10 @@ def corpus_in(folder: Path, files: int = 1, suffix: str = "jsonl") -> tuple[Mani
 
 
 def shares(pace: Pace, *pieces: tuple[int, int, bool]) -> list[tuple[int, int]]:
-    """Returns (done, total) after each piece (item, bytes of text, whether it is the item's last)."""
+    """Adds pieces to a `Pace`, and returns its `done` and `total` after each piece.
+
+    A piece is given as (item, bytes of text, whether it is the last of the item).
+    """
     found = []
     for item, size, is_last in pieces:
         pace.add(Piece(item, 1, size, is_last))
@@ -103,7 +106,7 @@ def test_text_bytes_are_those_of_utf8() -> None:
 
 
 class Shown:
-    """A display that records the last report."""
+    """A display that keeps the parts of the last progress line."""
 
     parts: dict[str, str]
 
@@ -114,7 +117,7 @@ class Shown:
 
 
 def said(monkeypatch: pytest.MonkeyPatch, *reports: tuple[float, int, int, int, int]) -> list[str]:
-    """Returns the lines shown for some reports (time, documents, bytes of text, done and total)."""
+    """Returns the progress line after each report. A report is (time [s], documents, bytes of text, done, total)."""
     times = iter(report[0] for report in reports)
     monkeypatch.setattr("adapt.corpus.read_progress.time.monotonic", lambda: next(times))
     shown = Shown()
@@ -185,7 +188,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines_of(stage: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[int, int]]:
-    """Returns the number of documents and the share in each line of output."""
+    """Returns the number of documents and the share [%] of each progress line of a stage."""
     lines = [text for text in capsys.readouterr().err.splitlines() if text.startswith(f"{stage}: ")]
     found = [re.match(rf"{stage}: ([\d,]+) documents  (\d+)%(?:$|  [\d.]+ MB/s|  done)", text) for text in lines]
     assert all(found), lines

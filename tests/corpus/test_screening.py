@@ -1,4 +1,4 @@
-"""Documents enter a corpus or are dropped with a reason, and every record is counted."""
+"""Tests that each document is kept or dropped with a reason, and that every record is counted."""
 
 import json
 from collections import Counter
@@ -56,7 +56,7 @@ def test_kept_dropped_and_bad_records_sum_up_to_all(records: list[str]) -> None:
     assert tally.bad == Counter(bad)
     assert tally.kept + sum(tally.dropped.values()) + len(bad) == len(records) == tally.seen
     originals = iter(records)
-    for text in texts:  # in order, without control characters and outer spaces
+    for text in texts:  # the kept texts are in order, without control characters and outer spaces
         assert any(is_what_remains(text, original) for original in originals)
 
 
@@ -73,7 +73,7 @@ def test_only_control_characters_are_removed() -> None:
 
 @pytest.mark.parametrize("rest", ["", "é"])
 def test_a_form_feed_becomes_a_line_break(rest: str) -> None:
-    """Text from PDF files has only a form feed between the words of two pages."""
+    """A form feed becomes a line break and is not removed, because in text from PDF files it may separate two words."""
     assert cleaned([f"of a\fpage\vline{rest}"])[0] == [f"of a\npage\nline{rest}"]
 
 
@@ -91,7 +91,10 @@ def hidden_by_boilerplate(words: list[str]) -> str:
 def test_evaluation_texts_that_appear_only_after_cleaning_are_found(
     hidden: Callable[[list[str]], str], blocks: list[str]
 ) -> None:
-    """The cleaned text is trained on, so it must contain no evaluation text."""
+    """Documents are checked for evaluation texts again after cleaning, because the cleaned text is trained on.
+
+    In these records, HTML entities or boilerplate lines hide the evaluation text before cleaning.
+    """
     words = [f"word{number}" for number in range(40)]
     index, tally = build_index([("exam", [" ".join(words)])], 13, 0.5), Tally()
     record = hidden(words)
@@ -103,7 +106,7 @@ def test_evaluation_texts_that_appear_only_after_cleaning_are_found(
 
 
 def test_surrogates_are_removed() -> None:
-    """JSON can contain half of a UTF-16 pair, such as of an emoji, but files and tokenizers cannot."""
+    """Half of a UTF-16 pair, such as half of an emoji, is removed. JSON can contain it, files and tokenizers cannot."""
     cut, whole = json.loads(r'["cut \ud83d here", "whole \ud83d\ude00 here"]')
     texts, tally = cleaned([cut, whole])
     assert texts == ["cut  here", "whole \U0001f600 here"]
@@ -125,7 +128,10 @@ def test_documents_below_the_smallest_length_are_dropped(length: int, kept: int)
     [("ab12", 0.5), ("a b 1 2", 0.5), ("abc_", 0.75), ("éß東", 1.0), ("((a))", 0.2), ("a\n\n\n\t    b", 1.0)],
 )
 def test_documents_below_the_smallest_share_of_letters_are_dropped(text: str, fraction: float) -> None:
-    """`fraction` is the share of letters among the characters that are neither spaces nor control characters."""
+    """A text with the share `fraction` of letters passes at this limit, and is dropped at a limit .01 higher.
+
+    The share is that among the characters that are neither spaces nor control characters.
+    """
     assert cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction}}]))[1].kept == 1
     if fraction < 1:
         _, tally = cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction + 0.01}}]))
@@ -166,7 +172,7 @@ def test_tallies_are_added_and_keep_the_first_bad_record() -> None:
 
 @given(st.text(st.characters(max_codepoint=0x130), max_size=60))
 def test_control_characters_are_removed_equally_in_ascii_and_other_text(text: str):
-    """ASCII texts take a faster path; a letter beyond ASCII forces the other one."""
+    """Both implementations give the same result. ASCII texts use a faster one, and an added "é" forces the other."""
     assert _without_control(text + "é") == _without_control(text) + "é"
 
 
@@ -175,7 +181,10 @@ MODULES = ['"""First of all, a module."""\ndef f():\n    """x"""\n', "y = 1\n", 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> str:
-    """Returns an item of three slices. The second has no records; the second record of the first is too short."""
+    """Returns an item of three slices as JSON, one slice per module.
+
+    The first module has two docstrings, and its second one is too short. The second module has no docstring.
+    """
     slices = []
     for number, text in enumerate(MODULES):
         (tmp_path / f"{number}.py").write_text(text)

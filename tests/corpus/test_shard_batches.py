@@ -1,4 +1,4 @@
-"""Batches have the order of the mixture, from any step on and for any number of ranks, also with Ray Data."""
+"""Tests that batches follow the order of the mixture from any first step, for any number of ranks, also on Ray Data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,11 @@ Batches = list[dict[str, np.ndarray]]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Writes 100 documents in 4 shards: 61 rows of 8 tokens, the last of 3. An epoch is 5 batches and a row."""
+    """Writes 100 documents in 4 shards, and returns their folder.
+
+    The documents have 483 tokens: 61 rows of 8 tokens, of which the last has only 3. With 12 rows per batch, an epoch
+    is 5 batches and one row.
+    """
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(4):
         documents = DOCUMENTS[25 * number : 25 * number + 25]
@@ -36,7 +40,7 @@ def feed(corpus: str, first: int = 0, last: int = 5, rank: int = 0, world: int =
 
 
 def brute_force(first: int, last: int, rank: int, world: int) -> Iterator[tuple[list[list[int]], list[int], list[int]]]:
-    """Returns tokens, epochs and row numbers of a rank's batches, by listing all earlier rows."""
+    """Yields tokens, epochs and row numbers of a rank's batches, taken from a list of all rows of three epochs."""
     rows = [[*range(start, min(start + LENGTH, 484))] for start in range(1, 484, LENGTH)]
     order = [(epoch, row) for epoch in range(3) for row in permute(np.arange(61), 61, SEED, epoch).tolist()]
     for step in range(first, last):
@@ -65,7 +69,7 @@ def test_batches_read_in_one_process(corpus: str, first: int, last: int, world: 
 
 
 def test_an_epoch_contains_every_token_once(corpus: str) -> None:
-    """61 steps of 12 rows are 12 epochs of 61 rows."""
+    """In 61 steps, each token occurs 12 times, because 61 batches of 12 rows are 12 epochs of 61 rows."""
     batches = list(feed(corpus, 0, 61).read())
     tokens = np.concatenate([batch["tokens"].ravel() for batch in batches])
     assert np.bincount(tokens)[1:].tolist() == [12] * 483
@@ -85,7 +89,7 @@ def test_batches_streamed_by_ray_data(
     block_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Covers several epochs, first steps and numbers of segments."""
+    """Batches read by Ray Data equal the expected ones, for several first steps, segment numbers and block sizes."""
     monkeypatch.setattr(module, "SEGMENTS", segments)
     monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
     with streamed(feed(corpus, first, last, rank, world)) as batches:
@@ -104,7 +108,7 @@ def test_batches_of_a_long_run_are_in_order(corpus: str) -> None:
 
 
 def test_an_empty_range_of_steps_needs_no_ray(corpus: str) -> None:
-    """This happens when a run is resumed after its last step."""
+    """A run that is resumed after its last step has no batches, and reads nothing through Ray."""
     for first in (5, 6):
         with streamed(feed(corpus, first, 5)) as batches:
             assert list(batches) == []
@@ -123,7 +127,10 @@ def test_a_vocabulary_with_larger_ids_is_read_unchanged(corpus: str, tmp_path: P
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Writes three sources of 3, 40 and 7 rows. The tokens of source s are in [1000 s, 1000 s + 1000)."""
+    """Writes three sources of 3, 40 and 7 rows, and returns their folders.
+
+    The tokens of source s are 1000 s, 1000 s + 1 and so on, so a token shows its source and position.
+    """
     folders = []
     for source, tokens in enumerate((24, 317, 50)):
         folder = tmp_path_factory.mktemp(f"source-{source}")
@@ -133,7 +140,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 def test_batches_of_several_sources_follow_the_mixture(others: tuple[str, ...]) -> None:
-    """Tokens come from the source and row that the mixture gives, for any number of ranks."""
+    """For any number of ranks, the tokens of a batch are those of the sources and rows that the mixture returns."""
     mixture = Mixture.of([3, 40, 7], SEED, weights=[1, 2, 1])
     for world in (1, 2, 3):
         for step in (0, 1, 17):
@@ -148,7 +155,7 @@ def test_batches_of_several_sources_follow_the_mixture(others: tuple[str, ...]) 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_run_resumed_on_other_numbers_of_ranks_gets_the_same_batches(others: tuple[str, ...], world: int) -> None:
-    """Each part of a run has another number of ranks; together they equal an uninterrupted run."""
+    """A run that is resumed several times, each time with another number of ranks, equals an uninterrupted run."""
     mixture = Mixture.of([3, 40, 7], SEED)
     whole = list(Feed(others, mixture, LENGTH, BATCH, 0, 25, 0, 1).read())
     draw, lived, first = np.random.default_rng(world), [], 0

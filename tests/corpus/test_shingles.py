@@ -1,4 +1,4 @@
-"""Normalised texts, words and hashed runs of words, compared with slices of the text."""
+"""Tests normalised texts, words and hashed runs of words, by comparison with slices of the text."""
 
 import sys
 import unicodedata
@@ -17,7 +17,7 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "c", "dd"]), max_size=30).map(" ".jo
 
 
 def runs(text: str, n: int) -> set[tuple[str, ...]]:
-    """Returns the runs of n words of a text, by slicing."""
+    """Returns the runs of n words of a text, by slicing. A text of fewer words is one run."""
     found = text.split()
     n = min(n, len(found))
     return {tuple(found[start : start + n]) for start in range(len(found) - n + 1)}
@@ -39,7 +39,7 @@ def test_hashes_depend_on_the_order_and_number_of_words() -> None:
 
 
 def test_hashes_are_the_same_in_every_process_and_version() -> None:
-    """Fixed examples: prepared corpora and their keys are used by later versions."""
+    """The hashes of a fixed text never change, because later versions read the corpora and keys of earlier ones."""
     assert shingles("the loss of the model", 3).tolist() == EXPECTED
 
 
@@ -58,7 +58,10 @@ def test_normalised_texts_by_example(text: str, expected: str) -> None:
 
 
 def test_invisible_characters_are_removed_and_spaces_are_not() -> None:
-    """Compares with Python's own tables of characters."""
+    """For every Unicode character, compares `normalised` with Python's own classification of the character.
+
+    White space becomes a single space, and format, control and surrogate characters disappear.
+    """
     for character in map(chr, range(sys.maxunicode + 1)):
         if character.isspace() and character not in "\x1c\x1d\x1e\x1f":
             assert normalised(f"a{character}b") == "a b"
@@ -106,7 +109,7 @@ def test_normalised_texts_equals_normalised_of_each_text(texts: list[str]) -> No
 
 
 def test_normalised_texts_equals_normalised_for_every_character() -> None:
-    """Covers each character in the middle of a text, next to spaces, and at the ends."""
+    """Compares texts that contain a character at their beginning, inside a word, and next to spaces."""
     numbers = [*range(0x3000), *range(0x3000, 0x20000, 7), *range(0x20000, sys.maxunicode + 1, 257)]
     texts = [f"{chr(n)}A{chr(n)} {chr(n)} b" for n in numbers]
     assert normalised_texts(texts) == [normalised(text).encode() for text in texts]

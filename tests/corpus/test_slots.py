@@ -1,4 +1,4 @@
-"""Slots of groups: sums over earlier periods, and division in proportion to shares."""
+"""Tests the slots of groups: their sums over earlier periods, and their division in proportion to shares."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +33,10 @@ def test_largest_remainder(weights: list[float], total: int) -> None:
 
 
 def test_largest_remainder_by_example() -> None:
-    """Divides 10 by Hamilton's method, with exact shares 3.5, 3.3, 2.2 and 1.0 (computed by hand)."""
+    """Divides 10 by Hamilton's method. The results were computed by hand.
+
+    The exact numbers of the first example are 3.5, 3.3, 2.2 and 1.0, so the largest remainder is .5 and adds one to 3.
+    In the second example, every share above 0 gets at least one.
+    """
     assert largest_remainder([0.35, 0.33, 0.22, 0.10], 10) == (4, 3, 2, 1)
     assert largest_remainder([0.999, 0.0005, 0.0005], 10) == (8, 1, 1)

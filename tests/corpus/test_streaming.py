@@ -1,4 +1,4 @@
-"""A streamed corpus gives the same batches from any first step, and every training document once."""
+"""Tests that a streamed corpus gives the same batches from any first step, and each training document once."""
 
 import json
 from collections import Counter
@@ -35,7 +35,7 @@ CUT = Cut(sequence_length=16, global_batch_size=6, seed=1, window_tokens=400)
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
-    """Writes 500 documents in 7 files of very different sizes."""
+    """Writes 500 documents in 7 files of 1 to 198 documents, and returns the configuration of the corpus."""
     folder = tmp_path_factory.mktemp("texts")
     places = [0, 3, 4, 150, 151, 300, 302, 500]
     for number in range(FILES):
@@ -60,7 +60,7 @@ def plain(batch: Columns) -> dict[str, Any]:
 
 
 def documents(batches: list[Columns], model: Path) -> Counter[tuple[int, ...]]:
-    """Returns the documents in batches, joined again from their rows."""
+    """Joins the rows of batches to one stream, and counts each document (as a tuple of token ids) in it."""
     rows: dict[int, list[int]] = {}
     for batch in batches:
         for epoch, row, tokens, length in zip(
@@ -83,12 +83,16 @@ def test_every_training_document_is_streamed_once(online: Online, tiny_bert: Pat
     assert documents(batches, tiny_bert) == Counter(wanted)
     assert {len(batch["rows"]) for batch in batches} == {6}
     starts = sum(int(batch["starts"][batch["epochs"] == 0][:, 1:].sum()) for batch in batches)
-    assert len(wanted) * 15 / 17 < starts + len(wanted) / 8 < len(wanted) * 1.2  # those not at the first position
+    # `starts` leaves out the documents that start at the first position of a row, about an eighth of all
+    assert len(wanted) * 15 / 17 < starts + len(wanted) / 8 < len(wanted) * 1.2
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_resumed_run_gets_the_same_batches(online: Online, seed: int) -> None:
-    """Resumes at random steps, with other numbers of ranks, and with a complete, shortened or lost index."""
+    """A run that is resumed at random steps with other numbers of ranks gets the batches of an uninterrupted run.
+
+    Before each resume, the index is complete, shortened or lost.
+    """
     whole = [plain(batch) for batch in replace(online, index=online.index.with_name("whole")).batches(0, False)]
     draw, first, lived = np.random.default_rng(seed), 0, []
     while first < len(whole):
@@ -159,7 +163,7 @@ def test_a_changed_part_is_refused(online: Online) -> None:
 
 
 def test_all_ranks_receive_the_error(online: Online) -> None:
-    online.index.write_text("0 1\n")  # no item has one token
+    online.index.write_text("0 1\n")  # the index says 1 token, but every item has more
     server = Server(online, 0, 2, parallel=False)
     for rank in (0, 1, 0):
         with pytest.raises(DataError, match="the corpus has changed"):
@@ -171,7 +175,7 @@ def test_too_many_unreadable_records_end_a_stream(
 ) -> None:
     (tmp_path / "a.jsonl").write_text("{\n" * 30 + "".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     online = of(CorpusConfig(paths=str(tmp_path / "a.jsonl"), max_bad_fraction=0.05), tiny_bert, tmp_path)
-    assert list(online.batches(0, False))  # too few records to judge
+    assert list(online.batches(0, False))  # no error below 1,000 records, although 30 of 530 are more than 5%
     monkeypatch.setattr(module, "ENOUGH_RECORDS", 100)
     with pytest.raises(DataError, match="30 of 530 records read so far are unreadable: 30 malformed JSON"):
         list(online.batches(0, False))
@@ -188,7 +192,7 @@ def test_index_is_read_up_to_the_first_invalid_line(tmp_path: Path) -> None:
     assert [index.begin(position) for position in range(4)] == [0, 10, 10, 15]
     with file.open("a") as more:
         more.write("4 7\n3 1")
-    assert ItemIndex.open(file).tokens == [10, 0, 5]  # without lines after a gap and without a partial line
+    assert ItemIndex.open(file).tokens == [10, 0, 5]  # lines after a gap and a partial line are ignored
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ def test_an_index_with_a_partial_last_line_can_be_continued(tmp_path: Path, torn
     assert index.tokens == [10, 0]
     index.add(2, 5)
     index.add(3, 7)
-    for _ in range(2):  # at every later start
+    for _ in range(2):  # also when the index is opened again later
         assert ItemIndex.open(file).tokens == [10, 0, 5, 7]
 
 
@@ -250,7 +254,8 @@ def test_the_sample_of_a_small_corpus_is_its_whole_heldout_text(
 def test_documents_measured_elsewhere_are_neither_streamed_nor_sampled(
     corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Shared, "fetch", lambda shared: shared.reference)  # runs without Ray's object store
+    # here `reference` is the object itself, so Ray's object store is not needed
+    monkeypatch.setattr(Shared, "fetch", lambda shared: shared.reference)
     with_general = of(corpus, tiny_bert, tmp_path)
     general = [text.upper() for text in TEXTS[::7]]
     write_shard(tmp_path / "heldout-000000-000000.arrow", [[1]] * len(general), 10, keys=[*map(key_of, general)])

@@ -1,4 +1,4 @@
-"""Rows that are read from shards contain all tokens of the written documents, in order and unchanged."""
+"""Tests that the rows of shards contain all tokens of the written documents, in order and unchanged."""
 
 import random
 import re
@@ -45,9 +45,9 @@ def test_rows_contain_the_tokens_of_all_documents_in_order(
     lengths: list[int], cuts: list[int], sequence_length: int
 ) -> None:
     numbers = iter(range(10_000))
-    documents = [[next(numbers) for _ in range(length)] for length in lengths]  # all tokens differ
+    documents = [[next(numbers) for _ in range(length)] for length in lengths]  # each token occurs once
     everything = joined(documents)
-    places = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]  # equal bounds make empty shards
+    places = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]  # equal bounds give empty shards
     shards = [documents[start:stop] for start, stop in pairwise(places)]
     with tempfile.TemporaryDirectory() as folder:
         stream = write(Path(folder), shards, vocabulary_size=10_000)
@@ -138,7 +138,7 @@ def test_ids_are_stored_in_the_smallest_sufficient_type(tmp_path: Path, vocabula
 def test_an_id_too_large_is_refused_and_not_wrapped(tmp_path: Path) -> None:
     with pytest.raises((pa.ArrowInvalid, OverflowError)):
         write(tmp_path, [[[65_536]]], vocabulary_size=65_536)
-    assert not list(tmp_path.glob(SHARD_GLOB))  # and a partly written file is not read as a shard
+    assert not list(tmp_path.glob(SHARD_GLOB))  # no partly written file is left that could be read as a shard
 
 
 def test_partly_written_shards_are_ignored(tmp_path: Path) -> None:
@@ -163,13 +163,17 @@ def test_a_folder_without_shards_is_an_empty_stream(tmp_path: Path) -> None:
 
 
 def finish(folder: Path, **metrics: int) -> None:
-    """Writes the record of the stage that wrote the shards."""
+    """Writes the record of stage `prepare` into a folder of shards, with these metrics."""
     Record("prepare", "a", "", 1, {}, {}, metrics, {}, {}, {}, {}, "", folder).save()
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 def test_a_finished_corpus_with_a_missing_shard_is_refused(tmp_path: Path, gone: int) -> None:
-    """Numbers of shards may have gaps: a chunk whose documents are all held out has no training shard."""
+    """A missing shard is detected by the number of tokens in the stage's record.
+
+    A gap in the numbers of the files proves nothing, because a chunk whose documents are all held out has no training
+    shard.
+    """
     write(tmp_path, [[[1, 2]], [[3]], [[4, 5, 6]]])
     finish(tmp_path, train_tokens=6, heldout_tokens=0)
     assert TokenStream.open(tmp_path, SHARD_GLOB).tokens == 6
@@ -195,7 +199,7 @@ def test_shards_are_memory_mapped(tmp_path: Path) -> None:
     before = pa.total_allocated_bytes()
     assert stream.tokens == sum(map(len, documents))
     assert stream.document(150).tolist() == documents[150]
-    assert pa.total_allocated_bytes() - before < 100_000  # the shards hold about 1 MB
+    assert pa.total_allocated_bytes() - before < 100_000  # the shards have about 1 MB and stay memory-mapped
 
 
 @pytest.mark.parametrize("kept", [0, 10, 0.5, -1])

@@ -1,4 +1,4 @@
-"""Batches depend only on the stream, not on its pieces or on the first step of a run."""
+"""Tests that batches depend only on the stream of tokens, not on its division into pieces or on the first step."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from adapt.corpus.token_windows import Columns, Cut, dropped, regroup
 
 
 def stream(tokens: int) -> Columns:
-    """Returns a stream of different tokens; a document starts at every seventh."""
+    """Returns a stream of different tokens, in which a document starts at every seventh token."""
     return {"tokens": np.arange(1, tokens + 1), "starts": np.arange(tokens) % 7 == 0}
 
 
@@ -25,7 +25,10 @@ def cut_up(columns: Columns, seed: int) -> list[Columns]:
 
 
 def brute_force(cut: Cut, tokens: int) -> list[tuple[int, int]]:
-    """Returns (epoch, row) of all samples, window by window, and of the rows that fill up the last batch."""
+    """Returns epoch and row of each sample, window by window.
+
+    At the end, the rows of the last window are repeated as further epochs until the last batch is full.
+    """
     rows = -(-tokens // cut.sequence_length)
     found: list[tuple[int, int]] = []
     window: list[int] = []

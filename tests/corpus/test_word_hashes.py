@@ -1,4 +1,4 @@
-"""Vectorised hashing of words gives the same words and hashes as a loop over the words."""
+"""Tests that vectorised hashing of words gives the same words and hashes as a loop over the words."""
 
 import unicodedata
 
@@ -27,7 +27,7 @@ TEXTS = [
 
 
 def expected_hash(word: str) -> int:
-    """Hashes one word with Python integers."""
+    """Computes the expected hash of one word with Python integers, by the formula of the tested module."""
     data = word.encode()
     if len(data) > LONGEST:
         return int(mix(np.array([xxh3_64_intdigest(data)], np.uint64))[0])
@@ -66,11 +66,11 @@ def test_different_words_have_different_hashes() -> None:
 
 
 CHARACTERS = [*range(0x33000), *range(0xE0000, 0xE1000)]
-"""Code points of all characters with a name, and of some without."""
+"""Code points to test: all that have a name, and some that have none."""
 
 
 def between(found: int) -> list[str]:
-    """Returns the expected words of a text of a character, with a table entry `found`, between two letters."""
+    """Returns the expected words of the text a?b, where ? is a character whose table entry is `found`."""
     if found == GONE:
         return ["ab"]
     if found & APART:

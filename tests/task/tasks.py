@@ -1,4 +1,4 @@
-"""Writes the files of small tasks."""
+"""Helpers that write the files of small tasks for tests."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,10 @@ WORDS: dict[str, list[Any]] = {
 def write(
     folder: Path, examples: dict[str, list[Any]] = GOOD, settings: dict[str, Any] | None = None, **splits: list[Any]
 ) -> TaskConfig:
-    """Writes a task as jsonl files, with some splits replaced. A record that is a string is written unchanged."""
+    """Writes the splits of a task as jsonl files, and returns the task's configuration.
+
+    Keyword arguments replace splits of `examples`. A record that is a string is written unchanged.
+    """
     for split, records in {**examples, **splits}.items():
         rows = [record if isinstance(record, str) else json.dumps(record) for record in records]
         (folder / f"{split}.jsonl").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
@@ -31,5 +34,5 @@ def write(
 
 
 def with_train(*records: Any) -> list[Any]:
-    """Returns two good train examples and the given records."""
+    """Returns the two valid train examples of GOOD, followed by the given records."""
     return [*GOOD["train"], *records]

@@ -1,4 +1,4 @@
-"""Tests that examples of all formats are read with file and line, and that unusable ones are refused or counted."""
+"""Tests reading examples of all formats with file and line, and that unusable records are refused or counted."""
 
 import csv
 import gzip
@@ -109,7 +109,7 @@ def test_unusable_records_are_reported_with_a_reason(tmp_path: Path, kind: str, 
     path = tmp_path / "train.jsonl"
     path.write_text(record)
     with pytest.raises(DataError, match=r"train\.jsonl ha|train\.jsonl holds no usable example"):
-        list(read_file(TaskConfig(kind=kind), str(path)))  # a file without a usable record
+        list(read_file(TaskConfig(kind=kind), str(path)))  # a file without any usable record is refused
     good = {"text": ["a"] if kind == "tokens" else "a", "label": "x" if kind == "single_label" else ["x"]}
     path.write_text(f"{record}\n{json.dumps(good)}\n")
     (place, found), _ = read_file(TaskConfig(kind=kind), str(path))
@@ -298,7 +298,7 @@ def test_empty_texts_are_removed_from_train_and_not_from_test(tmp_path: Path) ->
     train, test = check_split(task, "train"), check_split(task, "test")
     assert (train.empty_texts, [each.text for each in train.examples]) == (3, ["a"])
     assert (test.empty_texts, [each.text for each in test.examples]) == (3, ["", " \n", "\u00a0", "a"])
-    assert [each.id for each in train.examples] == ["3"]  # the same number whatever else is left out
+    assert [each.id for each in train.examples] == ["3"]  # the id counts all records, also those left out
 
 
 def test_an_empty_text_with_a_second_one_is_not_empty(tmp_path: Path) -> None:
@@ -345,7 +345,11 @@ def test_metric(tmp_path: Path, settings: dict[str, Any], metric: str) -> None:
 
 
 def test_left_out_records_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their text is not trained on. If they are of dev or test, it is not removed from other texts either."""
+    """`texts_of` logs the number of records that it leaves out, and the first of them.
+
+    The text of a record that is left out is not trained on. If the record is in dev or test, its text is also not
+    removed from other texts.
+    """
     task = write(tmp_path, settings={"max_bad_fraction": 0.5}, train=with_train({"text": None}, "broken"))
     assert texts_of(task, "dev") == ["a layer", "a token"]
     assert capsys.readouterr().err == ""

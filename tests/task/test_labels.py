@@ -181,7 +181,7 @@ def test_good_labels_cause_no_warning(tmp_path: Path, case: str) -> None:
 
 
 def test_vectors_are_refused_by_the_first_check(tmp_path: Path) -> None:
-    """The check reads the beginning of each file, before anything is computed."""
+    """A label that is a vector of ones and zeros is refused by `check_task`, before the job computes anything."""
     from adapt.task.prepare_task import check_task
 
     with pytest.raises(DataError, match="is a vector with a number for each label"):

@@ -1,4 +1,4 @@
-"""Each cleaning block on hand-written texts, at its limits."""
+"""Tests each cleaning block on hand-written texts at its limits."""
 
 import sys
 from typing import Any
@@ -191,7 +191,7 @@ def test_pii(text: str, expected: str | None) -> None:
 
 
 def test_check_digits() -> None:
-    """Both schemes detect any single wrong digit."""
+    """For IBANs and payment cards, only one last digit is right, so any other value of that digit is refused."""
     assert is_iban("GB82 WEST 1234 5698 7654 32")
     assert is_card("5500 0000 0000 0004")
     for digit in "0123456789":

@@ -1,4 +1,4 @@
-"""Configurations of cleaning blocks, the errors about wrong ones, and entities that move with their text."""
+"""Tests configurations of cleaning blocks, the errors about wrong configurations, and entities that move with text."""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -44,12 +44,12 @@ def test_wrong_names_and_options_are_named_with_a_fix(cleaning: list[Any], what:
 
 @dataclass(frozen=True)
 class NoName(Block):
-    """Has no name."""
+    """A block without the class variable `name`."""
 
 
 @dataclass(frozen=True)
 class Forgetful(Block):
-    """Forgets to return the texts that it keeps."""
+    """A faulty block that returns None for the texts that it keeps, instead of the texts."""
 
     name: ClassVar[str] = "forgetful"
 
@@ -88,7 +88,7 @@ def test_blocks_that_cannot_move_entities_are_refused_with_an_entity_field() -> 
 
 @given(st.text(st.sampled_from("abc"), min_size=1, max_size=20), st.data())
 def test_edits_move_entities(text: str, data: st.DataObject) -> None:
-    """An entity moves with its text, and is removed if an edit touches it."""
+    """An entity moves with its text. An entity that an edit overlaps is removed."""
     places = st.integers(0, len(text))
     bounds = sorted(set(data.draw(st.lists(places, max_size=6))))
     cuts = list(zip(bounds[::2], bounds[1::2], strict=False))

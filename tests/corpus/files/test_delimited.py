@@ -1,4 +1,7 @@
-"""No row is lost in a quoted cell: it is read or counted as bad, or the file is refused with a line number."""
+"""Tests that no row of a csv or tsv file is lost in a quoted cell.
+
+Each row is read or counted as bad, or the file is refused with a line number.
+"""
 
 import csv
 import io
@@ -20,7 +23,7 @@ def words(number: int) -> str:
 
 
 def write(path: Path, text: Callable[[int], str], label: Callable[[int], str] | None = lambda n: "ab"[n % 2]) -> Path:
-    """Writes rows without a csv library, so that quotes are letters."""
+    """Writes texts and labels as they are, without the csv library, so that quotes in them are letters."""
     mark = "\t" if path.suffix == ".tsv" else ","
     lines = [mark.join([text(number), *([label(number)] if label else [])]) for number in range(ROWS)]
     path.write_text("\n".join([mark.join(["text", *(["label"] if label else [])]), *lines, ""]))
@@ -28,7 +31,7 @@ def write(path: Path, text: Callable[[int], str], label: Callable[[int], str] | 
 
 
 def written(path: Path, rows: Sequence[Sequence[str]], quoting: int = csv.QUOTE_MINIMAL) -> Path:
-    """Writes rows with the csv library."""
+    """Writes rows with the csv library, which encloses cells that contain quotes."""
     out = io.StringIO()
     csv.writer(out, delimiter="\t" if path.suffix == ".tsv" else ",", quoting=quoting).writerows(rows)  # type: ignore[arg-type]
     path.write_bytes(out.getvalue().encode())

@@ -1,4 +1,4 @@
-"""A check of the first record refuses a missing field before the job starts."""
+"""Tests that a field that is missing in the first record of a file is refused before the job starts."""
 
 import codecs
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_an_error_about_a_wrong_field_lists_the_fields(tmp_path: Path) -> None:
         assert str(path) in caught.value.what
         assert "corpus.text_field" in caught.value.fix
         check_field(path, "title")
-        if path.suffix != ".jsonl":  # in which each record may have other fields
+        if path.suffix != ".jsonl":  # records of a jsonl file may differ in their fields
             with pytest.raises(DataError, match="'body', 'title'"):
                 list(read_records(path, Reading()))
 

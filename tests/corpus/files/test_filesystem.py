@@ -1,4 +1,4 @@
-"""Folders and patterns list every real file once, and no hidden files."""
+"""Tests that folders and patterns list every real file once, and no hidden files."""
 
 import os
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def test_a_linked_folder_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["", "/**/*.txt", "/**"])
 def test_links_to_parent_folders_are_followed_once(tmp_path: Path, pattern: str) -> None:
     make(tmp_path, "data/a.txt", "data/deep/b.txt")
-    for name in ("one", "deep/two", "deep/three"):  # glob would try 2^40 paths
+    for name in ("one", "deep/two", "deep/three"):  # through them, glob would find 2^40 paths
         (tmp_path / "data" / name).symlink_to(tmp_path / "data")
     assert names(f"{tmp_path}/data{pattern}", tmp_path) == ["data/a.txt", "data/deep/b.txt"]
 
@@ -63,7 +63,7 @@ def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
     make(tmp_path, "a.txt", ".b.txt", ".hidden/c.txt", "deep/.hidden/d.txt", "._a.txt", ".ipynb_checkpoints/a.txt")
     for pattern in ("", "/**", "/**/*.txt", "/*.txt"):
         assert names(f"{tmp_path}{pattern}", tmp_path) == ["a.txt"]
-    assert names(f"{tmp_path}/.hidden", tmp_path) == [".hidden/c.txt"]  # if it is named explicitly
+    assert names(f"{tmp_path}/.hidden", tmp_path) == [".hidden/c.txt"]  # a hidden folder that is named is read
     assert names(f"{tmp_path}/.b.txt", tmp_path) == [".b.txt"]
     assert names(f"{tmp_path}/.h*/*.txt", tmp_path) == [".hidden/c.txt"]
 
@@ -85,7 +85,8 @@ def test_a_pattern_in_a_folder_whose_name_looks_like_a_pattern(tmp_path: Path) -
 def test_a_broken_link_in_a_folder_is_listed(tmp_path: Path) -> None:
     make(tmp_path, "a.txt")
     (tmp_path / "b.txt").symlink_to(tmp_path / "gone.txt")
-    assert names(str(tmp_path), tmp_path) == ["a.txt", "b.txt"]  # reading it raises an error that names it
+    # the link is listed, so that reading it raises an error that names it
+    assert names(str(tmp_path), tmp_path) == ["a.txt", "b.txt"]
 
 
 def test_a_pattern_that_matches_a_folder_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Formats and compressions of files by name, and contents that differ from the name."""
+"""Tests the formats and compressions that files have by name, and errors about contents of another format."""
 
 import bz2
 import gzip

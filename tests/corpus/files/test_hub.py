@@ -1,4 +1,4 @@
-"""Datasets of the `datasets` library, read from a folder without network."""
+"""Tests reading with the `datasets` library, from folders and without network."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ from adapt.support.errors import ConfigError, DataError, StorageError
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> CorpusConfig:
-    """Writes a dataset of three shards."""
+    """Writes a dataset of three shards with four records each, and returns a corpus configuration that names it."""
     folder = tmp_path / "dataset"
     folder.mkdir()
     for shard in range(3):
@@ -122,7 +122,7 @@ def folder(tmp_path: Path, **files: str) -> CorpusConfig:
 def test_a_dataset_that_cannot_be_opened_is_a_data_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], says: str, fix: str
 ) -> None:
-    monkeypatch.setattr(filesystem.time, "sleep", None)  # a retry would fail
+    monkeypatch.setattr(filesystem.time, "sleep", None)  # a retry would call None and fail
     with pytest.raises(DataError, match=says) as caught:
         check(folder(tmp_path, **files), tmp_path)
     assert fix in caught.value.fix

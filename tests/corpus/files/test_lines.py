@@ -1,4 +1,4 @@
-"""Ranges of a file together contain each line and paragraph once, wherever they are cut, in bounded memory."""
+"""Tests that the ranges of a file contain each line and paragraph once, wherever the file is cut, in bounded memory."""
 
 import io
 import tracemalloc

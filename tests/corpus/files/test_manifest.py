@@ -1,4 +1,4 @@
-"""Manifests: the order of files and the digest of a corpus."""
+"""Tests manifests: the order of the files and the digest of a corpus."""
 
 import hashlib
 import json
@@ -18,7 +18,10 @@ from adapt.support.errors import ConfigError, DataError
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes files of some formats in two levels of folders, with their names as content, and works there."""
+    """Writes files of several formats into two levels of folders, and makes `tmp_path` the working directory.
+
+    The content of each file is its name.
+    """
     corpus = ("b.jsonl", "a.jsonl.gz", "c.txt", "deep/d.parquet", "deep/a.JSONL", "aa.jsonl")
     for name in (*corpus, "notes.md", "deep/noise.doc"):
         file = tmp_path / "data" / name
@@ -133,7 +136,7 @@ def test_the_digest_depends_on_content_and_order(folder: Path, digests: Digests)
     assert both == manifest(["data/moved.txt", "data/b.jsonl"], digests).digest
 
     (folder / "c.txt").write_text("C.txt")
-    os.utime(folder / "c.txt", ns=(1, 1))  # an earlier change of the same length
+    os.utime(folder / "c.txt", ns=(1, 1))  # the change keeps the size, and its time lies before the first reading
     assert both != manifest(["data/c.txt", "data/b.jsonl"], digests).digest
 
 
@@ -171,7 +174,7 @@ def test_names_but_not_hidden_files_of_a_dataset_folder_change_the_digest(folder
     assert digest() == before
     (folder / "deep" / "d.parquet").rename(
         folder / "deep" / "test.parquet"
-    )  # `datasets` recognises splits by such names
+    )  # `datasets` takes a file with this name for the test split
     renamed = digest()
     (folder / "deep" / "test.parquet").rename(folder / "test.parquet")
     assert len({before, renamed, digest()}) == 3
@@ -211,7 +214,7 @@ def test_a_file_url_is_the_file(folder: Path) -> None:
 
 @pytest.fixture
 def store() -> Iterator[Any]:
-    """Writes files into fsspec's memory store, which has no digests."""
+    """Writes files into fsspec's memory store, which gives no digests of contents."""
     memory = fsspec.filesystem("memory")
     for name in ("b.jsonl", "a.jsonl.gz", "deep/c.txt", "notes.md"):
         memory.pipe(f"/bucket/{name}", name.encode())
@@ -252,7 +255,7 @@ def test_a_file_is_not_read_if_its_store_has_a_digest(
 ) -> None:
     found = {"size": 7, "type": "file", "ETag": '"1"'}
     monkeypatch.setattr(type(store), "info", lambda *_, **__: found)
-    monkeypatch.setattr(type(store), "open", None)  # must not be called
+    monkeypatch.setattr(type(store), "open", None)  # opening the file would fail, so the digest comes from the ETag
     first = manifest("memory://bucket/b.jsonl", digests)
     assert first.digest == manifest("memory://bucket/b.jsonl", digests).digest
     found["ETag"] = '"2"'

@@ -1,4 +1,4 @@
-"""Every format gives the same texts in the same order, and damaged records or files are counted or named."""
+"""Tests that every format gives the same texts in order, and that damaged records and files are reported."""
 
 import bz2
 import codecs
@@ -54,13 +54,16 @@ def read(path: Path, text_field: str = "text", text_unit: str = "line") -> list[
 
 
 def in_parts(compress: Callable[[bytes], bytes], content: bytes) -> bytes:
-    """Compresses content as several streams in one file, cut anywhere, like `cat a.gz b.gz` and pigz."""
+    """Compresses content as several streams in one file, as `cat a.gz b.gz` and pigz do.
+
+    A stream may end inside a line.
+    """
     cuts = [0, 7, len(content) // 3, len(content) // 2, len(content)]
     return b"".join(compress(content[start:stop]) for start, stop in pairwise(cuts))
 
 
 def streamed_zstd(content: bytes) -> bytes:
-    compressor = zstandard.ZstdCompressor().compressobj()  # without the length in its header
+    compressor = zstandard.ZstdCompressor().compressobj()  # a stream without its length in the header
     return compressor.compress(content) + compressor.flush()
 
 
@@ -192,7 +195,7 @@ def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_a_line_longer_than_the_buffers_is_read(tmp_path: Path, suffix: str) -> None:
-    long = "a long line é " * 700_000  # about 10 MB, several buffers of the reader
+    long = "a long line é " * 700_000  # about 10 MB, larger than the reader's buffers
     compress = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
     path = tmp_path / f"corpus.jsonl{suffix}"
     path.write_bytes(compress(jsonl(["before", long, "after"])))
@@ -391,7 +394,7 @@ TABLE = pa.table({"id": range(1000), "text": [f"text {number}" for number in ran
 
 
 def write(path: Path) -> str:
-    """Writes ten row groups or record batches, and returns the format."""
+    """Writes TABLE as ten row groups (Parquet) or record batches (Arrow), and returns the name of the format."""
     if path.suffix == ".parquet":
         pq.write_table(TABLE, path, row_group_size=100)
         return "parquet"

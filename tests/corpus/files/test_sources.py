@@ -1,4 +1,4 @@
-"""Items of a corpus have bounded size, depend only on the manifest, and together contain the whole corpus."""
+"""Tests that items have bounded size, depend only on the manifest, and together contain the whole corpus."""
 
 import argparse
 import ast
@@ -26,7 +26,7 @@ TEXTS = [f"text number {number}" * (number % 7 + 1) for number in range(2000)]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes one corpus in many formats, and an empty file, to be read in small items."""
+    """Writes the same texts in many formats and an empty file, and reduces the size of an item to 10,000 bytes."""
     lines = "".join(json.dumps({"text": text, "id": number}) + "\n" for number, text in enumerate(TEXTS))
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))

@@ -1,4 +1,4 @@
-"""Failed reads continue at the same position, changed files are detected, and secrets are never shown."""
+"""Tests that failed reads continue at the same position, changed files are detected, and secrets are never shown."""
 
 import http.server
 import io
@@ -21,7 +21,7 @@ CONTENT = b"".join(f"line number {number}\n".encode() for number in range(20_000
 
 
 class Flaky(MemoryFileSystem):
-    """A store whose reads fail at regular distances [bytes]."""
+    """A store whose open files fail after `every` bytes were read from them, at most `most` times in all."""
 
     protocol = "flaky"
     cachable = False
@@ -72,7 +72,7 @@ def test_failed_reads_continue_at_the_same_position(flaky: str, pauses: list[flo
     with open_file(flaky) as file:
         assert file.read() == CONTENT
     assert Flaky.failures >= 2
-    assert pauses == [1.0] * Flaky.failures  # each success restarts the pauses
+    assert pauses == [1.0] * Flaky.failures  # after a successful read, the next pause is the shortest again
 
 
 def test_an_unavailable_store_is_named_without_its_secrets(
@@ -93,7 +93,7 @@ def test_permanent_errors_are_raised_at_once(pauses: list[float]) -> None:
 
 
 def test_a_connection_that_ends_too_early_is_retried(tmp_path: Path) -> None:
-    """A connection that is closed too early looks like the end of the file."""
+    """A connection that is closed too early looks like the end of the file, so the size of the file is compared."""
 
     class Short(io.BytesIO):
         size = len(CONTENT)
@@ -158,7 +158,7 @@ def test_a_file_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "a.txt").write_bytes(b"x")
-    monkeypatch.setattr(storage, "open", refuse, raising=False)  # root has permission to read everything
+    monkeypatch.setattr(storage, "open", refuse, raising=False)  # simulated, because root may read every file
     with pytest.raises(DataError, match=r"cannot read .*a\.txt: Permission denied") as caught:
         list(read_records(tmp_path / "a.txt", Reading()))
     assert "permissions" in caught.value.fix
@@ -195,7 +195,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(CONTENT[first : last + 1])
 
     def log_message(self, *_: object) -> None:
-        """Suppresses the server's log."""
+        """Writes nothing, to suppress the log of the server."""
 
 
 @pytest.fixture
