@@ -1,6 +1,7 @@
 """Lists the corpora of a configuration, identifies each for stage keys, and checks their files before a job starts.
 
-The corpora are the domain's, general text, replayed text, the pool of TAPT, and the pool and target of a selection.
+The corpora are the domain's corpus, general text, replayed text, the pool of TAPT, and the pool and target of a
+selection.
 Stage keys contain `reading_identity`, `dedup_identity` and `Form.identity`. `check_readable` reads the first record of
 every file. `shared_with` finds general text that is also trained on.
 """
@@ -32,15 +33,17 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""Fields of `corpus` that a further corpus does not inherit, because it is always read from paths."""
+"""Values of the fields of `corpus` that other corpora (such as general text) do not inherit, because these corpora are
+always read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""Fields of `corpus` that a further corpus does not inherit if it is trained on together with the domain's."""
+"""Values of the fields of `corpus` that replayed text, pools and the target of a selection do not inherit. No
+duplicates are removed within these corpora."""
 
 
 def general_corpus(config: Config) -> CorpusConfig:
-    """Returns the corpus of general text, all of which is held out to measure forgetting.
+    """Returns the corpus of general text. All its documents are held out, because they are used to measure forgetting.
 
-    `Corpora.general` reduces the held-out share where some of the text is also trained on.
+    `Corpora.general` reduces the held-out share if some of the text is also trained on.
     """
     evaluation = config.evaluation
     return replace(
@@ -56,28 +59,34 @@ def general_corpus(config: Config) -> CorpusConfig:
 def replayed_corpus(config: Config) -> CorpusConfig:
     """Returns the corpus of replayed general text.
 
-    The same share is held out as of every corpus, because a domain may contain the same texts.
+    The held-out share of replayed text equals that of the domain, because the domain may contain the same texts.
     """
     mixture = config.mixture
     return replace(config.corpus, **MIXED_IN, paths=mixture.replay_paths, text_field=mixture.replay_text_field)
 
 
 def pooled_corpus(config: Config) -> CorpusConfig:
-    """Returns the pool of TAPT, from which texts like those of the task are chosen. It is read like replayed text."""
+    """Returns the corpus of the pool of TAPT, from which texts similar to those of the task are chosen.
+
+    The pool is read like replayed text.
+    """
     tapt = config.tapt
     return replace(config.corpus, **MIXED_IN, paths=tapt.pool_paths, text_field=tapt.pool_text_field)
 
 
 def selection_pool(config: Config) -> CorpusConfig:
-    """Returns the pool from which documents are selected, without the texts of evaluation sets."""
+    """Returns the corpus of the pool from which documents are selected.
+
+    Texts of the evaluation sets of `corpus` are dropped from the pool.
+    """
     select = config.select
     return replace(config.corpus, **MIXED_IN, paths=select.pool_paths, text_field=select.pool_text_field)
 
 
 def selection_target(config: Config) -> CorpusConfig:
-    """Returns the corpus that selected documents should resemble. Selections and embedders learn from it.
+    """Returns the target corpus, which selected documents should resemble. Selections and embedders are trained on it.
 
-    It is read and cleaned like the pool.
+    The target is read and cleaned like the pool.
     """
     select = config.select
     return replace(config.corpus, **MIXED_IN, paths=select.target_paths, text_field=select.target_text_field)
@@ -87,7 +96,8 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
     """Returns the corpora that a configuration trains on, except the texts of tasks.
 
     Returns:
-        For each field that names a corpus, the name (used for folders) and the corpus of each source.
+        The sources of each corpus, keyed by the field that names the corpus. A source has a name, which is used for
+        folders, and its own configuration.
     """
     corpus, name = config.corpus, config.name
     corpora: dict[str, list[tuple[str, CorpusConfig]]] = {}
@@ -105,20 +115,20 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
 
 @dataclass(frozen=True)
 class Form:
-    """What an objective needs of a prepared corpus beyond the tokens. The default is that of token masking."""
+    """Requirements of an objective on a prepared corpus, besides tokens. The defaults are those of token masking."""
 
     marks: tuple[str, ...] = ()
-    """Names of boolean columns with one value per token."""
+    """Names of the boolean columns that the objective needs, which have one value per token."""
     entity_field: str | None = None
-    """Field of the records that holds entities."""
+    """Field of the records that holds entities; None if no entities are read."""
     tagger: str | None = None
-    """Name of the tagger that finds entities, as `module:Class`."""
+    """Name of the tagger that finds entities, as `module:Class`; None if no tagger is used."""
     ends: bool = False
-    """Whether documents end with the end-of-text token, so that a causal model learns where to end."""
+    """Whether documents end with the end-of-text token, from which a causal model learns where a text ends."""
 
     @classmethod
     def of(cls, objective: ObjectiveConfig) -> "Form":
-        """Returns the form that an objective needs."""
+        """Returns the requirements of an objective."""
         entity_field, tagger = (objective.entity_field, objective.tagger) if objective.kind == "entity" else (None,) * 2
         return cls(marks_of(objective.kind), entity_field, tagger, objective.kind == "causal")
 
@@ -128,7 +138,7 @@ class Form:
 
 
 PLAIN = Form()
-"""Tokens without marks."""
+"""Form of a prepared corpus that has tokens and no marks."""
 
 
 _LATER = ("heldout_fraction", "deduplicate", "near_ngram", "near_permutations", "near_threshold")
@@ -136,14 +146,16 @@ _EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")
 
 
 def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
-    """Returns the settings of reading and cleaning for stage keys. Evaluation sets enter by the digest of their files.
+    """Returns the settings of reading and cleaning for stage keys.
+
+    An evaluation set is represented by the digest of its files and by its fields.
 
     Raises:
         ConfigError: `corpus.cleaning` or `corpus.decontaminate` is wrong.
         DataError: a file of an evaluation set is missing.
     """
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
-    settings["id_field"] = None  # a field of earlier versions: corpora that they prepared keep their keys
+    settings["id_field"] = None  # earlier versions had this field, and their corpora keep their keys
     settings["cleaning"] = catalogue.identity(corpus.cleaning)
     if corpus.decontaminate:
         fields = {
@@ -169,19 +181,21 @@ def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
 
 GENERAL = "evaluation.general_paths"
 FEWEST_DOCUMENTS = 2
-"""Smallest number of measured documents for which a loss is reported."""
+"""Smallest number of documents of a measured text for which its loss is reported."""
 
 
 def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], heldout_fraction: float) -> str | None:
-    """Returns the first field that trains on a file of the general text, compared by content; None if no field does.
+    """Returns the first field that trains on a file of the general text; None if there is no such field.
+
+    Files are compared by content.
 
     Args:
         general: the files of the general text.
-        trained: for each field that names text to train on, the files of its sources.
-        heldout_fraction: share of the documents that is held out of files that are trained on.
+        trained: the files of each source, keyed by the field that names the text to train on.
+        heldout_fraction: share of the documents that is held out of texts that are trained on.
 
     Raises:
-        ConfigError: the general text is the same as the domain's, or no document of it would be held out.
+        ConfigError: the general text equals the domain's, or a field trains on it and no document would be held out.
     """
     measured = _contents([general])
     field = next((field for field, sources in trained.items() if measured & _contents(sources)), None)
@@ -202,7 +216,7 @@ def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], he
 
 
 def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -> None:
-    """Refuses prepared general text none of whose documents is held out.
+    """Checks that at least one document of prepared general text is held out.
 
     Args:
         heldout: number of held-out documents.
@@ -211,10 +225,10 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
         folder: folder of the prepared text.
 
     Raises:
-        DataError: no document is held out. Names the field that trains on the text.
+        DataError: no document is held out. The message names the field that trains on the text.
     """
     if not heldout:
-        from adapt.corpus.heldout import share_holding  # pyarrow, which plans do not need
+        from adapt.corpus.heldout import share_holding  # imports pyarrow, which plans do not need
 
         found = share_holding([folder], 1)
         more = f" to {found.share:g}" if found else ""
@@ -231,18 +245,18 @@ def warn_of_little(documents: int, text: str, fields: str) -> None:
     Args:
         documents: number of documents of the text.
         text: name of the text, for the message.
-        fields: the fields that name its files, for the message.
+        fields: names of the fields that list the files of the text, for the message.
     """
     if documents < FEWEST_DOCUMENTS:
         log(f"{text}: its loss will not be measured, because it has {documents} document; add text to {fields}")
 
 
 def dropped_documents(kept: int, dropped: Mapping[str, int]) -> str:
-    """Returns how many documents of a text were dropped, in total and by reason; empty if none was dropped.
+    """Returns a sentence with the number of dropped documents, in total and by reason; empty if none was dropped.
 
     Args:
         kept: number of documents that were kept.
-        dropped: number of dropped documents by reason.
+        dropped: number of dropped documents, keyed by reason.
     """
     number = sum(dropped.values())
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
@@ -254,7 +268,8 @@ def _contents(manifests: Sequence[Manifest]) -> set[str]:
 
 
 SMALL_BYTES = 16 * MIB
-"""Size up to which the first check reads a whole csv or tsv file, to find rows that would be lost inside a quote."""
+"""Largest size of a csv or tsv file that the check before a job reads completely [bytes]. The check looks for rows that
+would be lost inside a quoted cell."""
 
 
 def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str | None = None) -> None:

@@ -32,9 +32,9 @@ from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError
 
 SHORTEST_RUN = 8
-"""Smallest number of words of a text that is searched inside documents. GPT-3's runs are at least this long."""
+"""Smallest number of words of an evaluation text that is searched inside documents. GPT-3 uses the same number."""
 MOST_BITS = 24
-"""Base-2 logarithm of the largest size of the table of the runs' last bits, which has one byte per entry."""
+"""Base-2 logarithm of the largest size of the table `last_bits`, which has one byte per entry."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class EvaluationIndex:
     names: list[str]
     """Names of the evaluation sets."""
     n: int
-    """Length of a run [words]."""
+    """Length of the runs of words [words]. A shorter evaluation text is a single run."""
     overlap: float
     """Smallest share of an evaluation text's runs, or of the document's own runs, at which a document is dropped."""
     lengths: list[int]
@@ -54,15 +54,17 @@ class EvaluationIndex:
     starts: np.ndarray
     """Offset in `texts` at which the texts of each run start: int64 [runs + 1]."""
     texts: np.ndarray
-    """Indices of the texts that contain a run, one run after another: int64."""
+    """Indices of the texts that contain each run, concatenated in the order of `runs`: int64."""
     sizes: np.ndarray
     """Number of different runs of each text: int64 [texts]."""
     sets: np.ndarray
     """Index of the evaluation set of each text: int64 [texts]."""
     last_bits: np.ndarray
-    """Table that is True at the last bits of each run's hash, so that most other runs need no search: bool [2^k]."""
+    """Table indexed by the last bits of a hash, True if a run's hash has these bits: bool [2^k].
+
+    Most runs of documents are excluded by this table, so they need no binary search in `runs`."""
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Number of texts in each file of each set; empty for texts that do not come from files."""
+    """Number of texts, keyed by evaluation set and file; empty if the texts do not come from files."""
 
     def __call__(self, text: str) -> Drop | None:
         """Returns the reason to drop a document if it contains an evaluation text; otherwise None.
@@ -75,7 +77,7 @@ class EvaluationIndex:
         return self.many([text])[0]
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
-        """Does the same as calling the index for each document, in a small part of the time."""
+        """Returns the results of calling the index for each document, in much less time than separate calls."""
         hashes, owners = word_hashes(texts)
         bounds = np.searchsorted(owners, np.arange(len(texts) + 1))
         reasons: list[Drop | None] = [None] * len(texts)
@@ -94,7 +96,7 @@ class EvaluationIndex:
             bounds: offset in `hashes` at which each document starts, and the end of the last: int64 [documents + 1].
 
         Returns:
-            For each such run, the index of its document and its index in `runs`.
+            For each run that is also in an evaluation text, the index of its document and its index in `runs`.
         """
         counts = np.diff(bounds)
         short = min(SHORTEST_RUN, self.n)
@@ -130,7 +132,7 @@ class EvaluationIndex:
 
 
 def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: float) -> EvaluationIndex:
-    """Builds the index of some evaluation sets.
+    """Builds the index of the texts of evaluation sets.
 
     Args:
         sets: name and texts of each set.
@@ -180,8 +182,8 @@ def evaluation_index(corpus: CorpusConfig, further: Mapping[str, Sequence[str]] 
     """Builds the index of `corpus.decontaminate` from the files of its sets.
 
     Args:
-        corpus: names the files.
-        further: texts of further sets, by name.
+        corpus: configuration that names the evaluation sets and their files.
+        further: texts of further evaluation sets, keyed by the name of the set.
 
     Raises:
         DataError: a file cannot be read (see `adapt.corpus.decontamination.read_set`).
@@ -227,11 +229,11 @@ def check_sets(corpus: CorpusConfig) -> None:
 
 
 def read_set(evaluation: EvaluationSet, corpus: CorpusConfig) -> dict[str, list[str]]:
-    """Reads the texts of an evaluation set by file, without texts that have no words.
+    """Reads the texts of an evaluation set, keyed by file. Texts without words are left out.
 
     Args:
         evaluation: the evaluation set.
-        corpus: sets the unit of plain text files and the allowed share of unreadable records.
+        corpus: configuration with the unit of plain text files and the allowed share of unreadable records.
 
     Raises:
         DataError: a file is broken, lacks a field, contains no text, or too many of its records cannot be read.
@@ -248,7 +250,7 @@ def _check_fields(file: str, evaluation: EvaluationSet) -> None:
 
 @contextmanager
 def _named(evaluation: EvaluationSet) -> Iterator[None]:
-    """Names the evaluation set in errors about its files."""
+    """Context manager that adds the name of the evaluation set to errors about its files."""
     try:
         yield
     except DataError as error:
@@ -285,7 +287,7 @@ def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[s
 
 
 def _records(file: str, evaluation: EvaluationSet, unit: str) -> Iterator[tuple[int, list[str] | Bad]]:
-    """Yields the number of each record, and its texts or the reason why it cannot be read."""
+    """Yields the number of each record, from 1, and the record's texts or the reason why it cannot be read."""
     if format_of(file)[0] == "text":
         for number, text in enumerate(read_records(file, Reading(text_unit=unit)), 1):
             yield number, _reason(text) if isinstance(text, Bad) else [text]
@@ -295,7 +297,7 @@ def _records(file: str, evaluation: EvaluationSet, unit: str) -> Iterator[tuple[
 
 
 def _texts_of(record: Record, evaluation: EvaluationSet) -> list[str] | Bad:
-    """Returns the text of a record and its second text, unless the first text contains the second."""
+    """Returns the text and the second text of a record. A second text that the first text contains is left out."""
     if isinstance(record, Bad):
         return _reason(record)
     text = _text(record, evaluation.text_field)
@@ -315,5 +317,5 @@ def _text(record: Mapping[str, Any], field: str) -> str:
 
 
 def _reason(fault: Bad) -> Bad:
-    """Rewords the fault of a record that is too long, because records of evaluation sets have their own limit."""
+    """Returns the fault of a record. "Too long" is reworded, because evaluation sets have a fixed limit of 32 MiB."""
     return Bad("longer than 32 MiB") if fault == TOO_LONG else fault

@@ -47,7 +47,7 @@ from adapt.runner.files import write_atomically
 ENTRIES_PER_PARTITION = 8_000_000
 """Number of bucket entries that a task sorts at once, which takes about 400 MB of memory."""
 PAIRS_HELD = 4_000_000
-"""Number of pairs in memory at which they are reduced to one pair per duplicate."""
+"""Largest number of pairs of documents in memory. When it is exceeded, they are reduced to one pair per duplicate."""
 EXCERPT_CHARACTERS = 200
 Source = tuple[str, Manifest, CorpusConfig]
 """The name, the files and the settings of a source."""
@@ -58,11 +58,11 @@ class Alike:
     """Settings that decide which documents are duplicates."""
 
     near: bool
-    """Whether near copies are duplicates. Otherwise only documents with equal normalised texts are."""
+    """Whether near copies count as duplicates. If False, only documents with equal normalised texts do."""
     n: int = 5
-    """Length of a shingle [words]."""
+    """Length of a shingle, which is a run of words [words]."""
     permutations: int = 256
-    """Length of a MinHash signature."""
+    """Number of positions of a MinHash signature."""
     threshold: float = 0.8
     """Smallest estimated Jaccard similarity of near copies."""
 
@@ -74,7 +74,7 @@ class Alike:
 
     @property
     def bands(self) -> tuple[int, int]:
-        """Number of bands and number of rows per band; (0, 0) if only equal texts are duplicates."""
+        """Number of bands of a signature and number of rows per band; (0, 0) if only equal texts are duplicates."""
         return bands_for(self.threshold, self.permutations) if self.near else (0, 0)
 
 
@@ -88,7 +88,10 @@ class Sign:
     heldout_fraction: float
 
     def __call__(self, table: pa.Table) -> dict[str, list[int]]:
-        """Returns the chunk's key, number of documents, bytes of text, and whether it is the last of its item."""
+        """Writes the chunk's files, and returns the chunk's key, number of documents and bytes of text.
+
+        The column `is_last` is 1 if the chunk is the last one of its item.
+        """
         os.environ["RAYON_NUM_THREADS"] = "1"  # one thread in rensa, because several tasks run in parallel
         row = table.to_pylist()[0]
         key = (self.source, row["item"], row["chunk"])
@@ -150,14 +153,14 @@ def deduplicate(
     """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
     Args:
-        sources: names, files and settings of the sources, in stream order. A source whose `deduplicate` is `none` only
-            loses documents with a copy on the other side in `before`.
-        alike: which documents are duplicates.
-        folder: folder of the stage, emptied first.
+        sources: names, files and settings of the sources, in stream order. If `deduplicate` of a source is `none`, only
+            its documents with a copy on the other side in `before` are left out.
+        alike: settings that decide which documents are duplicates.
+        folder: folder of the stage. Its content is deleted first.
         entity_field: field of the records that holds entities, as in stage `prepare`. It matters here because records
             with malformed entities have no ordinal.
-        before: earlier sources, which lose no documents. Of the other sources, training documents with a measured copy
-            in `before`, and measured documents with a trained copy there, are left out.
+        before: earlier sources, which lose no documents. Copies on the other side are measured copies of training
+            documents, and training copies of measured documents.
 
     Returns:
         Metrics: numbers of documents and duplicates, in total and by source, and the number of documents that were left
@@ -221,7 +224,7 @@ def duplicates_file(source: int) -> str:
 
 
 def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
-    """Sorts chunks into stream order and numbers their documents."""
+    """Returns the chunks in stream order, with the numbers of their documents."""
     columns = ("source", "item", "chunk", "documents")
     rows = np.array(sorted(tuple(int(c[name]) for name in columns) for c in chunks), np.int64).reshape(-1, 4)
     return ChunkParts(folder, rows[:, :3], np.concatenate([[0], np.cumsum(rows[:, 3])]).astype(np.int64))
@@ -230,7 +233,7 @@ def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
 def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
     """Joins batches of pairs, and reduces them whenever there are more than PAIRS_HELD.
 
-    So memory grows with the number of duplicates, not with the number of pairs.
+    Because of this, memory grows with the number of duplicates and not with the number of pairs.
     """
     held = [np.zeros((0, 2), np.int64)]
     for pairs in batches:
@@ -276,7 +279,8 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pairs: numbers of documents, int64 [pairs, 2].
 
     Returns:
-        The documents in any pair, ascending, and the first document of each one's cluster: int64 [documents] each.
+        The documents that are in a pair, ascending, and for each of them the first document of its cluster: int64
+            [documents] each.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -286,7 +290,7 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     size = len(documents)
     graph = coo_array((np.ones(len(places), bool), (places[:, 0], places[:, 1])), shape=(size, size))
     _, labels = connected_components(graph, directed=False) if size else (0, np.zeros(0, np.int64))
-    _, first = np.unique(labels, return_index=True)  # documents ascend, so the first with a label is the smallest
+    _, first = np.unique(labels, return_index=True)  # the first of each label is the smallest document
     return documents, documents[first[labels]] if size else documents
 
 
@@ -306,7 +310,8 @@ def kept_apart(
         before: number of first sources, which lose no documents.
 
     Returns:
-        Which documents are duplicates, and which have a copy on the other side: bool [documents] each.
+        For each document, whether it is a duplicate, and whether it has a copy on the other side: bool [documents]
+            each. Only documents of later sources are True.
     """
     _, clusters = np.unique(firsts, return_inverse=True)
     mine, size = sources >= before, int(clusters.max(initial=-1)) + 1
@@ -319,7 +324,11 @@ def kept_apart(
 
 
 def reduced(pairs: np.ndarray) -> np.ndarray:
-    """Returns the fewest pairs with the same clusters: (first of the cluster, document), int64 [pairs, 2]."""
+    """Reduces pairs to the smallest set of pairs that gives the same clusters.
+
+    Returns:
+        A pair (first document of the cluster, document) for each document that is not the first: int64 [pairs, 2].
+    """
     documents, first = clusters(pairs)
     linked = documents != first
     return np.stack([first[linked], documents[linked]], axis=1)
@@ -330,7 +339,8 @@ LARGEST = 20
 EXAMPLES = 3
 """Number of documents that the report quotes per cluster."""
 SIMILARITIES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Similarities for which the report gives the probability that two documents are compared."""
+"""Jaccard similarities for which the report gives the probability that two documents of this similarity are
+compared."""
 
 
 def write_dedup_report(

@@ -1,8 +1,8 @@
 """The tokenizing task of stage `prepare`: writes the shards of a chunk of texts, with marks for words and entities.
 
 Tokenizers differ in their definition of a word, and some have none. WordPiece and byte-level BPE split a text into
-words before they split words into pieces. Some SentencePiece models do not; for these, blanks in the text separate
-words.
+words before they split words into pieces. Some SentencePiece models do not. For such models, the words are those that
+blanks separate in the text.
 """
 
 import gc
@@ -45,12 +45,12 @@ class EncodedChunk(NamedTuple):
     """The counts of a chunk whose tokens were written."""
 
     item: int
-    """Number of the item that the chunk is a part of."""
+    """Number of the item that contains the chunk."""
     counts: Counter[str]
     text_bytes: int
     """Size of the chunk's texts in UTF-8 [bytes]."""
     tally: str
-    """`Tally` of the item as JSON if this is its last chunk; otherwise empty."""
+    """`Tally` of the item as JSON if the chunk is the last one of the item; otherwise empty."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,10 @@ class Encode:
         return documents, keys_of(texts), counts
 
     def _marks(self, encoded: Ragged, texts: list[str], known_entities: str) -> dict[str, np.ndarray]:
-        """Returns the marks of all tokens. Entities come from the tagger or, as JSON, from the corpus."""
+        """Returns the mark columns of all tokens.
+
+        Entities are found by the tagger if there is one. Otherwise they are read from `known_entities`, which is JSON.
+        """
         if self.form.marks == (WORD_STARTS,):
             return {WORD_STARTS: encoded.columns[WORDS]}
         if not self.form.marks:
@@ -124,7 +127,7 @@ class Encode:
 
 
 def _ended(documents: Ragged, end: int) -> Ragged:
-    """Adds the end-of-text token to the documents that do not end with it, whether or not the tokenizer adds it.
+    """Adds the end-of-text token to each document that does not end with it already.
 
     The documents must have no marks.
     """
@@ -138,7 +141,7 @@ def _ended(documents: Ragged, end: int) -> Ragged:
 
 @dataclass(frozen=True)
 class _Source:
-    """The origin of a process's tokenizer: the model's files, or Ray's object store."""
+    """The place from which a process gets its tokenizer: the model's files, or Ray's object store."""
 
     pretrained: Pretrained
     shared: Any = field(compare=False)
@@ -148,10 +151,10 @@ def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
     """Starts a Ray task that loads a tokenizer for all tokenizing tasks. Reading tasks can start meanwhile.
 
     Args:
-        pretrained: names the tokenizer.
-        marks: whether tokens are marked.
-        find_out: whether the task determines where the tokenizer allows texts to be cut. Otherwise each tokenizing task
-            does this itself when it has seen enough text.
+        pretrained: model whose tokenizer is loaded.
+        marks: whether the corpus has mark columns.
+        find_out: whether the started task determines where the tokenizer allows texts to be cut. If False, each
+            tokenizing task does this itself when it has seen enough text.
 
     Returns:
         The reference for `Encode.shared`.
@@ -161,8 +164,8 @@ def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
 
 @lru_cache(maxsize=1)
 def _shared(pretrained: Pretrained, marks: bool, find_out: bool, job: str) -> Any:
-    """Returns the tokenizer's reference, cached over stages while this process is connected to Ray as the same job."""
-    return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)  # waiting tasks may hold all cores
+    """Returns the reference of the loaded tokenizer. It is cached for all stages of the same Ray job."""
+    return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)  # tasks that wait may hold all cores
 
 
 class _Written(NamedTuple):
@@ -170,7 +173,7 @@ class _Written(NamedTuple):
 
     tokenizer: dict[str, Any]
     cuts: Cuts | None
-    """Where the tokenizer allows texts to be cut; None if this was not determined."""
+    """Positions at which the tokenizer allows texts to be cut; None if they were not determined."""
 
 
 def _load(pretrained: Pretrained, marks: bool, find_out: bool) -> _Written | None:
@@ -194,7 +197,7 @@ def _quick(source: _Source, marks: bool) -> QuickTokenizer:
 
 
 def _fetched(source: _Source) -> _Written | None:
-    """Fetches the tokenizer that another process loaded; None if there is none."""
+    """Fetches the tokenizer that another process loaded; None if no tokenizer is shared or it could not be sent."""
     if source.shared is None:
         return None
     written: _Written | None = ray.get(source.shared)
@@ -235,14 +238,14 @@ class Marker:
 
         Args:
             text: the text.
-            encoding: its tokens, with their positions in the text.
-            entities: [start, end) in characters; of overlapping entities the first and longest counts.
+            encoding: tokens of the text, with their positions in it.
+            entities: positions [start, end) in characters. Of overlapping entities, the first and longest counts.
         """
         return unit_marks(self.word_starts(text, encoding), _entity_numbers(encoding, entities))
 
     def word_starts(self, text: str, encoding: Encoding) -> np.ndarray:
         """Returns True for the first token of each word and for each special token, bool [tokens]."""
-        words = np.array(encoding.word_ids, float)  # special tokens have None, which becomes NaN and equals nothing
+        words = np.array(encoding.word_ids, float)  # special tokens have None, which becomes NaN
         starts: np.ndarray = np.diff(words, prepend=np.nan) != 0
         begins, ends, before = _places(encoding)
         if not self._knows_words:
@@ -258,7 +261,7 @@ def unit_marks(words: np.ndarray, entity: np.ndarray) -> dict[str, np.ndarray]:
 
     Args:
         words: whether each token starts a word, bool [tokens].
-        entity: number of each token's entity, int64 [tokens] (see `entity_numbers`).
+        entity: number of the entity of each token, -1 outside entities, int64 [tokens] (see `entity_numbers`).
     """
     inside = entity >= 0
     changes = np.diff(entity, prepend=-1) != 0
@@ -277,7 +280,7 @@ def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, en
         begins: position at which each token begins in the text [characters].
         ends: position at which each token ends [characters].
         special: whether each token is a special token.
-        entities: [start, end) in characters; of overlapping entities the first and longest counts.
+        entities: positions [start, end) in characters. Of overlapping entities, the first and longest counts.
     """
     firsts, lasts = np.array([*apart(entities), _BEYOND]).T
     number = np.searchsorted(lasts, begins, side="right")  # the first entity that ends after the token begins
@@ -286,7 +289,7 @@ def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, en
 
 
 def _places(encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns where each token begins and ends in the text, and the furthest end of the tokens before it.
+    """Returns the begin and end of each token in the text, and the largest end of all earlier tokens [characters].
 
     Special tokens have the position (0, 0).
     """

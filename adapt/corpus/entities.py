@@ -15,7 +15,7 @@ Span = tuple[int, int]
 class Tagger(ABC):
     """Finds the entities of texts. A user's tagger must inherit from this class to be named in a configuration.
 
-    It is created without arguments, once in each process that reads text. Its source code enters the keys of stages.
+    The tagger is created without arguments, once in each process that reads text. Its source code enters stage keys.
     """
 
     @abstractmethod
@@ -37,17 +37,17 @@ class Tagged(str):
 
     @classmethod
     def of(cls, text: str, entities: list[Span]) -> "Tagged":
-        """Returns a text with these entities."""
+        """Returns a text with the given entities."""
         tagged = cls(text)
         tagged.entities = entities
         return tagged
 
 
 def parse_entities(value: Any, characters: int) -> list[Span] | None:
-    """Checks the entities of a text, and returns None if they are malformed.
+    """Returns the entities of a text as a list of pairs; None if they are malformed.
 
     Args:
-        value: pairs [start, end) in characters; None for no entities.
+        value: value from a record or a tagger, which should be pairs [start, end) in characters; None for no entities.
         characters: length of the text [characters].
     """
     try:
@@ -61,7 +61,7 @@ def parse_entities(value: Any, characters: int) -> list[Span] | None:
 def apart(entities: Iterable[Span]) -> list[Span]:
     """Sorts entities from left to right and removes overlaps.
 
-    Of overlapping entities the one that starts first is kept; of entities with the same start, the longest.
+    Of overlapping entities, the first is kept. Of entities with the same start, the longest is kept.
     """
     kept: list[Span] = []
     for start, end in sorted(entities, key=lambda span: (span[0], -span[1])):
@@ -71,12 +71,12 @@ def apart(entities: Iterable[Span]) -> list[Span]:
 
 
 TAGGERS: Kinds[type[Tagger]] = Kinds("objective.tagger", {}, base="adapt.corpus.entities:Tagger")
-"""The kinds of taggers. There is no built-in one; a configuration names the user's class."""
+"""The kinds of taggers. No tagger is built in, so a configuration names the user's class."""
 
 
 @lru_cache(maxsize=1)
 def _loaded(kind: type[Tagger]) -> Tagger:
-    """Returns the tagger of this process. It is created only once, because it may load a model."""
+    """Returns the tagger of this process. The tagger is created only once, because it may load a model."""
     return kind()
 
 

@@ -1,9 +1,9 @@
 """Decides which documents are measured, so that no text is both measured and trained on.
 
-Each document has a key, a 64-bit hash of its normalised text. Two rules keep measured and trained text separate, in
-whatever files they are. First, the held-out share of a corpus consists of the documents with the smallest keys, and
-every corpus of a configuration holds out the same share. Second, where a whole text is measured (general text, the dev
-split of a task), every document with the key of a measured document is left out of training.
+Each document has a key, a 64-bit hash of its normalised text. Two rules keep measured and trained text separate, also
+across files. First, the held-out share of a corpus consists of the documents with the smallest keys, and every corpus
+of a configuration holds out the same share. Second, if a whole text is measured (general text, the dev split of a
+task), every document with the key of a measured document is left out of training.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ TRAINED = Drop("trained on elsewhere")
 
 
 def key_of(text: str) -> int:
-    """Returns the key of a document, which does not depend on case, spaces and Unicode form."""
+    """Returns the key of a document. The key does not depend on the case, spaces and Unicode form of the text."""
     return int(keys_of_normalised([normalised(text).encode("utf-8", "replace")])[0])
 
 
@@ -45,7 +45,7 @@ def keys_of_normalised(texts: Sequence[bytes]) -> np.ndarray:
 def in_share(keys: np.ndarray, fraction: float) -> np.ndarray:
     """Returns which documents belong to the held-out share: bool [documents].
 
-    Only the text decides, so copies of a document are on the same side.
+    The decision depends only on the key, so copies of a document are on the same side.
     """
     share: np.ndarray = keys < ceil(fraction * 2**64)  # compared as integers: float64 cannot represent all keys
     return share
@@ -57,7 +57,7 @@ def is_heldout(text: str, fraction: float) -> bool:
 
 
 class HeldShare(NamedTuple):
-    """A share of the documents to hold out, and the number of documents that it holds out."""
+    """A share of the documents to hold out, and the number of documents that this share holds out."""
 
     share: float
     documents: int
@@ -71,7 +71,7 @@ def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
         documents: smallest number of documents to hold out.
 
     Returns:
-        None if no document would remain to train on.
+        The share and the number of documents that it holds out; None if no document would remain to train on.
 
     Raises:
         DataError: a shard cannot be read.
@@ -88,7 +88,7 @@ def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
         documents: smallest number of documents to hold out.
 
     Returns:
-        None if no document would remain to train on.
+        The share and the number of documents that it holds out; None if no document would remain to train on.
     """
     keys = np.sort(keys)
     if len(keys) <= documents:
@@ -102,10 +102,10 @@ def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """The keys of the measured documents of some prepared corpora, 8 bytes each, which processes of a machine share."""
+    """The keys of the measured documents of prepared corpora. Processes of a machine share the array of keys."""
 
     keys: np.ndarray
-    """Keys of the documents, sorted and unique: uint64 [documents]."""
+    """Keys of the measured documents, sorted and unique: uint64 [documents]."""
 
     @classmethod
     def of(cls, folders: Iterable[Path]) -> "Measured":
@@ -137,7 +137,7 @@ class Measured:
         return len(np.unique(np.concatenate(by_shard)))
 
     def _are_measured(self, keys: np.ndarray) -> np.ndarray:
-        """Returns which keys are those of measured documents: bool [keys]."""
+        """Returns, for each key, whether it is the key of a measured document: bool [keys]."""
         if not len(self.keys):
             return np.zeros(len(keys), bool)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -146,7 +146,7 @@ class Measured:
 
 
 def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
-    """Yields the keys of each shard, mapped into memory."""
+    """Yields the keys of the documents of each shard. The shards are mapped into memory."""
     for path in sorted(folder.glob(pattern)):
         try:
             with pa.memory_map(str(path)) as source:

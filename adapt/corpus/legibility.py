@@ -15,39 +15,44 @@ if TYPE_CHECKING:
     from adapt.model.tokenize.text_tokenizer import TextTokenizer
 
 DOCUMENTS, CHARACTERS = 50, 400
-"""Sample of a chunk: at most this many documents from all over the chunk, and this many characters of each."""
+"""Size of the sample of a chunk: largest number of documents, which are spread over the chunk, and number of characters
+that are read of each document."""
 FEWEST_WORDS = 100
 """Smallest number of words in a sample for which a warning is given."""
 MOST_UNKNOWN = 0.02
-"""Largest share of words with an unknown part without a warning."""
+"""Largest share of words with an unknown part for which no warning is given."""
 MOST_PIECES = 2.5
-"""Largest number of pieces per word without a warning, for scripts with blanks between words. Tokenizers of the text's
-language have 1.1 to 1.7."""
+"""Largest number of pieces per word for which no warning is given, in scripts with blanks between words. Tokenizers of
+the text's language have 1.1 to 1.7 pieces per word."""
 FEWEST_BYTES = 2.0
-"""Smallest number of bytes per piece without a warning. Tokenizers of the text's language have 3 to 5."""
+"""Smallest number of bytes per piece for which no warning is given. Tokenizers of the text's language have 3 to 5 bytes
+per piece."""
 SPELLS = 1000
-"""Size of a vocabulary below which a tokenizer splits all words into letters or bytes by design [tokens]."""
+"""Smallest vocabulary for which pieces are counted [tokens]. Tokenizers with fewer tokens split all words into letters
+or bytes by design."""
 MARKS = (
     r"\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0971-\u0dff"
     r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
 )
-"""Vowel signs and accents that Python does not count as letters, with the scripts that have many of them."""
+"""Characters, as part of a pattern, that Python does not count as letters: accents, vowel signs, and the blocks of the
+scripts that have many vowel signs."""
 SIGNS = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Chinese characters and Japanese kana. Each counts as a word."""
+"""Chinese characters and Japanese kana, as part of a pattern. Each of these characters counts as a word."""
 WORD = re.compile(rf"[{SIGNS}]|(?:(?![{SIGNS}])[^\W\d_]|[{MARKS}])+")
-"""A run of letters, with the marks that belong to them."""
+"""Pattern of a word: a run of letters with their marks, or one Chinese character or kana."""
 UNSPACED = re.compile(rf"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff{SIGNS}]")
-"""Scripts that are written without blanks between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese, Japanese."""
+"""Pattern of a character of a script without blanks between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese,
+Japanese."""
 FIGURES = ("words", "unknown_words", "spaced_words", "spaced_pieces", "pieces", "bytes")
 COUNT = "sample_"
-"""Prefix of the names of a sample's counts among the other counts of a chunk."""
+"""Prefix of the names of the sample's counts, which distinguishes them from other counts of a chunk."""
 
 
 @dataclass(frozen=True)
 class Legibility:
     """How a tokenizer splits the words of a sample of a corpus. A word is a run of letters.
 
-    Pieces are not counted for tokenizers of fewer than SPELLS tokens.
+    For tokenizers of fewer than SPELLS tokens, only `words` and `unknown_words` are counted, and other counts are 0.
     """
 
     words: int
@@ -56,17 +61,17 @@ class Legibility:
     spaced_words: int
     """Number of words in scripts with blanks between words."""
     spaced_pieces: int
-    """Number of tokens of the `spaced_words`."""
+    """Number of tokens of the words counted in `spaced_words`."""
     pieces: int
     """Number of tokens of all words."""
     bytes: int
     """Number of bytes of all words in UTF-8."""
     unknown_share: float | None = None
-    """unknown_words / words; None if the sample has no words."""
+    """Share of words with an unknown part, unknown_words / words; None if the sample has no words."""
     pieces_per_word: float | None = None
-    """spaced_pieces / spaced_words; None if there are no such words."""
+    """Mean number of tokens of a word, spaced_pieces / spaced_words; None if `spaced_words` is 0."""
     bytes_per_piece: float | None = None
-    """bytes / pieces; None if no pieces were counted."""
+    """Mean number of bytes of a token, bytes / pieces; None if `pieces` is 0."""
 
     @classmethod
     def of(cls, counts: Mapping[str, int]) -> "Legibility":
@@ -81,7 +86,7 @@ class Legibility:
 
     @classmethod
     def together(cls, parts: Iterable["Legibility | Mapping[str, Any] | None"]) -> "Legibility | None":
-        """Adds the figures of several sources; None if one of them was not measured."""
+        """Returns the figures of several sources together; None if there is no source or a source was not measured."""
         known = [asdict(part) if isinstance(part, Legibility) else part for part in parts]
         if not known or None in known:
             return None
@@ -91,7 +96,7 @@ class Legibility:
         return cls.of(sums)
 
     def faults(self) -> list[str]:
-        """Returns a sentence, with a fix, for each figure that is beyond its limit."""
+        """Returns a warning with advice for each figure that is beyond its limit."""
         if self.words < FEWEST_WORDS:
             return []
         found = []
@@ -148,7 +153,7 @@ def count_sample(texts: Sequence[str], tokenizer: "TextTokenizer") -> Counter[st
 
 
 def _words(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:
-    """Yields each word with its tokens, which are those whose last character is in the word."""
+    """Yields each word of a text with its tokens. A token belongs to the word that contains its last character."""
     ends = [end - 1 for _, end in offsets]
     place = 0
     for match in WORD.finditer(text):

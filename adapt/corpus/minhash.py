@@ -36,9 +36,9 @@ def signatures(texts: Sequence[str], n: int, permutations: int) -> np.ndarray:
     """Computes the MinHash signatures of normalised texts.
 
     Args:
-        texts: normalised by `adapt.corpus.shingles.normalised`.
-        n: length of a shingle [words]; a shorter text is one shingle.
-        permutations: length of a signature.
+        texts: texts that `adapt.corpus.shingles.normalised` has normalised.
+        n: length of a shingle [words]. A text of fewer words is one shingle.
+        permutations: number of positions of a signature.
 
     Returns:
         uint32 [texts, permutations].
@@ -61,7 +61,8 @@ def bands_for(threshold: float, permutations: int) -> tuple[int, int]:
     """Chooses the numbers of bands and of rows per band for a threshold.
 
     Returns:
-        The most rows with a recall of RECALL_AT_THRESHOLD at the threshold; bands of one row if no number reaches it.
+        Number of bands and number of rows per band. The number of rows is the largest at which two documents at the
+        threshold share a band with a probability of at least RECALL_AT_THRESHOLD, or 1 if no number reaches this.
     """
     for rows in range(permutations, 0, -1):
         if share_probability(threshold, permutations // rows, rows) >= RECALL_AT_THRESHOLD:
@@ -104,7 +105,8 @@ def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 Key = Sequence[int] | np.ndarray
 """Source, item and chunk, which identify a chunk of documents."""
 REACH = 16
-"""Number of following documents in its bucket that a document is compared with, besides the bucket's first one."""
+"""Number of following documents in the same bucket that each document is compared with. Each document is also compared
+with the first document of the bucket."""
 _PAIRS_AT_ONCE = 1 << 16
 
 
@@ -116,7 +118,7 @@ class ChunkParts:
     keys: np.ndarray
     """Source, item and chunk of each chunk: int64 [parts, 3], sorted."""
     starts: np.ndarray
-    """Number of each chunk's first document, and at the end the number of all documents: int64 [parts + 1]."""
+    """Index of the first document of each chunk, followed by the number of all documents: int64 [parts + 1]."""
 
     def bucket_slices(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
         """Reads all (bucket, document) pairs with low <= bucket <= high: uint64 and int64 [entries]."""
@@ -132,7 +134,7 @@ class ChunkParts:
         return buckets, np.concatenate([np.zeros(0, np.int64), *(documents for _, documents in entries)])
 
     def values(self, documents: np.ndarray, column: str) -> np.ndarray:
-        """Reads a column for some documents.
+        """Reads the values of a column for the given documents.
 
         Args:
             documents: ascending numbers of documents, int64 [documents].
@@ -202,9 +204,9 @@ def write_chunk(
 def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """Returns pairs of documents that share a bucket, the smaller number first: int64 [pairs, 2], without repeats.
 
-    For a bucket of at most REACH + 1 documents these are all pairs. In a larger one, they are the pairs of documents at
-    most REACH positions apart, and the pairs of each document with the first. So the number of pairs is linear in the
-    number of documents and not quadratic.
+    A bucket of at most REACH + 1 documents gives all its pairs. A larger bucket gives the pairs of documents whose
+    positions in it differ by at most REACH, and the pairs of each document with the first one. So the number of pairs
+    grows linearly with the number of documents.
 
     Args:
         buckets: bucket of each entry, uint64 [entries].

@@ -4,7 +4,7 @@ Reading tasks cut parts into chunks of some megabytes of text. Tokenizing tasks 
 its position. Memory holds only a few chunks, however large the corpus is, and the shards do not depend on the number of
 workers.
 
-`gather` joins the held-out text of several prepared sources to one corpus to measure on.
+`gather` joins the held-out text of several prepared sources into one corpus, on which the loss is measured.
 """
 
 import json
@@ -42,22 +42,23 @@ from adapt.terminal.console import log
 
 CHUNK_CHARACTERS = 4_000_000
 WAITING_BYTES = 256 * 2**20
-"""Limit of text that was read and not tokenized yet, so that memory does not grow with the corpus [bytes]."""
+"""Largest amount of text that is read and not tokenized yet [bytes]. The limit keeps memory from growing with the
+corpus."""
 WORTH_BYTES = 8_000_000
-"""Corpus size from which one task determines for all others where the tokenizer allows texts to be cut [bytes]. With
-less text, each task does this itself when it has seen enough."""
+"""Size of a corpus from which one task determines for all other tasks where the tokenizer allows texts to be cut
+[bytes]. In a smaller corpus, each task does this itself when it has seen enough text."""
 MAX_UNKNOWN_FRACTION = 0.2
-"""Largest share of unknown tokens in a corpus. With more, the stage fails."""
+"""Largest share of unknown tokens in a corpus. With a larger share, the stage fails."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A check in Ray's object store. Tasks fetch it without a copy of its arrays."""
+    """A check of documents in Ray's object store. Tasks fetch the check without copying its arrays."""
 
     reference: Any
 
     def fetch(self) -> Any:
-        """Returns the check, whose method is `many`. Call this once per item, because fetching takes time."""
+        """Returns the check, which has a method `many`. Call `fetch` once per item, because it takes time."""
         return ray.get(self.reference)
 
 
@@ -67,10 +68,10 @@ def screen_of(
     """Returns the screen of a source, with its evaluation sets and measured keys in Ray's object store.
 
     Args:
-        corpus: names the evaluation sets and says whether dropped documents are written.
+        corpus: configuration that names the evaluation sets and says whether dropped documents are written.
         folder: folder of the stage.
         duplicates: file of stage `dedup` with the duplicates of this source.
-        measured: folders of prepared corpora whose measured text is left out.
+        measured: folders of prepared corpora whose measured documents are left out.
 
     Raises:
         DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
@@ -96,12 +97,12 @@ def prepare(
 
     Args:
         manifest: the parts of the corpus.
-        corpus: how to read and clean them.
-        pretrained: names the tokenizer.
-        folder: folder of the stage, emptied first.
-        form: what the objective needs beyond tokens.
+        corpus: settings for reading and cleaning the parts.
+        pretrained: model whose tokenizer is used.
+        folder: folder of the stage. Its content is deleted first.
+        form: requirements of the objective besides tokens.
         duplicates: file of stage `dedup` with the documents of this source to leave out.
-        measured: folders of prepared corpora whose measured text is left out, by exact normalised text.
+        measured: folders of prepared corpora whose measured documents are left out. Normalised texts are compared.
 
     Returns:
         Metrics: numbers of training and held-out documents and tokens; numbers of dropped, changed and bad records by
@@ -109,7 +110,7 @@ def prepare(
             evaluation set.
 
     Raises:
-        DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
+        DataError: a part is broken, too many records are bad, no document is left, or too many tokens are unknown.
     """
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
@@ -184,7 +185,7 @@ class Read:
     screen: Screen = PASS
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Yields a table of one row for each chunk. The last one has the counts of the item in column `tally`."""
+        """Yields a table of one row for each chunk. In the last table, column `tally` has the counts of the item."""
         item, tally = int(batch["item"][0]), Tally()
         texts: list[str] = []
         characters = chunk = 0
@@ -275,8 +276,8 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
     """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their counts.
 
     Returns:
-        The sums of the sources' metrics that are whole numbers or counts by reason, and how the tokenizer splits the
-            words of all sources.
+        The sums of those metrics of the sources that are whole numbers or counts by reason, and `legibility`: how the
+            tokenizer splits the words of all sources.
     """
     with storage_errors(folder):
         for number, source in enumerate(sources):
@@ -292,7 +293,7 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Adds up numbers by reason."""
+    """Returns the sums of counts that are keyed by reason."""
     total = Counter[str]()
     for each in counts:
         total.update(each)

@@ -19,16 +19,16 @@ from adapt.terminal.console import duration
 from adapt.terminal.live import Display, display
 
 PERIOD_S = 5.0
-"""Time between two lines where the output is not a terminal [s]."""
+"""Time between two progress lines if the output is not a terminal [s]."""
 SETTLED_S = 2.0
-"""Time after the first report before a speed is shown [s]."""
+"""Time after the first update of a progress line from which a speed is shown [s]."""
 LEAST = ("speed", "share", "ETA")
-"""Parts of a report that are dropped where the line is too long, in this order."""
+"""Parts of a progress line that are dropped, in this order, if the line is too long."""
 R = TypeVar("R")
 
 
 class Piece(NamedTuple):
-    """A part of an item that has been read."""
+    """Counts of a part of an item that has been read."""
 
     item: int
     documents: int
@@ -60,7 +60,7 @@ class Pace:
     sizes: Sequence[int]
     """Size of each item: bytes of files, modules of packages, or shards of datasets."""
     expected: float | None
-    """Expected bytes of text per unit of size; None if it is not known yet."""
+    """Expected bytes of text per unit of `sizes`; None if no expectation is known yet."""
     documents: int = 0
     text_bytes: int = 0
     done: int = 0
@@ -90,7 +90,7 @@ class Pace:
         return sum(self.sizes) if self.expected else 0
 
     def add(self, piece: Piece) -> None:
-        """Adds a piece that was read."""
+        """Adds the counts of a piece that was read, and estimates anew how much has been read."""
         self.documents += piece.documents
         self.text_bytes += piece.text_bytes
         self._begun[piece.item] += piece.text_bytes
@@ -103,7 +103,7 @@ class Pace:
         self.done = max(self.done, self._ended + guessed)  # never decreases, even if an estimate was too high
 
     def _read_of(self, item: int, text_bytes: int) -> int:
-        """Estimates how much of an unfinished item was read, in the unit of `sizes`. It is never the whole item."""
+        """Estimates how much of an unfinished item was read, in the unit of `sizes`. The result is below its size."""
         guess = int(text_bytes / self.expected) if self.expected else 0
         return min(guess, max(self.sizes[item] - 1, 0))
 
@@ -144,7 +144,7 @@ def reading(stage: str) -> Iterator[Line]:
 
 
 def watched(rows: Iterable[R], pace: Pace, stage: str, piece_of: Callable[[R], Piece]) -> list[R]:
-    """Collects all rows in the order in which they arrive, and shows the progress meanwhile."""
+    """Returns all rows in the order in which they arrive, and shows the progress of reading meanwhile."""
     seen = []
     with reading(stage) as line:
         for row in rows:

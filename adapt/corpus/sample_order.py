@@ -1,14 +1,14 @@
-"""Maps sample j of a run to a row of a source: a function of (seed, j), in constant time and memory.
+"""Maps sample j of a run to a row of a source. The row depends only on (seed, j) and takes constant time and memory.
 
-Rows are permuted by (seed, epoch) without a table. Sources form groups. Within a group every row comes once per epoch,
-either shuffled over all its sources or one source after another, and a group that runs out starts again.
+Rows are permuted by (seed, epoch) without a table. Sources form groups. Within a group, every row comes once per epoch,
+either shuffled over all its sources or one source after another. After the last row of a group, its next epoch begins.
 
-Groups share the run by slots: a period has 1,000 slots where groups are few, and each group has a fixed number of them.
-The slots of every period are permuted anew. So every prefix of a run contains each group's share to within one period,
-and the n-th sample of a group is computed without those before it.
+The run is divided among the groups by slots: a period has 1,000 slots (more if there are more than 100 groups), and
+each group has a fixed number of them. The slots of every period are permuted anew. So every prefix of a run contains
+each group's share to within one period, and the n-th sample of a group is computed without earlier samples.
 
-Where the share of general text grows or falls along a run, the run is cut into phases of whole periods. Each phase has
-its own numbers of slots, and the number of a group's samples before a period is still computed directly.
+If the share of general text grows or falls along a run, the run is cut into phases of whole periods. Each phase has its
+own numbers of slots, and the number of a group's samples before a period is still computed directly.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,30 +28,31 @@ _PART = 1 << 20
 
 
 class Places(NamedTuple):
-    """The source, epoch and row of each of some samples, int64 [samples] each."""
+    """The source, epoch and row of samples, int64 [samples] each."""
 
     sources: np.ndarray
     """Index of the source, in the order in which the sources are listed."""
     epochs: np.ndarray
-    """Number of earlier passes over the group of that source."""
+    """Number of complete passes over the source's group before the sample."""
     rows: np.ndarray
     """Index of the row within the source."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Sources that share their epochs: every row of all of them comes once before any comes again."""
+    """Sources with common epochs: every row of all these sources comes once before any row comes again."""
 
     sources: tuple[int, ...]
     """Indices of the sources."""
     rows: tuple[int, ...]
     """Number of rows of each source."""
     in_turn: bool = False
-    """Whether one source follows another, in this order, each shuffled. Otherwise all are shuffled together."""
+    """Whether the sources follow one another in the listed order, each shuffled separately. If False, the rows of all
+    sources are shuffled together."""
 
     @cached_property
     def total(self) -> int:
-        """Number of rows per epoch."""
+        """Number of rows of all sources of the group, which is the length of its epoch."""
         return sum(self.rows)
 
     @cached_property
@@ -59,7 +60,7 @@ class Group:
         return np.array([0, *accumulate(self.rows)], np.int64)
 
     def locate(self, numbers: np.ndarray, seed: int) -> Places:
-        """Returns the places of the samples with these numbers within the group.
+        """Returns the source, epoch and row of the samples with the given numbers within the group.
 
         The group must have at least one row if `numbers` is not empty.
         """
@@ -105,7 +106,7 @@ def _permuted(epochs: np.ndarray, places: np.ndarray, size: int, seed: int) -> n
 
 
 MOST_PHASES = 1000
-"""Largest number of phases of a run whose shares change."""
+"""Largest number of phases into which a run is cut if the share of general text changes along it."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Slots:
         Args:
             shares_at: returns the groups' shares, which sum to 1, at a position in the run from 0 (start) to 1 (end).
             period: length of a period [samples].
-            periods: length of the run [periods]; None for a run whose shares stay at the value of its middle.
+            periods: length of the run [periods]. If None, there is one phase with the shares at the middle of the run.
         """
         count = min(periods, MOST_PHASES) if periods else 1
         places = [(phase + 0.5) / count for phase in range(count)]
@@ -155,41 +156,44 @@ class Slots:
 def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:
     """Divides `total` into whole numbers in proportion to shares that sum to 1, with at least one per share above 0.
 
-    Hamilton's method: all numbers are rounded down, and those with the largest remainders get one more.
+    Hamilton's method is used: all numbers are rounded down, and the numbers with the largest remainders get one more.
     """
     counts = [max(share > 0, floor(share * total)) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - shares[i] * total, i))
     for rank in range(total - sum(counts)):
         counts[by_remainder[rank]] += 1
-    while sum(counts) > total:  # the largest give what the smallest received to reach one
+    while sum(counts) > total:  # takes from the largest numbers what small ones got to reach 1
         counts[counts.index(max(counts))] -= 1
     return tuple(counts)
 
 
 DEFAULT = MixtureConfig()
 SLOTS = 1000
-"""Shortest length of a period [samples]: shares are rounded to thousandths or finer."""
+"""Shortest length of a period [samples], at which shares are rounded to thousandths."""
 SLOTS_PER_GROUP = 10
-"""Smallest number of slots per period and group, so that the one slot that each group gets costs the others little."""
+"""Smallest number of slots of a period per group. Every group has at least one slot, and with this number a group with
+a tiny share takes little from the others."""
 _LEAST = 1e-300
-"""Smallest share of a source with a weight above 0, so that rounding to 0 does not silently leave it out."""
+"""Smallest relative weight of a source with a weight above 0. Without this limit, a tiny weight could be rounded to 0,
+and the source would silently be left out."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """All sources of a run, and how they share it."""
+    """The sources of a run, and the share of each group of sources in the samples of the run."""
 
     groups: tuple[Group, ...]
     slots: tuple[int, ...]
     """Number of slots of each group in a period."""
     seed: int
     beside: int = 0
-    """Number of groups, at the end of `groups`, that are not text of the domain."""
+    """Number of groups at the end of `groups` that are text of past domains or general text."""
     changing: Slots | None = None
-    """Slots of each period where the share of general text changes along the run; `slots` is then their mean."""
+    """Slots of each period if the share of general text changes along the run, else None. If it changes, `slots` has
+    the shares at the middle of the run."""
     first_general: int | None = None
-    """Smallest row number (see `numbers`) of general text; None without general text."""
+    """Smallest row number (see `numbers`) of general text; None if the run has no general text."""
 
     @classmethod
     def of(
@@ -208,11 +212,11 @@ class Mixture:
         Args:
             rows: number of rows of each source of the domain.
             seed: seed of the run.
-            config: how the sources are mixed.
-            weights: relative share of each source, with a sum above 0; None for shares by number of rows.
+            config: settings of the mixture.
+            weights: relative share of each source of the domain, with a sum above 0; None for shares by number of rows.
             replay: number of rows of each source of general text. These sources come after all others.
             recalled: number of rows of each text of past domains. These come after the domain's sources.
-            recalled_fraction: share of the run that texts of past domains have.
+            recalled_fraction: share of texts of past domains in the run.
             samples: length of the run [samples], over which the share of general text goes from `replay_fraction` to
                 `replay_last`; None if the length is not known or the share does not change.
         """
@@ -255,7 +259,7 @@ class Mixture:
         return np.array([0, *accumulate(self.rows)][:-1], np.int64)
 
     def locate(self, samples: np.ndarray) -> Places:
-        """Returns the source, epoch and row of samples of the run, for samples int64 [samples]."""
+        """Returns the source, epoch and row of the samples of a run with the given numbers, int64 [samples]."""
         groups, numbers = self._slots_of(samples)
         places = Places(*(np.empty_like(samples) for _ in Places._fields))
         for number, group in enumerate(self.groups):
@@ -265,9 +269,9 @@ class Mixture:
         return places
 
     def numbers(self, places: Places) -> np.ndarray:
-        """Returns the numbers of rows, counted over all sources, int64 [samples].
+        """Returns the number of each sample's row, counted over the rows of all sources, int64 [samples].
 
-        They are part of the seed of random numbers that are drawn for a row, such as its masks.
+        This number is part of the seed of the random numbers that are drawn for a row, such as its masks.
         """
         numbers: np.ndarray = self._offsets[places.sources] + places.rows
         return numbers
@@ -280,7 +284,7 @@ class Mixture:
 
     @property
     def epoch(self) -> int:
-        """Number of samples in which the domain's sources are passed through once, on average over the sources."""
+        """Number of samples that contain as many rows of the domain as the domain's sources have together."""
         everyone = list(zip(self.groups, self.slots, strict=True))
         domain = [(group.total, slots) for group, slots in everyone[: len(everyone) - self.beside] if slots]
         rows, slots = sum(rows for rows, _ in domain), sum(slots for _, slots in domain)
@@ -308,7 +312,7 @@ class Mixture:
         return self.changing or Slots((self.slots,))
 
     def _pattern(self, period: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns, for each slot of a period, its group and the number of that group's slots before, int64 [period]."""
+        """Returns the group of each slot of a period, and the number of earlier slots of that group, int64 [period]."""
         slots = self._periods.at(period)
         ends = np.cumsum(slots)
         places = np.arange(self.period)
@@ -324,7 +328,7 @@ class Mixture:
         return [int(number) for number in self._periods.before(period) + part]
 
     def _sample_of(self, group: int, number: int) -> int:
-        """Returns the number, within the run, of a group's n-th sample (`number`, from 0)."""
+        """Returns the number within the run of a group's sample with the given number within the group, from 0."""
         period, rank = divmod(number, self.slots[group])
         pattern, ranks = self._pattern(period)
         return period * self.period + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
@@ -341,7 +345,7 @@ def replay_shares(config: MixtureConfig) -> tuple[float, float]:
 
 
 def share_changes(config: MixtureConfig) -> bool:
-    """Returns whether the share of general text changes along a run. Its order then depends on the run's length."""
+    """Returns whether the share of general text changes along a run. If so, the order depends on the run's length."""
     begins, ends = replay_shares(config)
     return begins != ends
 
@@ -349,8 +353,8 @@ def share_changes(config: MixtureConfig) -> bool:
 def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[float]:
     """Returns shares in proportion to weights^(1 / temperature). Higher temperatures make the shares more even.
 
-    The share of a weight above 0 is above 0. Devlin et al. 2019 (multilingual BERT's exponentially smoothed weighting);
-    Arivazhagan et al., arXiv 1907.05019.
+    The share of a weight above 0 is above 0. The formula is that of Devlin et al. 2019 (multilingual BERT's
+    exponentially smoothed weighting) and of Arivazhagan et al., arXiv 1907.05019.
     """
     most = max(weights)  # all weights are divided by it first, because powers of large numbers would overflow
     relative = [max((weight / most) ** (1 / temperature), _LEAST) if weight else 0.0 for weight in weights]
@@ -365,8 +369,8 @@ def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
     """Evaluates a pseudo-random permutation of range(size) at some positions.
 
     A Feistel network permutes range(next power of four). A result outside range(size) is permuted again until it is
-    inside, which keeps the whole a permutation (Black and Rogaway 2002). No table is kept, so memory does not grow with
-    `size`, and positions can be evaluated in any order.
+    inside, so the results are a permutation of range(size) (Black and Rogaway 2002). No table is needed, so memory does
+    not grow with `size`, and positions can be evaluated in any order.
 
     Args:
         places: int64 array of positions in range(size).
