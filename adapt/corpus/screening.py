@@ -1,12 +1,12 @@
-"""Decides which documents enter a corpus, and counts every document that is left out by reason.
+"""Decides which documents enter a corpus, and counts the documents that are left out, by reason.
 
 A record must pass the blocks of `corpus.cleaning`, the check for evaluation texts, the check for measured texts, and
 the list of duplicates. `Screen` holds these checks for a source and creates a `Sieve` for each item of the source.
 
 `item_texts` gives each document an id, by which it can be found again. An id is an int64: the number of the item times
 2^32, plus the number of the record in the item, both from 0. Items depend only on the manifest
-(`adapt.corpus.files.sources.items_of`), and all records count. So ids ascend along a corpus, and neither cleaning nor
-held-out documents nor the number of workers change them.
+(`adapt.corpus.files.sources.items_of`), and records that are left out have a number too. So ids ascend along a corpus,
+and neither cleaning nor held-out documents nor the number of workers change them.
 """
 
 import gzip
@@ -35,36 +35,36 @@ from adapt.runner.files import file_aside
 from adapt.support.errors import DataError
 
 NAMED = 3
-"""Number of files that a message names."""
+"""Largest number of files that a message names."""
 
 
 @dataclass
 class Tally:
-    """Counts of the kept records, and of the others by reason."""
+    """Number of kept records, and numbers of unreadable and dropped records by reason."""
 
     kept: int = 0
     bad: dict[str, int] = field(default_factory=dict)
-    """Number of unreadable records by reason."""
+    """Number of unreadable records, keyed by reason."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Number of dropped documents by reason."""
+    """Number of dropped documents, keyed by reason."""
     changed: dict[str, int] = field(default_factory=dict)
-    """Number of changes that blocks made in the kept documents, by kind."""
+    """Number of changes that cleaning blocks made in the kept documents, keyed by kind of change."""
     first_bad: dict[str, str] = field(default_factory=dict)
-    """File and number of the first unreadable record, by reason."""
+    """File and number of the first unreadable record, keyed by reason."""
 
     @property
     def seen(self) -> int:
-        """Number of all records."""
+        """Number of all records that were read."""
         return self.kept + sum(self.bad.values()) + sum(self.dropped.values())
 
     @property
     def unreadable(self) -> str:
-        """Number of unreadable records by reason, with the place of the first for each reason, as text."""
+        """Text with the number of unreadable records by reason, and the file and number of the first one of each."""
         return "; ".join(f"{count} {reason} (first: {self.first_bad[reason]})" for reason, count in self.bad.items())
 
     @property
     def left_out(self) -> str:
-        """Number of unreadable and dropped records by reason, as text."""
+        """Text with the numbers of unreadable and dropped records by reason."""
         return ", ".join(f"{count} {reason}" for reason, count in {**self.bad, **self.dropped}.items())
 
     def add(self, other: "Tally") -> None:
@@ -81,15 +81,15 @@ class Tally:
 
 
 def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
-    """Refuses a corpus with too many unreadable records.
+    """Checks that the share of unreadable records of a corpus is not above its limit.
 
     Args:
         tally: counts of all records that were read.
         most: largest allowed share of unreadable records, `corpus.max_bad_fraction`.
-        records: what the message calls the records.
+        records: word for the records in the message.
 
     Raises:
-        DataError: the share of unreadable records is larger.
+        DataError: the share of unreadable records is larger than `most`.
     """
     bad = sum(tally.bad.values())
     known = fix_of(" ".join(tally.bad))
@@ -101,14 +101,14 @@ def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
 
 
 def check_some_left(tally: Tally, files: Sequence[str]) -> None:
-    """Refuses files none of whose documents was kept.
+    """Checks that at least one document of some files was kept.
 
     Args:
         tally: counts of all records that were read.
         files: names of the files that were read.
 
     Raises:
-        DataError: no document was kept. The message says why the records were left out.
+        DataError: no document was kept. The message says for which reasons the records were left out.
     """
     if tally.kept:
         return
@@ -123,21 +123,23 @@ def check_some_left(tally: Tally, files: Sequence[str]) -> None:
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of UTF-16 pairs, which UTF-8 cannot encode
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
-_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # replaced and not removed, which would join the words around them
+_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # removing them would join the words around them
 _ASCII_CONTROL = bytes(code for code in _CONTROL if code < 128)
 _ASCII_BREAKS = bytes.maketrans(b"\v\f", b"\n\n")
 _SOME_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 Check = Callable[[Sequence[str]], Sequence[Drop | None]]
-"""Returns, for each of some texts, the reason to drop it, or None."""
+"""Function that returns, for each text of a sequence, the reason to drop it, or None."""
 Reject = Callable[[str, str, int, str], None]
-"""Takes the reason why a document is dropped, its file, its number in the file from 1, and its text."""
+"""Function that takes a dropped document: the reason, the file, the number in the file from 1, and the text."""
 DUPLICATE = Drop("duplicate")
 BATCH_CHARACTERS = 500_000
 BATCH_RECORDS = 4096
-"""Size at which a batch of texts is cleaned: BATCH_CHARACTERS characters or BATCH_RECORDS texts, whichever is first."""
+"""Largest size of a batch of texts that are cleaned together. A batch ends after BATCH_CHARACTERS characters or
+BATCH_RECORDS texts, whichever comes first."""
 _LAST = (DUPLICATE, MEASURED, TRAINED)
-"""Reasons that depend on other documents. Documents dropped for them have an ordinal in stage `dedup`."""
+"""Reasons to drop a document that depend on other documents. Documents dropped for these reasons have an ordinal in
+stage `dedup`."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +147,16 @@ class Sieve:
     """The checks that the documents of an item must pass besides the blocks of `corpus.cleaning`."""
 
     contaminated: Check | None = None
-    """Finds texts of evaluation sets. It is applied to the original texts, and again to texts that blocks changed."""
+    """Check that finds texts of evaluation sets. It is applied to the original texts, and again to texts that blocks
+    changed. None if there is no evaluation set."""
     measured: Check | None = None
-    """Finds texts that are measured. It is applied after all blocks, to the texts that would be trained on."""
+    """Check that finds texts that are measured. It is applied after all blocks, to the texts that would be trained on.
+    None if no text is measured."""
     duplicates: Mapping[int, Drop] = field(default_factory=dict)
-    """Reasons of stage `dedup` to drop documents, by ordinal: the number, from 0, among the documents of the item that
-    pass all blocks and evaluation sets."""
+    """Reasons of stage `dedup` to drop documents, keyed by ordinal. The ordinal of a document is its number, from 0,
+    among the documents of the item that pass all blocks and evaluation sets."""
     reject: Reject | None = None
-    """Receives the dropped documents."""
+    """Function that receives each dropped document; None if dropped documents are not written."""
 
 
 OPEN = Sieve()
@@ -166,7 +170,7 @@ def clean(
     source: str,
     sieve: Sieve = OPEN,
 ) -> Iterator[str]:
-    """Yields the cleaned texts of records. Arguments are those of `clean_numbered`."""
+    """Yields the cleaned texts of records. The arguments are those of `clean_numbered`."""
     return (text for _, text in clean_numbered(records, corpus, tally, source, sieve))
 
 
@@ -179,15 +183,15 @@ def clean_numbered(
 ) -> Iterator[tuple[int, str]]:
     """Cleans records, and yields each text that passes with the number of its record, from 1.
 
-    Control characters are removed; everything else is up to the blocks of `corpus.cleaning`. Records are read in
-    batches.
+    Control characters and outer spaces are always removed. All other changes are made by the blocks of
+    `corpus.cleaning`. Records are read in batches.
 
     Args:
-        records: texts, or reasons why a record has none.
-        corpus: names the blocks.
-        tally: counts of the item, to which kept, bad and dropped records are added.
+        records: the text of each record, or the reason why the record has no text.
+        corpus: configuration that names the blocks.
+        tally: counts of the item, to which the kept, unreadable and dropped records are added.
         source: name of the file, for messages.
-        sieve: further checks.
+        sieve: checks besides the blocks.
     """
     blocks = blocks_of(corpus.cleaning)
     passed = 0
@@ -227,7 +231,7 @@ def _batches(records: Iterable[str | Bad]) -> Iterator[list[str | Bad]]:
 
 
 def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: Sieve) -> list[str | Drop]:
-    """Returns the cleaned text or the reason to drop it, for each text; duplicates are not considered."""
+    """Returns, for each text, the cleaned text or the reason to drop it. Duplicates are not checked here."""
     first = _checked(sieve.contaminated, texts)
     cleaned = [known or _passed(text, blocks, tally) for text, known in zip(texts, first, strict=True)]
 
@@ -236,7 +240,7 @@ def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: 
         for position, reason in zip(positions, reasons, strict=True):
             cleaned[position] = reason or cleaned[position]
 
-    if sieve.contaminated:  # an HTML entity or a boilerplate line may have hidden an evaluation text before
+    if sieve.contaminated:  # before cleaning, HTML entities or boilerplate lines may hide an evaluation text
         changed = (position for position in _kept(cleaned) if cleaned[position] != texts[position])
         drop_matches(sieve.contaminated, list(changed))
     if sieve.measured:
@@ -288,7 +292,8 @@ def _plain(record: str) -> str:
 def _without_control(text: str) -> str:
     """Removes control characters from a text.
 
-    Most texts have none; the search for them takes a tenth of the time of `translate`, and less for ASCII.
+    Most texts have no control characters. Searching for control characters first takes a tenth of the time of
+    `translate`, and ASCII texts take a faster way.
     """
     if not text.isascii():
         return text.translate(_CONTROL | _BREAKS) if _SOME_CONTROL.search(text) else text
@@ -298,7 +303,7 @@ def _without_control(text: str) -> str:
 
 
 def _moved(record: Tagged, text: str) -> list[Span]:
-    """Returns the positions of a record's entities in its text after control characters were removed."""
+    """Returns the positions of a record's entities in the text that remains without control characters."""
     kept = list(accumulate((ord(character) not in _CONTROL for character in record), initial=0))
     stripped = kept[-1] - len(record.translate(_CONTROL).lstrip())
     spans = (tuple(min(max(kept[offset] - stripped, 0), len(text)) for offset in span) for span in record.entities)
@@ -320,7 +325,7 @@ def id_at(item: int, record: int) -> int:
 
 
 def place_of(number: int) -> tuple[int, int]:
-    """Returns the number of the item of an id, and the number of the record in the item, both from 0."""
+    """Returns the number of the item and the number of the record in the item for an id, both from 0."""
     return divmod(number, ITEM_IDS)
 
 
@@ -337,8 +342,8 @@ def item_texts(
     Args:
         item: number of the item.
         sources: slices of the item, as JSON (see `adapt.corpus.files.sources.items_of`).
-        corpus: how the item is read and cleaned.
-        tally: a new tally, to which the item's records are added.
+        corpus: settings for reading and cleaning the item.
+        tally: an empty tally, to which the item's records are added.
         sieve: checks besides the blocks of `corpus.cleaning`.
         entity_field: field of the records that holds entities; None for texts without entities.
 
@@ -361,7 +366,7 @@ REJECTS = "rejects"
 
 
 class Held(Protocol):
-    """Holds a check of texts, in this process or in Ray's object store."""
+    """A holder of a check of texts. The check is in this process or in Ray's object store."""
 
     def fetch(self) -> EvaluationIndex | Measured:
         """Returns the check. Its method `many` returns, for each text, the reason to drop it or None."""
@@ -369,7 +374,7 @@ class Held(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """A check that is used in the process that built it."""
+    """A holder of a check that is used in the process that built it."""
 
     check: EvaluationIndex | Measured
 
@@ -383,13 +388,15 @@ class Screen:
     """The checks that the documents of a source must pass besides the blocks of `corpus.cleaning`."""
 
     contaminated: Held | None = None
-    """Finds texts of evaluation sets."""
+    """Holder of the check for texts of evaluation sets; None if there is no evaluation set."""
     duplicates: Path | None = None
-    """The file of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted."""
+    """File of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted. None if
+    duplicates are kept."""
     measured: Held | None = None
-    """Finds texts that are measured."""
+    """Holder of the check for texts that are measured; None if no text is measured."""
     rejects: Path | None = None
-    """Folder for dropped documents, written as jsonl.gz with `reason`, `source`, `record` and `text`."""
+    """Folder for dropped documents, which are written as jsonl.gz with `reason`, `source`, `record` and `text`. None if
+    dropped documents are not written."""
     evaluation_texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Number of texts in each file of each evaluation set, for the stage's metrics."""
 
@@ -408,9 +415,9 @@ def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplica
     """Returns the screen of a source that this process reads itself, without Ray. Dropped documents are not written.
 
     Args:
-        corpus: names the evaluation sets (`corpus.decontaminate`), which are read here.
-        measured: keys of measured documents, which are left out.
-        duplicates: file of stage `dedup` with the duplicates of this source.
+        corpus: configuration that names the evaluation sets (`corpus.decontaminate`), which are read here.
+        measured: keys of measured documents, which are dropped; None to drop no measured documents.
+        duplicates: file of stage `dedup` with the duplicates of this source; None to keep duplicates.
 
     Raises:
         DataError: an evaluation set cannot be read, or is empty.
@@ -440,7 +447,7 @@ def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:
 def _rejects(folder: Path | None, item: int) -> Iterator[Reject | None]:
     """Opens the file of dropped documents of an item.
 
-    It is a temporary file that is renamed at the end, so that a repeated task writes the same file again.
+    The file is a temporary file that is renamed at the end, so that a repeated task writes the same file again.
     """
     if folder is None:
         yield None

@@ -20,7 +20,7 @@ BLOCK_BYTES = 2_000_000
 PREFETCHED_STEPS = 8
 """Number of batches that are fetched ahead of training."""
 SEGMENTS = 64
-"""Number of segments of a run, each of which is read by one task."""
+"""Largest number of segments into which a run is cut. Each segment is read by one task."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,21 @@ class Feed:
     folders: tuple[str, ...]
     """Folders of the prepared sources."""
     mixture: Mixture
-    """Mixture of the sources' rows."""
+    """Mapping of the samples of the run to rows of the sources."""
     sequence_length: int
     global_batch_size: int
     first_step: int
     last_step: int
-    """Step after the last one (exclusive)."""
+    """End of the steps (exclusive): the step after the last one of this feed."""
     rank: int
     world: int
     """Number of ranks."""
     marks: tuple[str, ...] = ()
-    """Mark columns that the objective needs beyond the tokens."""
+    """Names of the mark columns that the objective needs besides the tokens."""
 
     @classmethod
     def of(cls, folder: str, sequence_length: int, global_batch_size: int, seed: int, first: int, last: int) -> "Feed":
-        """Returns a feed of the steps [first, last) over one corpus, for a single rank."""
+        """Returns a feed of the steps [first, last) over one corpus, for a run with a single rank."""
         mixture = Mixture.of([_stream(folder).rows(sequence_length)], seed)
         return cls((folder,), mixture, sequence_length, global_batch_size, first, last, rank=0, world=1)
 
@@ -94,8 +94,8 @@ def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
         yield iter(())
         return
     with data_settings(target_max_block_size=BLOCK_BYTES):
-        # from_items and not range, because reading a range takes a CPU and the training workers may hold all of them.
-        # One task at a time without a CPU is fast enough; without that limit Ray starts dozens of processes.
+        # `from_items` is used because `range` needs a CPU, and the training workers may hold all CPUs. One task at a
+        # time without a CPU is fast enough. Without the limit of one task, Ray starts dozens of processes.
         segments = _segments(feed)
         dataset = ray.data.from_items(segments, override_num_blocks=len(segments)).map_batches(
             Fetch(feed), batch_size=1, batch_format="numpy", num_cpus=0, compute=ray.data.TaskPoolStrategy(size=1)
@@ -106,7 +106,7 @@ def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
 
 
 def _segments(feed: Feed) -> list[dict[str, int]]:
-    """Cuts the run into at most SEGMENTS segments, which are the units that are read again when a node is lost."""
+    """Cuts the run into at most SEGMENTS segments. If a node is lost, its segments are read again."""
     length = -(-(feed.last_step - feed.first_step) // SEGMENTS)
     firsts = range(feed.first_step, feed.last_step, length)
     return [{"first": first, "stop": min(first + length, feed.last_step)} for first in firsts]

@@ -1,8 +1,8 @@
-"""Represents texts as runs of words, to compare them: normalised, split into words, hashed to 64 bits.
+"""Represents texts as hashed runs of words, to compare them. Texts are normalised, split into words, and hashed.
 
-`normalised_texts` normalises many texts at once. Its result equals that of `normalised` byte for byte, because
-documents are identified by it. It passes texts with rare characters (invisible ones, and spaces beyond ASCII that NFKC
-keeps) to `normalised`. `table_of_characters` classifies all characters of Unicode.
+`normalised_texts` normalises many texts at once. Documents are identified by their normalised text, so its result must
+equal that of `normalised` byte for byte. Texts with rare characters (invisible characters, and spaces beyond ASCII that
+NFKC keeps) are passed to `normalised`. `table_of_characters` classifies all characters of Unicode.
 """
 
 import re
@@ -33,7 +33,7 @@ _IN_ASCII = {number: None for number in range(128) if INVISIBLE.match(chr(number
 
 
 class _Known(dict[str, int]):
-    """Cache of hashes of words, because most words of a text are frequent and a look-up is faster than hashing."""
+    """Cache of the hashes of words. Most words of a text are frequent, and a look-up is faster than hashing."""
 
     most = 200_000
 
@@ -62,12 +62,12 @@ def words(text: str) -> list[str]:
 
 
 def hashed(words: Sequence[str]) -> np.ndarray:
-    """Hashes words to 64 bits: uint64 [words]."""
+    """Returns the 64-bit hashes of words: uint64 [words]."""
     return np.fromiter(map(_KNOWN.__getitem__, words), np.uint64, len(words))
 
 
 def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
-    """Hashes all runs of n words of a text: uint64 [words - n + 1], empty for a text of fewer words.
+    """Returns the hashes of all runs of n words of a text: uint64 [words - n + 1]; empty for a text of fewer words.
 
     Args:
         hashes: hashes of the words, uint64 [words].
@@ -81,7 +81,9 @@ def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
 
 
 def all_ngrams(hashes: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields each length with the result of `ngrams` for it. Longer runs are computed from shorter ones.
+    """Yields each length and the hashes of all runs of that length, which equal those of `ngrams`.
+
+    The hashes of longer runs are computed from those of shorter runs.
 
     Args:
         hashes: hashes of the words, uint64 [words].
@@ -91,7 +93,8 @@ def all_ngrams(hashes: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int
     for n in range(1, max(lengths, default=0) + 1):
         run = run[: max(0, len(hashes) - n + 1)] * GOLDEN + hashes[n - 1 :]
         if n in lengths:
-            start = n * pow(int(GOLDEN), n, 2**64) % 2**64  # the start value n of `ngrams`, after n steps
+            # `ngrams` starts with n and this loop with 0. After n steps, the difference is n GOLDEN^n.
+            start = n * pow(int(GOLDEN), n, 2**64) % 2**64
             yield n, mix(run + np.uint64(start))
 
 
@@ -99,7 +102,8 @@ def shingles(text: str, n: int) -> np.ndarray:
     """Hashes the runs of n words of a normalised text.
 
     Returns:
-        uint64 [runs], at least one: a text of fewer words is one run, and a text without words is hashed as a whole.
+        Hashes, uint64 [runs]. A text of fewer than n words is one run, and a text without words is hashed as a whole,
+        so there is at least one hash.
     """
     own_words = words(text) or [text]
     return ngrams(hashed(own_words), min(n, len(own_words)))
@@ -115,7 +119,7 @@ _GONE = bytes(ord(letter) for letter in _ASCII if letter != "\0" and INVISIBLE.m
 
 
 def normalised_texts(texts: Sequence[str]) -> list[bytes]:
-    """Normalises texts, with the same results as `normalised`, encoded in UTF-8."""
+    """Returns the normalised texts in UTF-8. The results equal those of `normalised`."""
     prepared = _prepared(texts)
     data = "\0".join(text for text in prepared if text is not None).encode().translate(_LOWER, _GONE)
     while b"  " in data:
@@ -128,10 +132,10 @@ def normalised_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def _prepared(texts: Sequence[str]) -> list[str | None]:
-    """Brings texts into a form that only needs changes of ASCII characters: control characters, capitals and spaces.
+    """Normalises texts except for their ASCII characters: control characters, capitals and spaces.
 
     Returns:
-        The texts; None in place of texts with rare characters, which need `normalised`.
+        The text, or None if it has rare characters and needs `normalised`, for each text.
     """
     prepared = [text if text.isascii() and "\0" not in text else None for text in texts]
     wide = [number for number, text in enumerate(texts) if not text.isascii()]
@@ -142,7 +146,7 @@ def _prepared(texts: Sequence[str]) -> list[str | None]:
 
 
 def _have_rare(texts: Sequence[str]) -> np.ndarray:
-    """Returns which texts contain invisible characters or rare spaces: bool [texts]."""
+    """Returns, for each text, whether it contains invisible characters or rare spaces: bool [texts]."""
     places = np.flatnonzero(_rare().take(characters_of("".join(texts))))
     rare = np.zeros(len(texts), bool)
     rare[np.searchsorted(np.cumsum([len(text) for text in texts]), places, "right")] = True
@@ -151,7 +155,7 @@ def _have_rare(texts: Sequence[str]) -> np.ndarray:
 
 @cache
 def _rare() -> np.ndarray:
-    """Returns a table, by code point, that is not 0 for invisible characters and rare spaces."""
+    """Returns a table, indexed by code point, with 1 for invisible characters, 2 for rare spaces, and 0 for others."""
     return table_of_characters({1: INVISIBLE, 2: _SPACES})
 
 
@@ -163,10 +167,11 @@ def table_of_characters(kinds: Mapping[int, re.Pattern[str]]) -> np.ndarray:
     """Classifies all Unicode characters by patterns.
 
     Args:
-        kinds: a pattern of runs of characters for each kind.
+        kinds: pattern of the runs of characters of each kind, keyed by the number of the kind.
 
     Returns:
-        The kind of each code point, uint8 [CHARACTERS]: that of the last pattern that matches it, or 0.
+        The kind of each code point, uint8 [CHARACTERS]. If several patterns match, the last one counts; if none
+        matches, the kind is 0.
     """
     everything = np.arange(CHARACTERS, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
     table = np.zeros(CHARACTERS, np.uint8)

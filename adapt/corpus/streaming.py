@@ -49,10 +49,10 @@ from adapt.terminal.console import log
 
 @dataclass
 class ItemIndex:
-    """Number of tokens of each item that was read, in the order of reading.
+    """The number of tokens of each item that was read, in the order of reading, and the file with these numbers.
 
-    The numbers depend on the corpus and not on the state of a run. So the index may be ahead of the checkpoint that a
-    run resumes from, or behind it (then more items are read again).
+    The numbers depend on the corpus and not on the state of a run. So the index may be ahead of the checkpoint from
+    which a run resumes. If the index is behind the checkpoint, more items are read again.
     """
 
     file: Path
@@ -74,14 +74,14 @@ class ItemIndex:
         return cls(file, tokens)
 
     def begin(self, position: int) -> int:
-        """Returns where the item at a position in the order of reading begins in the stream [tokens]."""
+        """Returns the offset in the stream at which the item at a position in the order of reading begins [tokens]."""
         return sum(self.tokens[:position])
 
     def item_at(self, token: int, items: int) -> int:
         """Returns the position of the item that contains a token of the stream, or of the first item not read yet.
 
         Args:
-            token: position in the stream [tokens].
+            token: position of the token in the stream [tokens].
             items: number of all items.
         """
         return min(bisect.bisect_right(list(accumulate(self.tokens)), token), items)
@@ -106,7 +106,10 @@ class ItemIndex:
 
 
 def _line(position: int, tokens: int) -> str:
-    """Returns the line of an item, with a checksum, because a changed digit would shift all rows of a resumed run."""
+    """Returns the line of an item in the index file.
+
+    The line has a checksum, because a changed digit would shift all rows of a resumed run.
+    """
     return f"{position} {tokens} {zlib.crc32(f'{position} {tokens}'.encode()):08x}\n"
 
 
@@ -124,22 +127,22 @@ def _tokens(text: str) -> Iterator[int]:
 CHUNK_CHARACTERS = 1_000_000
 """Size of a chunk [characters]. It is smaller than in stage `prepare`, because training waits for the first chunk."""
 READ_AHEAD_BYTES = 256 * 2**20
-"""Size of tokens and texts in the cluster's object store at which reading waits for training [bytes]."""
+"""Amount of tokens and texts in the cluster's object store at which reading waits for training [bytes]."""
 INDEX_FILE = "items.txt"
 """Name of the file, in the training run's folder, with the number of tokens of each item."""
 ENOUGH_RECORDS = 1000
-"""Number of records after which the share of unreadable records is checked against its limit."""
+"""Number of read records from which the share of unreadable records is checked against its limit."""
 
 
 @dataclass(frozen=True)
 class Online:
-    """A corpus to be streamed.
+    """A corpus that is read, tokenized and cut into batches during training.
 
     Args:
-        items: the items that `Read` takes, in the manifest's order.
-        read: reads an item.
-        encode: tokenizes the chunks of an item.
-        cut: cuts the tokens into batches.
+        items: items of the corpus in the form that `Read` takes, in the manifest's order.
+        read: task that reads an item.
+        encode: tokenizer of the chunks of an item.
+        cut: settings by which the tokens are cut into batches.
         index: file with the number of tokens of each item.
     """
 
@@ -165,13 +168,13 @@ class Online:
 
         Args:
             manifest: the parts of the corpus.
-            corpus: how to read and clean them.
-            pretrained: names the tokenizer.
-            form: what the objective needs beyond tokens.
-            cut: cuts the tokens into batches.
+            corpus: settings for reading and cleaning the parts.
+            pretrained: model whose tokenizer is used.
+            form: requirements of the objective besides tokens.
+            cut: settings by which the tokens are cut into batches.
             folder: folder of the stage.
             duplicates: file of stage `dedup` with the documents to leave out.
-            measured: folders of prepared corpora whose measured text is left out.
+            measured: folders of prepared corpora whose measured documents are left out.
         """
         items = tuple(numbered_items(manifest, corpus))
         read = Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen_of(corpus, folder, duplicates, measured))
@@ -188,7 +191,7 @@ class Online:
 
         Args:
             step: step of the first batch.
-            parallel: whether Ray Data tasks read ahead of training. Otherwise this process reads.
+            parallel: whether Ray Data tasks read ahead of training. If False, this process reads.
 
         Raises:
             DataError: a file is broken or has changed since its item was first read, or too many records are bad.
@@ -210,7 +213,7 @@ class Online:
     def _chunks(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
         if not items:
             return
-        # tasks request no CPU, because training may hold all of them
+        # tasks request no CPU, because training may hold all CPUs
         tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)
         encode = replace(
             self.encode, shared=share_tokenizer(self.encode.pretrained, bool(self.encode.form.marks), False)
@@ -259,17 +262,17 @@ class Tokenize:
 
 
 def columns_of(chunk: pa.Table) -> Columns:
-    """Returns the arrays of a tokenized chunk by name."""
+    """Returns the arrays of a tokenized chunk, keyed by column."""
     names = [name for name in chunk.column_names if name != "tally"]
     return {name: chunk.column(name)[0].values.to_numpy(zero_copy_only=False) for name in names}
 
 
 DOCUMENTS = 2000
-"""Number of held-out documents in the sample."""
+"""Largest number of documents in the held-out sample."""
 PLACES = 64
-"""Number of items over which the sample is spread, if the corpus has this many."""
+"""Number of items over which the held-out sample is spread, if the corpus has this many items."""
 ORDER_SEED = 0
-"""Seed of the sample. It differs from the run's seed, so that runs with other seeds are measured on the same text."""
+"""Seed of the held-out sample. It is fixed, so that runs with different seeds are measured on the same text."""
 
 
 def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
@@ -291,11 +294,11 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     sample, chunks = Counter[str](), 0
     with reading("prepare") as line:
         for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
-            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # later items make up for earlier ones
+            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # includes what earlier items lacked
             left = share - counts["heldout_documents"]
             for chunk in online.read(batch_of(items[number])):
                 seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
-                if chunks < PLACES:  # sampled from all text, because none of it may be held out
+                if chunks < PLACES:  # words are counted in all text, as none may be held out
                     sample.update(encode.sample(chunk.to_pylist()[0]["texts"]))
                     chunks += 1
                 picked = _picked(chunk, position, fraction, left)
@@ -323,7 +326,14 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
 
 
 def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Table:
-    """Returns a chunk reduced to its first held-out documents (at most `most`), with `position` as its item."""
+    """Returns a chunk of the first held-out documents of a chunk.
+
+    Args:
+        chunk: chunk of texts, as `Read` yields it.
+        position: number that the new chunk has as its item.
+        fraction: held-out share of the corpus.
+        most: largest number of documents of the new chunk.
+    """
     row = chunk.to_pylist()[0]
     pairs = list(zip(row["texts"], json.loads(row["entities"]), strict=True))
     chosen = [pairs[number] for number in np.flatnonzero(in_share(keys_of(row["texts"]), fraction))[:most]]
@@ -388,7 +398,7 @@ def served(server: Any, rank: int, first_step: int, last_step: int) -> Iterator[
         DataError: the server could not read the corpus. All ranks receive the error.
     """
     shares = _shares(server, rank, first_step, last_step)
-    first = next(shares, None)  # waiting for it counts as start-up time, not as time of the first step
+    first = next(shares, None)  # waits here, so that the first step does not include the time of starting
     yield iter(()) if first is None else chain([first], shares)
 
 

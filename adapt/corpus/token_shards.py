@@ -1,9 +1,9 @@
 """Token shards: Arrow files of tokenized documents, read back as one long stream that is cut into rows.
 
-In memory, a shard's list column is one flat array of token ids and one of document offsets. So all shards of a corpus,
-in order, are one token stream, and training row i is its i-th piece of `sequence_length` tokens. Only the last row is
-padded, no token is lost, rows can be read in any order in constant time, and the same shards serve every sequence
-length. Marks, such as the starts of words, are stored as further columns of one bit per token.
+In memory, a shard consists of a flat array of token ids and an array of document offsets. So all shards of a corpus, in
+order, are one token stream, and training row i is the i-th piece of `sequence_length` tokens of this stream. Only the
+last row is padded, no token is lost, rows can be read in any order in constant time, and the same shards can be read
+with any sequence length. Marks, such as the starts of words, are stored as further columns of one bit per token.
 """
 
 import bisect
@@ -39,7 +39,7 @@ def write_shard(
         path: path of the shard.
         documents: token ids of each document.
         vocabulary_size: size of the vocabulary, which decides the integer type of the ids.
-        marks: further columns by name, with one boolean per token of each document.
+        marks: mark columns, keyed by name, with one boolean per token of each document.
         keys: key of each document (see `adapt.corpus.heldout`).
         sizes: length of each document's text [bytes].
     """
@@ -56,7 +56,7 @@ def write_flat_shard(
     keys: Sequence[int] | np.ndarray | None = None,
     sizes: Sequence[int] | np.ndarray | None = None,
 ) -> None:
-    """Writes a shard of documents whose tokens and marks are flat arrays already; see `write_shard`."""
+    """Writes a shard of documents whose tokens and marks are already flat arrays; see `write_shard`."""
     schema = token_schema(vocabulary_size, tuple(name for name in documents.columns if name != TOKENS))
     offsets = pa.array(documents.bounds, pa.int32())
     columns = [
@@ -80,7 +80,7 @@ class TokenStream:
     def open(cls, folder: Path, pattern: str) -> "TokenStream":
         """Opens the shards of a prepared corpus and checks their number of tokens.
 
-        A missing shard would shift all rows after it.
+        The check detects a missing shard, which would shift all rows after it.
 
         Args:
             folder: folder of the stage.
@@ -124,7 +124,7 @@ class TokenStream:
         return np.concatenate([shard.slice(begin, end, column) for shard, begin, end in self._pieces(start, stop)])
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple["_Shard", int, int]]:
-        """Yields the shards that contain [start, stop) of the stream, with the range in each."""
+        """Yields the shards that contain positions [start, stop) of the stream, and the range of positions in each."""
         shard = bisect.bisect_right(self._ends, start)
         while start < stop:
             begin, end = self._ends[shard - 1] if shard else 0, min(stop, self._ends[shard])
@@ -141,8 +141,8 @@ class TokenStream:
         """Reads training rows by number.
 
         Returns:
-            `tokens` [rows, sequence_length] (the stream's last row is padded with 0); `lengths` [rows]; `starts`, bool
-            [rows, sequence_length], True where a document starts and at the row's first position; and the requested
+            `tokens` [rows, sequence_length] (padded with 0 in the last row of the stream); `lengths` [rows]; `starts`,
+            bool [rows, sequence_length], True where a document starts and at the row's first position; and the requested
             marks, bool [rows, sequence_length]. Padding is marked False.
         """
         length = sequence_length
@@ -164,7 +164,7 @@ class TokenStream:
         return shard.slice(int(shard.offsets[place]), int(shard.offsets[place + 1]), column)
 
     def text_size(self, number: int) -> int | None:
-        """Returns the length of a document's text [bytes]; None if its shard has no such column."""
+        """Returns the length of a document's text [bytes]; None if its shard has no column of lengths."""
         shard, place = self._place(number)
         return shard.batch.column(BYTES)[place].as_py() if BYTES in shard.batch.schema.names else None
 
@@ -183,7 +183,7 @@ class _Shard:
 
     batch: pa.RecordBatch
     offsets: np.ndarray
-    """Offset in `tokens` at which each document starts, and the end of the last one."""
+    """Offset in `tokens` at which each document starts, followed by the end of the last document."""
     tokens: np.ndarray
 
     @classmethod

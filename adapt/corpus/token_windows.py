@@ -1,8 +1,8 @@
-"""Cuts a stream of tokens of unknown length into shuffled batches, as a function of the stream and a seed.
+"""Cuts a stream of tokens of unknown length into shuffled batches, which depend only on the stream and a seed.
 
 The stream is cut into windows of some million tokens, and each window into rows, which are permuted by (seed, window).
-The permuted rows, window after window, are the batches. So a batch can be computed by reading from the beginning of its
-window, and only the number of tokens before that window must be known.
+The permuted rows, window after window, are cut into batches. So a batch can be computed by reading from the beginning
+of its window, and only the number of tokens before that window must be known.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,10 +14,11 @@ from adapt.corpus.sample_order import permute
 from adapt.support.schema import STARTS, TOKENS
 
 WINDOW_TOKENS = 2**22
-"""Size of a window [tokens], about 16 MB of English text. A window is held in memory, and read again after a resume."""
+"""Size of a window [tokens], which is about 16 MB of English text. A window is held in memory, and a resumed run reads
+its first window again."""
 
 Columns = dict[str, np.ndarray]
-"""Arrays of equal length by name."""
+"""Arrays of equal length, keyed by the name of the column."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Cut:
 
     @property
     def window_rows(self) -> int:
-        """Number of rows of a window; the last window may have fewer."""
+        """Number of rows of a window. The last window may have fewer rows."""
         return max(1, self.window_tokens // self.sequence_length)
 
     def window_of(self, step: int) -> int:
@@ -39,16 +40,17 @@ class Cut:
         return step * self.global_batch_size // self.window_rows
 
     def start_of(self, step: int) -> int:
-        """Returns where the window of a step's batch begins in the stream [tokens]."""
+        """Returns the offset in the stream at which the window of a step's batch begins [tokens]."""
         return self.window_of(step) * self.window_rows * self.sequence_length
 
     def batches(self, pieces: Iterable[Columns], step: int) -> Iterator[Columns]:
         """Yields the global batches from a step on.
 
-        The last batch of the stream is filled up with rows of the last window (marked as epoch 1), so no text is lost.
+        The last batch of the stream is filled up with rows of the last window, which have epoch 1 or more. So no text
+        is lost.
 
         Args:
-            pieces: the stream from `start_of(step)` on: tokens, starts and marks [tokens of the piece].
+            pieces: the stream from `start_of(step)` on, in pieces with columns of tokens, starts and marks [tokens].
             step: step of the first batch.
 
         Yields:
@@ -94,7 +96,7 @@ class Cut:
 
 
 def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
-    """Yields the stream in pieces of `wanted` entries; the last one may be shorter."""
+    """Yields the stream in pieces of `wanted` entries. The last piece may be shorter."""
     held: list[Columns] = []
     count = 0
     for piece in pieces:

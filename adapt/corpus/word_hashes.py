@@ -1,4 +1,4 @@
-"""Hashes the words of many texts, on all words at once instead of in a loop.
+"""Hashes the words of many texts at once with NumPy, instead of in a loop over the words.
 
 A table maps each character to its form in NFKC and lower case. Characters whose form depends on their neighbours are
 marked CLOSER, and texts that contain them are normalised one by one.
@@ -19,7 +19,7 @@ from adapt.corpus.shingles import ALONE, CHARACTERS, IN_WORDS, INVISIBLE, charac
 from adapt.support.splitmix import mix
 
 GONE = 1
-"""Table entry of invisible characters, which are removed. The character with this code point is invisible itself."""
+"""Table entry of invisible characters, which are removed from texts. Code point 1 is an invisible character itself."""
 APART, CLOSER = 1 << 29, 1 << 30
 """Flags of table entries. APART marks characters that are words by themselves. CLOSER marks characters whose form
 depends on their neighbours, and characters whose form has more bytes in UTF-8 than the character."""
@@ -104,7 +104,7 @@ def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _plain(texts: Sequence[str]) -> list[bytes]:
-    """Returns the normalised words of each text as bytes, with zeros between words. GONE bytes are not removed yet."""
+    """Returns the normalised words of each text as bytes, with zeros between words. GONE bytes are still included."""
     table = _bytes()
     plain = [text.encode().translate(table) if text.isascii() else b"" for text in texts]
     others = [number for number, text in enumerate(texts) if not text.isascii()]
@@ -114,7 +114,7 @@ def _plain(texts: Sequence[str]) -> list[bytes]:
 
 
 def _beyond_ascii(texts: Sequence[str]) -> list[bytes]:
-    """Does the work of `_plain` for texts with characters beyond ASCII."""
+    """Returns the same as `_plain`, for texts with characters beyond ASCII."""
     plain, closer = _looked_up(texts, folded_characters())
     seen = [INVISIBLE.sub("", texts[number]) if _GONE in plain[number] else texts[number] for number in closer]
     formed = [normalize("NFKC", text).lower() for text in seen]
@@ -127,8 +127,8 @@ def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], li
     """Replaces each character of some texts by its entry in a table.
 
     Args:
-        texts: need not be normalised.
-        table: as `folded_characters` returns it.
+        texts: texts, normalised if `table` is that of `settled_characters`.
+        table: table of `folded_characters` or `settled_characters`.
 
     Returns:
         The words of each text as bytes, and the indices of the texts that contain a CLOSER character.
@@ -158,7 +158,7 @@ def _write(data: np.ndarray, places: np.ndarray, sizes: np.ndarray, old: np.ndar
         places: offset of each character in `data`.
         sizes: number of bytes of each character in `data`.
         old: the characters in `data`.
-        new: the characters to write; for 0, all bytes of the old character become 0.
+        new: the characters to write. Where it is 0, all bytes of the old character become 0.
     """
     changed = np.flatnonzero(new != old)
     different, which = np.unique(new[changed], return_inverse=True)
@@ -188,7 +188,7 @@ def _hashes(joined: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         starts: offset at which each word begins.
         ends: offset at which each word ends.
     """
-    # entry i is the integer of the eight bytes from offset i on
+    # entry i is the integer that the eight bytes from offset i represent
     numbers = np.ndarray((len(joined) - EIGHT + 1,), "<u8", joined, 0, (1,))
     lengths = ends - starts
     values = numbers[starts] & _KEPT[np.minimum(lengths, EIGHT)]

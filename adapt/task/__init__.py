@@ -1,7 +1,7 @@
 """Reads, checks and tokenizes labelled tasks, and searches them for test texts that are in the train split.
 
 - `labelled_examples`: reads and checks labelled examples.
-- `labels`: refuses or reports labels that were probably misread.
+- `labels`: raises errors or returns warnings for labels that were probably misread.
 - `dataset`: the files of a prepared task.
 - `prepare_task`: tokenizes a task, searches it for leaks, and writes it.
 """

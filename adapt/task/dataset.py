@@ -46,12 +46,12 @@ class Split:
     tokens: list[np.ndarray]
     """Token ids of each example, int32, with special tokens and not truncated. The tokenizer joins pairs of texts."""
     segments: list[np.ndarray]
-    """For each token, 0 if it is of the first text and 1 if of the second (token_type_ids), int8."""
+    """Segments of each example (token_type_ids), int8: 0 for tokens of the first text and 1 for those of the second."""
     labels: list[int] | list[list[int]]
-    """For each example, the index of its class; for `multi_label`, the list of indices; for `tokens`, one index per
-    token, IGNORED for tokens without a label."""
+    """Labels of each example: the index of its class; for `multi_label`, a list of indices of classes; for `tokens`,
+    one index per token, which is IGNORED for tokens without a label."""
     leaked: list[bool]
-    """For each example, whether the same text, ignoring case and spaces, is also in train. False in train itself."""
+    """Whether the text of each example is also in train, ignoring case and spaces. In train itself, all are False."""
 
     def __len__(self) -> int:
         return len(self.ids)

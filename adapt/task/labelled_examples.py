@@ -1,4 +1,4 @@
-"""Reads and checks labelled examples. Unusable records are refused with file and line, or counted.
+"""Reads and checks labelled examples. For an unusable record, an error names its file and line, or it is counted.
 
 `texts_of` returns the texts of a task without their labels, for TAPT.
 """
@@ -23,7 +23,7 @@ NO_LABEL = Bad("no label")
 _TEXT_SETTINGS = ("text_field", "pair_field")
 _SETTINGS = (*_TEXT_SETTINGS, "label_field", "id_field")
 _REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
-"""Shorter texts for some of the reader's reasons for leaving out a record."""
+"""Texts that replace some of the reader's reasons for leaving out a record."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,14 @@ class Example:
     """File and line of the example, for messages."""
     id: str
     text: str
-    """The text; for `tokens`, the words joined by spaces."""
+    """Text of the example. For tasks of kind `tokens`, it consists of the words, joined by spaces."""
     pair: str | None
-    """The second text of a pair; None if the task has no pairs."""
+    """Second text of a pair; None if the task has no pairs."""
     words: tuple[str, ...]
-    """The words, for tasks of kind `tokens`; empty for other kinds."""
+    """Words of the example for tasks of kind `tokens`; empty for other kinds."""
     labels: tuple[str | int, ...]
-    """One label; for `multi_label`, the sorted labels of the example without repeats; for `tokens`, one per word."""
+    """Labels of the example: one for `single_label`, any number for `multi_label` (sorted and without repeats), and one
+    per word for `tokens`."""
 
 
 def split_files(task: TaskConfig, split: str) -> list[str]:
@@ -68,8 +69,9 @@ def read_file(
     Args:
         task: the task's configuration, which names the fields.
         file: path or URL of the file.
-        start: number of the file's first record in its split. Examples without an id get their number as id.
-        labelled: whether labels and ids are read. If not, examples have no labels, and their numbers as ids.
+        start: number of the file's first record in its split. If the task has no field of ids, the id of an example is
+            its number.
+        labelled: whether labels and ids are read. If False, examples have no labels, and their ids are their numbers.
 
     Yields:
         File and line of a record, for messages, and its example or the reason why it cannot be used.
@@ -147,7 +149,7 @@ def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: in
 
 
 def _is_writable(text: str) -> bool:
-    """Whether the text can be encoded as UTF-8: it has no lone surrogate, such as half of an emoji that was cut."""
+    """Returns whether a text can be encoded as UTF-8. A lone surrogate, such as half of an emoji, cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -184,13 +186,13 @@ _BIO = re.compile(r"O|[BI]-.+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Checked:
-    """The examples of a split that are used, and the numbers of empty and unusable ones."""
+    """The examples of a split that are used, and the numbers of empty examples and unusable records."""
 
     examples: list[Example]
     empty_texts: int
-    """Number of examples whose text, and second text if there is one, is empty or consists of spaces."""
+    """Number of examples whose text is empty or consists of spaces. For pairs, this must hold for both texts."""
     unusable: dict[str, int]
-    """Number of records that were left out, by reason."""
+    """Number of records that were left out, keyed by reason."""
 
 
 def metric_of_task(task: TaskConfig) -> str:
@@ -199,9 +201,9 @@ def metric_of_task(task: TaskConfig) -> str:
 
 
 def check_split(task: TaskConfig, split: str) -> Checked:
-    """Reads and checks a split.
+    """Reads and checks the examples of a split.
 
-    Empty texts are removed from train. They stay in dev and test, so that all scores are of the same examples.
+    Examples without text are removed from train. They stay in dev and test, so that scores count all examples.
 
     Raises:
         ConfigError: `task.{split}` names no file.
@@ -257,7 +259,7 @@ def _check_words(example: Example) -> None:
 
 
 def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault: str, usable: int) -> None:
-    """Refuses a split with too many unusable records, or without any usable example.
+    """Checks that a split has not too many unusable records and at least one usable example.
 
     Args:
         task: the task's configuration.
@@ -323,8 +325,8 @@ def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
 def texts_of(task: TaskConfig, split: str) -> list[str]:
     """Returns the texts of a split in order, without repeats. The second text of a pair is a separate text.
 
-    A second text that is contained in the first is left out. Labels are ignored: examples without a label have text
-    too, which can be trained on, or must be kept out of training.
+    A second text that is contained in the first is left out. Labels are not read, because the text of an example
+    without a label can be trained on too, or must be excluded from training too.
 
     Raises:
         ConfigError, DataError, StorageError: see `split_files` and `read_file`.

@@ -1,8 +1,8 @@
-"""Checks for labels that were probably misread: errors with file and line, or warnings.
+"""Finds labels that were probably misread, and raises errors with file and line, or returns warnings.
 
-A model trained on misread labels gets scores that look plausible. So labels that can only be a mistake are refused:
-vectors of ones and zeros read as labels, hidden labels (-1) in dev or test, one class with two spellings. Labels that
-may be intended cause a warning: a class that is not in train, a split of one class.
+A model that is trained on misread labels gets scores that look plausible. So labels that can only be a mistake are
+refused: vectors of ones and zeros that were read as labels, hidden labels (-1) in dev or test, and one class with two
+spellings. Labels that may be intended cause a warning: a class that is not in train, or a split with a single class.
 """
 
 import re
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from adapt.task.labelled_examples import Example
 
 Splits: TypeAlias = "Mapping[str, Sequence[Example]]"
-"""Examples of `train`, `dev` and `test`."""
+"""The examples of each split, keyed by `train`, `dev` and `test`."""
 HIDDEN = "-1"
 """Label that data sets use for examples whose label is not published or not known."""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MISSING = ("nan", "<na>", "null")
 """Strings that programs write for a missing value."""
 CHANCE = 0.001
-"""A split of one class is refused if a random sample of train would be like it with a lower probability than this."""
+"""Smallest probability at which a dev or test split of one class is accepted. It is the probability that random
+examples of train, as many as the split has, all have this class."""
 MOST_AMOUNTS = 20
-"""If labels have more different numbers with fractions than this, they are amounts and not classes."""
+"""Largest number of different labels with decimals in train. If there are more and all labels are numbers, the labels
+are amounts and not classes, and they are refused."""
 FEWEST_EXAMPLES = 20
-"""With fewer train examples than this, each example may have its own class."""
+"""Smallest number of train examples for which a task is refused if each example has its own class."""
 SCORED = ("dev", "test")
 """The splits on which scores are computed."""
 
@@ -41,7 +43,7 @@ def check_labels(kind: str, splits: Splits) -> None:
         splits: the examples of each split.
 
     Raises:
-        DataError: labels are refused. The message names the file and line of an example.
+        DataError: a label is certainly a mistake. The message names the file and line of an example.
     """
     places = _first_places(splits)
     _check_spellings(places)
@@ -54,7 +56,7 @@ def check_labels(kind: str, splits: Splits) -> None:
 
 
 def label_warnings(kind: str, splits: Splits) -> list[str]:
-    """Returns warnings about labels that may be a mistake, each with file and line of its first example.
+    """Returns warnings about labels that may be a mistake. Each warning names file and line of the first example.
 
     Args:
         kind: kind of the task.
@@ -74,14 +76,14 @@ def label_warnings(kind: str, splits: Splits) -> list[str]:
 
 
 def check_no_vector(value: Any, place: str) -> None:
-    """Refuses the labels of a `multi_label` example if they are a vector with one number per class.
+    """Checks that the labels of a `multi_label` example are not a vector with one number per class.
 
     Args:
         value: the labels from the file, already split into a list.
         place: file and line of the example.
 
     Raises:
-        DataError: the list consists of numbers, one of them twice.
+        DataError: the list consists of numbers, and a number occurs twice.
     """
     if not isinstance(value, list) or len(value) < 2:
         return
@@ -95,7 +97,7 @@ def check_no_vector(value: Any, place: str) -> None:
 
 
 def check_no_written_list(value: Any, kind: str, place: str) -> None:
-    """Refuses a label from csv or tsv that is a Python or JSON list with brackets, written as text.
+    """Checks that a label from csv or tsv is not a Python or JSON list that is written as text, with brackets.
 
     Args:
         value: the label from the file.
@@ -103,7 +105,7 @@ def check_no_written_list(value: Any, kind: str, place: str) -> None:
         place: file and line of the example.
 
     Raises:
-        DataError: the label is such a list.
+        DataError: the label is a list that is written as text.
     """
     if isinstance(value, str) and re.fullmatch(r"\s*\[\s*(['\"\d-].*)?\]\s*", value, re.DOTALL):
         several = kind == "multi_label"
@@ -114,7 +116,7 @@ def check_no_written_list(value: Any, kind: str, place: str) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """Returns the numeric value of a label, also of true and false; None if it is a name."""
+    """Returns the numeric value of a label (true is 1, false is 0); None if the label is a name."""
     if isinstance(value, str):
         return float(value) if NUMBER.fullmatch(value.strip()) else None
     return float(value) if isinstance(value, int | float) else None
@@ -125,7 +127,7 @@ def _labels(examples: "Sequence[Example]") -> set[str]:
 
 
 def _first_places(splits: Splits) -> dict[str, str]:
-    """Returns file and line of the first example of each label."""
+    """Returns file and line of the first example with each label, keyed by label."""
     places: dict[str, str] = {}
     for example in (example for examples in splits.values() for example in examples):
         for label in example.labels:
@@ -171,7 +173,10 @@ def _check_amounts(kind: str, splits: Splits, places: Mapping[str, str]) -> None
 
 
 def _check_same_everywhere(train: "Sequence[Example]") -> None:
-    """Refuses train labels that are the same in all examples: [1, 0] and [0, 1] are both read as labels 0 and 1."""
+    """Checks that not all train examples have the same labels, of which there are several.
+
+    Vectors lead to such labels: [1, 0] and [0, 1] are both read as the labels 0 and 1.
+    """
     if len({example.labels for example in train}) == 1 and len(train[0].labels) > 1:
         raise DataError(
             f"all examples of task.train have the same labels, {', '.join(map(str, train[0].labels))} (the first is"
@@ -185,7 +190,10 @@ def _named(kind: str, labels: set[str]) -> set[str]:
 
 
 def _check_hidden(kind: str, split: str, splits: Splits) -> None:
-    """Refuses a split with hidden labels: none of its labels is in train, or some are -1 and train has no -1."""
+    """Checks that a split has no hidden labels.
+
+    Labels are hidden if none of them is in train, or if some are -1 and train has no -1.
+    """
     learned, examples = _named(kind, _labels(splits["train"])), splits[split]
     scored = _named(kind, _labels(examples))
     fix = f"is task.{split} a set without labels? Take one that has them, or part of train"
@@ -206,7 +214,7 @@ def _check_hidden(kind: str, split: str, splits: Splits) -> None:
 
 
 def _one_class(examples: "Sequence[Example]") -> tuple[str | int, ...] | None:
-    """Returns the labels that all examples have; None if they differ, or if there are fewer than two examples."""
+    """Returns the labels that all examples have; None if examples differ in their labels or are fewer than two."""
     kinds = {example.labels for example in examples}
     return kinds.pop() if len(kinds) == 1 and len(examples) > 1 else None
 

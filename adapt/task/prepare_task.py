@@ -1,7 +1,7 @@
 """Stage `task`: reads, checks and tokenizes a labelled task, searches it for leaks, and writes its files.
 
 A dev or test example leaks if its text is also in train. Texts are compared in Unicode form NFKC, in lower case and
-with single spaces. Pairs are equal if both texts are.
+with single spaces. Two pairs are equal if both their first and their second texts are equal.
 """
 
 from collections import Counter, defaultdict
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 
 _BATCH = 1000
-"""Number of examples that are tokenized at once. It is limited because the tokenizer needs many times the memory of a
-text."""
+"""Number of examples that are tokenized at once. The number is limited because the tokenizer needs many times the
+memory of the texts."""
 
 
 @dataclass
 class Encoded:
-    """Tokenized examples in order, with the fields of `adapt.task.dataset.Split`."""
+    """Tokenized examples in order. The fields are those of `adapt.task.dataset.Split`, besides `vanished_words`."""
 
     tokens: list[np.ndarray] = field(default_factory=list)
     segments: list[np.ndarray] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     vanished_words: int = 0
-    """For `tokens`, number of words without a token, such as single control characters. They get no label and no
-    score."""
+    """Number of words without a token, such as single control characters, in tasks of kind `tokens`. These words get no
+    label and no score."""
 
 
 def encode(
@@ -101,7 +101,7 @@ def encode(
 def _quickly(
     examples: Sequence[Example], quick: "QuickTokenizer"
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Yields the same as `_tokenized`, but only for single texts of one segment, and faster."""
+    """Yields the same as `_tokenized` in less time. It can only be used for single texts with one segment."""
     for example, ids in zip(examples, quick([example.text for example in examples]).lists(IDS), strict=True):
         yield example, ids.tolist(), [0] * len(ids), []
 
@@ -170,8 +170,8 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
 
     Args:
         task: the task's configuration.
-        pretrained: the model, for its tokenizer.
-        folder: an existing folder; files of the same names are replaced.
+        pretrained: model whose tokenizer is used.
+        folder: an existing folder. Files of the same names are replaced.
 
     Returns:
         The counts for the record of the stage, as JSON values:

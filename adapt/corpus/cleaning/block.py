@@ -1,4 +1,4 @@
-"""The base class of cleaning blocks, and edits of texts that keep entities at their positions."""
+"""The base class of cleaning blocks, and edits of texts that move entities along with their text."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ class Drop(str):
 
 @dataclass(frozen=True)
 class Block:
-    """A cleaning rule that keeps, changes or drops a document. Its fields are its options in the configuration.
+    """A cleaning rule that keeps, changes or drops a document. The fields of a block are its options.
 
-    `block(text, changes)` returns the text, changed or not, or a `Drop`. It counts its changes in `changes`. The result
-    must depend only on the text and the block's options.
+    `block(text, changes)` returns the text, changed or not, or a `Drop`, and adds its number of changes to `changes`.
+    The result must depend only on the text and the block's options.
     """
 
     name: ClassVar[str]
     """Name of the block in the configuration."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Packages that decide what the block does. Their versions enter stage keys (see `adapt.runner.key`)."""
+    """Names of packages that influence the block's result. Their versions enter stage keys (see `adapt.runner.key`)."""
     keeps_entities: ClassVar[bool] = True
     """Whether the block moves the entities of a text along with its changes."""
 
@@ -41,7 +41,7 @@ class Edit:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """Applies edits to a text. Its entities are moved accordingly; entities that an edit touches are removed.
+    """Applies edits to a text. Entities of the text are moved accordingly. Entities that an edit touches are removed.
 
     Args:
         text: a text, which may be `Tagged` with entities.

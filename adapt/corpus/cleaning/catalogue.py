@@ -32,7 +32,7 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
     """Returns the blocks of a configuration, in its order.
 
     Args:
-        cleaning: for each block its name, or {name: {option: value}}. A user's own block is named
+        cleaning: an entry for each block: its name, or {name: {option: value}}. A user's own block is named
             `package.module:Class`.
 
     Raises:
@@ -43,7 +43,10 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
 
 
 def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the blocks with all their options and packages, for stage keys, however the options were written."""
+    """Returns the blocks with all their options and packages, for stage keys.
+
+    The result includes default values, so it does not depend on which options the configuration writes.
+    """
     names = [_name_and_options(entry)[0] for entry in cleaning]
     return [
         {block.name: {**asdict(block), **deciding(*block.packages), **BLOCKS.source(name)}}
@@ -52,10 +55,10 @@ def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
-    """Refuses blocks that cannot move the entities of texts, for corpora with an entity field.
+    """Checks that all blocks can move the entities of texts if the corpus has an entity field.
 
     Raises:
-        ConfigError: `cleaning` has such a block. The message names it.
+        ConfigError: a block cannot move entities. The message names the block.
     """
     for block in blocks_of(cleaning):
         if entity_field and not block.keeps_entities:

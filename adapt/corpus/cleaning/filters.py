@@ -61,7 +61,7 @@ class Letters(Block):
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if its share of letters is large enough."""
-        if letters_in_ascii(text) >= self.min_fraction * len(text):  # enough, whatever the other characters are
+        if letters_in_ascii(text) >= self.min_fraction * len(text):  # ASCII letters alone are enough
             return text
 
         letters, visible = count_letters(text)
@@ -72,7 +72,7 @@ class Letters(Block):
 
 
 def letters_in_ascii(text: str) -> int:
-    """Counts the ASCII letters of a text, a fast lower bound of its number of letters."""
+    """Counts the ASCII letters of a text. The count is a lower bound of its number of letters, and fast to compute."""
     return text.encode("utf-8", "replace").translate(_ASCII_LETTERS).count(1)
 
 
@@ -122,7 +122,8 @@ class Symbols(Block):
     min_alphabetic: Fraction = 0.8
     """Smallest share of words that contain a letter."""
     min_stop_words: NonNegativeInt = 0
-    """Smallest number of different words among the, be, to, of, and, that, have, with. Gopher uses 2. For English."""
+    """Smallest number of these words in a document: the, be, to, of, and, that, have, with. Gopher uses 2. Use it for
+    English only."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if it violates no rule."""
@@ -159,8 +160,8 @@ class Language(Block):
     keep: list[str] = field(default_factory=lambda: ["en"])
     """ISO 639 codes of the languages to keep."""
     min_score: Fraction = 0.65
-    """Smallest probability of the recognised language. Documents below it are dropped, which is frequent for texts of
-    fewer than 30 characters."""
+    """Smallest probability of the recognised language. Documents with a lower probability are dropped, which is
+    frequent for texts of fewer than 30 characters."""
     max_characters: PositiveInt = 4000
     """Length of a document's beginning that the classifier reads [characters]."""
 
@@ -193,7 +194,7 @@ class Repetition(Block):
     """Drops repetitive documents by Gopher's rules and thresholds (Rae et al. 2021, arXiv 2112.11446, table A1).
 
     A line, paragraph or run of words is a duplicate from its second occurrence on. For runs, only characters of words
-    are counted, and each only once if it is in several runs. A run that occurs once is no repetition, however long.
+    are counted, and a character in several runs is counted once. A run that occurs once is never a duplicate.
     """
 
     name: ClassVar[str] = "repetition"
@@ -206,7 +207,7 @@ class Repetition(Block):
     max_paragraph_characters: Fraction = 0.2
     """Largest share of characters in duplicate paragraphs."""
     ngrams: bool = True
-    """Whether repeated runs of 2 to 10 words are checked too. Their limits are fixed."""
+    """Whether repeated runs of 2 to 10 words are checked too. The limits for these runs are fixed."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if no share is above its limit."""
@@ -223,7 +224,7 @@ class Repetition(Block):
 
 
 def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
-    """Returns the share of parts that are duplicates, and their share of the characters. Blank parts do not count."""
+    """Returns the share of duplicates among the parts, and the share of their characters. Blank parts do not count."""
     stripped = [part.strip() for part in parts if part.strip()]
     number, characters = len(stripped), sum(map(len, stripped))
     if not number:
@@ -248,12 +249,15 @@ def repeats_words(words: Sequence[str]) -> bool:
 
 
 def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Returns the largest share of a text's characters that the occurrences of one run of n words have.
+    """Returns the share of a text's characters in all occurrences of one run, for the run with the largest share.
 
     Args:
         hashes: hashes of the words, uint64 [words].
         lengths: lengths of the words [characters], int64 [words].
         n: length of the runs [words].
+
+    Returns:
+        The largest share; 0 if no run occurs twice.
     """
     _, first, counts = np.unique(ngrams(hashes, n), return_index=True, return_counts=True)
     repeated = counts > 1

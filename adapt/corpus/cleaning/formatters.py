@@ -56,19 +56,19 @@ _NOTICE = re.compile(
 
 @dataclass(frozen=True)
 class Boilerplate(Block):
-    """Removes short lines that are notices of English web pages (cookies, copyright, sharing, …), and repeated ones.
+    """Removes short lines that are notices of English web pages (cookies, copyright, sharing, …) or repeated too often.
 
     Longer lines are never removed, because they may be text about cookies, copyright and the like.
     """
 
     name: ClassVar[str] = "boilerplate"
     max_words: PositiveInt = 20
-    """Longest line that can be removed [words]."""
+    """Length of the longest line that can be removed [words]."""
     max_repeats: PositiveInt = 2
-    """Number of equal short lines that are kept per document; further ones are removed."""
+    """Largest number of equal short lines that are kept in a document. Further equal lines are removed."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """Returns the text without these lines."""
+        """Returns the text without notices and without short lines that were repeated too often."""
         seen: dict[str, int] = {}
         edits = []
         for start, line in _lines(text):
@@ -95,10 +95,10 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Pii(Block):
-    """Masks e-mail addresses, phone numbers, identity numbers and IP addresses by placeholders.
+    """Replaces e-mail addresses, phone numbers, identity numbers and IP addresses by placeholders.
 
-    Numbers are recognised by their form, and numbers with check digits only if these are right. This is a safeguard
-    and no guarantee: names and postal addresses are not masked.
+    Numbers are recognised by their form. A number with check digits is masked only if the check digits are right. The
+    block is a safeguard and no guarantee: names and postal addresses are not masked.
     """
 
     name: ClassVar[str] = "pii"
@@ -113,7 +113,7 @@ class Pii(Block):
     """Whether public IPv4 and IPv6 addresses are masked as <IP>."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """Returns the text with placeholders."""
+        """Returns the text with placeholders in place of the masked data."""
         edits: list[Edit] = []
         masked = bytearray(len(text))
         for kind, edit in _found(text, self):

@@ -21,23 +21,24 @@ _INSIDE = re.compile(rb'(?:[^"]++|"")*+')
 _MARK = b"\xef\xbb\xbf"
 """Byte order mark of UTF-8."""
 _LONGEST_CELL = 2**31 - 1
-"""Limit of the csv library [characters]. It is set so high that only the limit of `raw_rows` applies."""
+"""Limit of the csv library on the length of a cell [characters]. It is so high that only the limit of `raw_rows`
+applies."""
 
 
 @dataclass(slots=True)
 class RawRow:
-    """A row with quotes as it is in the file: one line, or several if an enclosed cell contains line ends."""
+    """The unparsed lines of a row with quotes. There are several lines if an enclosed cell contains line ends."""
 
     line: int
     """Number of the row's first line in the file, from 1."""
     lines: list[bytes] = field(default_factory=list)
-    """Lines of the row; empty if the row is too long."""
+    """Lines of the row with their line ends; empty if the row is too long."""
     height: int = 0
     """Number of lines of the row."""
     cells: int = 0
     """Number of cells of the row."""
     enclosed: int = 0
-    """Number of cells in quotes."""
+    """Number of cells of the row that are enclosed in quotes."""
     size: int = 0
     """Size of the row [bytes]."""
     is_open: bool = False
@@ -46,7 +47,7 @@ class RawRow:
     is_bare: bool = False
     """Whether a cell that is not enclosed in quotes contains a quote."""
     is_doubled: bool = False
-    """Whether an enclosed cell contains a doubled quote or is empty, which shows that quotes are not letters here."""
+    """Whether an enclosed cell contains a doubled quote or is empty, which shows that quotes enclose cells."""
     fault: str = ""
     """Reason why the row's quotes cannot enclose cells; empty if they can."""
 
@@ -112,8 +113,8 @@ def raw_rows(
         lines: lines of the file, from its beginning.
         mark: the byte between cells.
         limit: largest size of a row [bytes]; the lines of longer rows are not kept.
-        are_checked: whether the quotes of the file are known to be consistent. Then a line with an even number of
-            quotes is a whole row, and is yielded as its line too.
+        are_checked: whether the quotes of the file are known to be consistent. If True, a line with an even number of
+            quotes is a whole row, and such a row is also yielded as its line.
     """
     row: RawRow | None = None
     for number, line in enumerate(lines, start=1):
@@ -234,7 +235,7 @@ def _line_rows(lines: Iterable[bytes | Bad], limit: int) -> Iterator[bytes | Raw
 
 
 def _cells(row: bytes | RawRow, mark: str, are_enclosing: bool = True) -> list[str] | Bad:
-    """Parses the cells of a row, or returns the reason why it cannot be read."""
+    """Returns the cells of a row, or the reason why the row cannot be read."""
     try:
         if isinstance(row, bytes) and (not are_enclosing or b'"' not in row):
             return row.decode().split(mark)
@@ -265,22 +266,24 @@ _FIX = (
 _SAMPLED_ROWS = 10_000
 """Number of rows from which the values of columns are collected."""
 _MOST_VALUES = 50
-"""Largest number of different values of a column that is taken for a column of labels."""
+"""Largest number of different values of a column that counts as a column of labels."""
 _MOST_CANDIDATES, _MOST_LINES, _LONGEST = 100, 20, 64
-"""Number of cells over several lines that are examined, number of lines of each, and longest compared value [bytes]."""
+"""Limits: number of cells over several lines that are examined, number of lines of such a cell, and length of a
+compared value [bytes]."""
 _FEW = 0.01
-"""Share of the cells over several lines that may look like rows by chance. With more, the file is refused."""
+"""Largest share of the cells over several lines that may look like rows by chance. With a larger share, the file is
+refused."""
 
 
 def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: str, by_default: bool) -> bool:
-    """Reads a whole file, and returns whether its quotes enclose cells. Otherwise they are letters.
+    """Reads a whole file, and returns True if its quotes enclose cells and False if they are letters.
 
     Args:
         lines: lines of the file, from its beginning.
         mark: the byte between cells.
         limit: largest size of a row [bytes].
         path: path of the file, for messages.
-        by_default: the result if the file does not show it: True for csv, False for tsv.
+        by_default: the result if the content of the file allows both: True for csv, False for tsv.
 
     Raises:
         DataError: a cell over several lines may be several rows whose quotes are letters. The message names the line.
@@ -316,13 +319,13 @@ def _extent(row: RawRow) -> str:
 
 
 def _value(cell: bytes) -> bytes:
-    """Returns a cell for comparisons: without enclosing quotes, and cut to the length that labels can have."""
+    """Returns a cell for comparisons, without enclosing quotes and truncated to one byte more than `_LONGEST`."""
     is_enclosed = len(cell) > 1 and cell[:1] == cell[-1:] == b'"'
     return (cell[1:-1] if is_enclosed else cell)[: _LONGEST + 1]
 
 
 class _Survey:
-    """Collects evidence on whether a file's quotes enclose cells, from rows that are read as if they did."""
+    """Collects evidence on whether a file's quotes enclose cells. The rows are read as if quotes enclosed cells."""
 
     def __init__(self, mark: bytes) -> None:
         self.inconsistent = ""
@@ -340,11 +343,12 @@ class _Survey:
         self._are_all_enclosed = True
         """Whether all cells below the header, except numbers, are in quotes."""
         self._values: list[set[bytes] | None] = []
-        """Different values of each column; None if there are too many."""
+        """Different values of each column; None for a column with too many different values."""
         self._are_numbers: list[bool] = []
         """Whether all values of each column are numbers."""
         self._like_rows: list[tuple[RawRow, list[list[bytes]]]] = []
-        """Rows of several lines most of which would be valid rows by themselves, with the cells of these lines."""
+        """Rows of several lines of which most lines would be valid rows by themselves, each with the cells of its
+        lines."""
         self._count_like_rows = 0
 
     def add(self, row: bytes | RawRow) -> None:
@@ -422,7 +426,10 @@ class _Survey:
             self._are_numbers[number] = self._are_numbers[number] and bool(_NUMBER.fullmatch(cell))
 
     def doubtful(self) -> RawRow | None:
-        """Returns the first cell over several lines that may be rows; None if there are few enough to be chance."""
+        """Returns the first row with a cell over several lines that may be several rows.
+
+        Returns None if there are so few such rows that they look like rows by chance.
+        """
         if not self._like_rows:
             return None
         known = {
@@ -438,7 +445,7 @@ class _Survey:
         return fitting[0] if estimate > _FEW * self._tall else None
 
     def _fit(self, lines: list[list[bytes]], known: dict[int, set[bytes] | None]) -> bool:
-        """Returns whether most of these lines have values that also occur in other rows of their columns."""
+        """Returns whether most of the lines have, in the known columns, values that also occur in other rows."""
 
         def fits(cells: list[bytes]) -> bool:
             return all(

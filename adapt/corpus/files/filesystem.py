@@ -157,8 +157,8 @@ def _say(message: str) -> None:
 def files_of(folder: Path) -> list[str]:
     """Lists the files of a folder and of the folders in it, sorted by path.
 
-    A file with several names (links) is listed once, by its own name if that is in the folder. A broken link is listed
-    too, so that reading it raises an error that names it.
+    A file with several names (links) is listed once, by its real name if the folder contains it. A broken link is
+    listed too, so that reading it raises an error that names the link.
 
     Raises:
         DataError: a folder cannot be listed.
@@ -173,7 +173,9 @@ def files_of(folder: Path) -> list[str]:
 
 
 def matching(pattern: Path) -> list[str]:
-    """Lists the paths that a pattern matches, sorted. A part of the pattern that exists literally matches only itself.
+    """Lists the paths that a pattern matches, sorted.
+
+    If a file or folder has exactly the name of a part of the pattern, this part matches only that name.
 
     Raises:
         DataError: a folder cannot be listed.
@@ -198,7 +200,7 @@ def _matching(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """Yields a folder and all folders in it. Each real folder comes once, so that links to parents do not loop."""
+    """Yields a folder and all folders in it. Each real folder is yielded once, so links to parents cause no loop."""
     seen: set[str] = set()
     waiting, linked = deque([folder]), deque[Path]()
     while waiting or linked:
@@ -213,7 +215,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path, hidden: bool = False) -> list[Path]:
-    """Lists the entries of a folder, sorted: either only the hidden ones or only the others."""
+    """Lists the hidden entries of a folder if `hidden`, else the entries that are not hidden. Entries are sorted."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -226,7 +228,7 @@ def _is_file(entry: Path) -> bool:
 
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Pauses between attempts [s]."""
+"""Pauses between attempts to access a store [s]."""
 
 _FINAL = (AdaptError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _HOPELESS = (ImportError, NotImplementedError, ValueError)
@@ -243,12 +245,12 @@ def retried(action: Callable[[], T], where: str) -> T:
 
     Raises:
         StorageError: the last attempt failed, or the store does not support the action. The message names `where`.
-        FileNotFoundError, PermissionError: the action raised it; it is not repeated.
+        FileNotFoundError, PermissionError: the action raised this error. Such actions are not repeated.
     """
     for pause in (*WAITS_S, None):
         try:
             return action()
-        except Exception as error:  # every store has errors of its own
+        except Exception as error:  # each store has its own kinds of errors
             if isinstance(error, _FINAL) and not _may_pass(error):
                 raise
             if pause is None or isinstance(error, _HOPELESS):
@@ -259,7 +261,7 @@ def retried(action: Callable[[], T], where: str) -> T:
 
 
 def is_missing(error: OSError) -> bool:
-    """Returns whether the store has no such file.
+    """Returns whether an error means that a file does not exist.
 
     For web servers, fsspec raises FileNotFoundError on other errors too.
     """
@@ -274,14 +276,14 @@ def unreadable(location: str, error: OSError) -> DataError:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Returns whether "not found" may be temporary because the server is unreachable or failing."""
+    """Returns whether the error "not found" may be temporary, because the server is unreachable or failing."""
     cause = error.__cause__ if isinstance(error, FileNotFoundError) else None
     unreachable = isinstance(cause, OSError) and not isinstance(cause, _FINAL)
     return unreachable or _status(cause) >= 500
 
 
 def _status(cause: BaseException | None) -> int:
-    """Returns the status of an HTTP response from the error about it; 0 if there is none."""
+    """Returns the status of the HTTP response that caused an error; 0 if there is no response."""
     return int(getattr(cause, "status", None) or getattr(getattr(cause, "response", None), "status_code", 0) or 0)
 
 

@@ -51,7 +51,7 @@ _FOREIGN = {
     **dict.fromkeys((".feather", ".ipc"), "give it a name that ends in .arrow"),
     **dict.fromkeys((".z", ".lz4", ".br", ".lzma"), "compress it with gzip, zstd, xz or bzip2"),
 }
-"""Advice for files of other formats, by suffix."""
+"""Advice for files of other formats, keyed by suffix."""
 
 
 class Bad(str):
@@ -75,7 +75,7 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
 
 
 def is_divisible(path: str | Path) -> bool:
-    """Returns whether ranges of a file can be read separately: uncompressed lines, and tables.
+    """Returns whether ranges of a file can be read separately, which is so for uncompressed lines and for tables.
 
     Csv files are not divisible, because a newline may be inside a value, so the start of a record is only known after
     reading everything before it.
@@ -100,7 +100,7 @@ _FIXES = {
     "text is not a string": "name the field that holds the text as a string (text_field)",
     "no text": "name the field that holds the text (text_field)",
 }
-"""Advice for unreadable records, by a part of the reason. The first entry that occurs in the reason applies."""
+"""Advice for unreadable records, keyed by a part of the reason. The first key that occurs in the reason applies."""
 _BOMS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -113,7 +113,7 @@ COMPRESSED = {
     "xz": (b"\xfd7zXZ\0", ".xz"),
     "bz2": (b"BZh", ".bz2"),
 }
-"""First bytes of compressed files and the suffix of their names, by compression."""
+"""First bytes of compressed files and the suffix of their names, keyed by compression."""
 _BINARY = (
     (b"%PDF-", "a PDF document", "take its text out, for example with pdftotext, and save that as .txt or .jsonl"),
     (b"{\\rtf", "an RTF document", "save it as plain text (.txt)"),
@@ -149,7 +149,7 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
         compression: compression that the file's name says.
 
     Raises:
-        DataError: the content is of another format. The message says which, and what to do.
+        DataError: the content is of another format. The message names that format and says what to do.
     """
     head = head[:HEAD_BYTES]
     refuse_substitutes(head, path)
@@ -183,7 +183,7 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
 
 
 def fix_of(reasons: str) -> str:
-    """Returns advice for repairing unreadable records; empty if there is none for these reasons.
+    """Returns advice for repairing unreadable records; empty if there is no advice for the given reasons.
 
     Args:
         reasons: text that contains the reasons why records cannot be read.
@@ -192,7 +192,7 @@ def fix_of(reasons: str) -> str:
 
 
 def no_readable(path: str | Path, count: int, first: str) -> DataError:
-    """Returns the error for a file none of whose records can be read.
+    """Returns the error for a file without any readable record.
 
     Args:
         path: path of the file.
@@ -273,7 +273,7 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def _looks_latin(text: bytes) -> bool:
-    """Returns whether most bytes are ASCII, as in Latin-1 text, where only accented letters are not."""
+    """Returns whether most bytes are ASCII. In Latin-1 text, only accented letters are not ASCII."""
     return sum(byte > 127 for byte in text) < 0.3 * len(text)
 
 

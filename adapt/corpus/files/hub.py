@@ -16,7 +16,7 @@ from adapt.corpus.files.storage import broken_files, opened
 from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
 
 _SETTINGS = ("Bad split", "BuilderConfig", "Config name is missing")
-"""Beginnings of the library's messages about a wrong configuration or split."""
+"""Beginnings of the messages of the `datasets` library about a wrong configuration or split."""
 _NETWORK = {"httpx", "httpcore", "aiohttp"}
 """Packages whose errors are network errors."""
 _SCRIPT = "Dataset scripts are no longer supported"
@@ -71,7 +71,7 @@ def _refuse_files(repository: str) -> None:
 
 
 def dataset_shards(corpus: CorpusConfig, commit: str) -> int:
-    """Returns the number of shards of the split, each of which can be read separately."""
+    """Returns the number of shards of a split of a dataset. Each shard can be read separately."""
     return int(_opened(corpus, commit).num_shards)
 
 
@@ -136,7 +136,7 @@ def _load(repository: str, configuration: str | None, split: str, commit: str) -
 
 
 def _place(repository: str, commit: str) -> tuple[str, dict[str, str]]:
-    """Returns the path of a dataset for the library, and its revision unless it is a folder of this machine."""
+    """Returns the path of a dataset, and the option `revision` of the library unless the path is a local folder."""
     folder = Path(repository).expanduser()
     return (str(folder), {}) if folder.is_dir() else (repository, {"revision": commit})
 
@@ -171,7 +171,7 @@ def _separated_files(repository: str, configuration: str | None, split: str, com
 
 @contextmanager
 def _in_words(corpus: CorpusConfig) -> Iterator[None]:
-    """Turns the errors of the library while it reads into errors that name the dataset."""
+    """Context manager that turns errors of the `datasets` library into errors that name the dataset."""
     try:
         yield
     except AdaptError:
@@ -207,7 +207,7 @@ def _script(repository: str, name: str) -> DataError:
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Returns whether the network or the Hub failed, so that trying again may help."""
+    """Returns whether an error means that the network or the Hub failed, so that trying again may help."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):

@@ -49,7 +49,7 @@ class Lines:
         return line
 
     def _pass_over(self) -> None:
-        """Skips to the end of the line, reading 1 MiB at a time."""
+        """Skips the rest of the line, of which 1 MiB is read at a time."""
         while piece := self._stream.readline(1 << 20):
             self.position += len(piece)
             if piece.endswith(b"\n"):
@@ -100,11 +100,11 @@ def _whole(paragraph: bytearray | Bad) -> bytes | Bad:
 NOT_AN_OBJECT = Bad("not a JSON object")
 _DECODER = json.JSONDecoder()
 _ENDS = ("\n", "\r\n", "")
-"""Text that may follow the JSON value of a line for the fast way of parsing."""
+"""Texts after the JSON value of a line with which the line is parsed in the fast way."""
 
 
 def object_of(line: bytes | Bad) -> Mapping[str, Any] | Bad:
-    """Parses the JSON object of a line, or returns the reason why the line has none."""
+    """Returns the JSON object of a line, or the reason why the line is not a JSON object."""
     if isinstance(line, Bad):
         return line
     try:

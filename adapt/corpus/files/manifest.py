@@ -20,7 +20,8 @@ from adapt.support.errors import ConfigError, DataError, nearest
 from adapt.support.redact import redacted
 
 _READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
-"""Version of the reading rules of formats whose rules have changed. It enters the keys of files of these formats."""
+"""Version of the reading rules, keyed by format, for formats whose rules have changed. The version enters the keys of
+files of these formats."""
 LISTERS = 16
 """Number of files of a remote store whose metadata is requested in parallel."""
 
@@ -32,13 +33,14 @@ class Part:
     path: str
     """Absolute path or URL of the file, name of the dataset, or the package's RECORD file, which lists its files."""
     size: int
-    """Size of the file [bytes]; 0 for a dataset, whose size is not known."""
+    """Size of the file [bytes]; 0 for a dataset, because its size is not known."""
     digest: str
     """Digest of the content: SHA-256, or the digest or version that the remote store gives."""
     stamp: str = ""
-    """Stamp of the file (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
+    """Stamp of the file, which changes with it (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
     format: str = ""
-    """Format that the file's name says, such as `jsonl` or `text gzip`, with the version of reading rules if any."""
+    """Format according to the file's name, such as `jsonl` or `text gzip`, with the version of its reading rules if
+    these have changed."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Digest of the parts' contents, formats and order. Names and locations do not enter."""
+        """Digest of the parts' contents, formats and order. It does not depend on names and locations."""
         lines = (f"{part.digest} {part.format}" for part in self.parts)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -86,7 +88,7 @@ def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
 
 
 def check_listed(manifest: Manifest) -> None:
-    """Checks that no file has changed since it was listed. Call this after reading them.
+    """Checks that no file has changed since it was listed. Call this function after reading the files.
 
     Raises:
         DataError: a file has changed, so its content may differ from its digest.
@@ -145,7 +147,7 @@ def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
 
 
 def package_records(names: Sequence[str]) -> list[Path]:
-    """Returns the RECORD files of installed packages, sorted. Each lists the files of a package with their digests.
+    """Returns the RECORD files of installed packages, sorted. A RECORD file lists a package's files and their digests.
 
     Args:
         names: names of the packages, in any spelling that pip accepts; empty for all packages except this one.

@@ -36,8 +36,8 @@ class Reading:
     """Largest size of a record [bytes]. Longer records are skipped and counted as bad."""
     start: int = 0
     stop: int | None = None
-    """Range [start, stop) of the file to read [bytes]; None is its end (see `adapt.corpus.files.formats.is_divisible`).
-    For a dataset, `start` is the index of the shard."""
+    """Range [start, stop) of the file to read [bytes] (see `adapt.corpus.files.formats.is_divisible`). If `stop` is
+    None, the range ends with the file. For a dataset, `start` is the index of the shard."""
     stamp: str = ""
     """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`)."""
 
@@ -47,7 +47,7 @@ def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
 
     Args:
         path: path or URL of the file.
-        reading: what to read.
+        reading: fields, range and limits.
 
     Raises:
         DataError: the whole file is broken (cut short, of another format than its name says, without the field), or it
@@ -61,7 +61,10 @@ def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
 
 
 def texts(records: Iterator[Record], reading: Reading) -> Iterator[str | Bad]:
-    """Yields the text of each record, with its entities if `reading` names their field, or the reason for no text."""
+    """Yields the text of each record, or the reason why it has no text.
+
+    The text has entities if `reading` names the field of entities.
+    """
     for record in records:
         yield record if isinstance(record, Bad) else _text(record, reading)
 
@@ -108,7 +111,7 @@ def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True
     Args:
         records: records of the file, or of a range from its beginning.
         path: path of the file.
-        is_whole: whether these are all records of the file.
+        is_whole: whether `records` are all records of the file.
 
     Raises:
         DataError: there are records, and none can be read, so the file is not of the format that its name says.
@@ -130,7 +133,7 @@ def check_quotes(path: str | Path, reading: Reading) -> bool:
 
     Args:
         path: path or URL of the file.
-        reading: sets the largest size of a row.
+        reading: settings with the largest size of a row.
 
     Raises:
         DataError: two columns have the same name, or rows may be lost in a cell.
@@ -207,7 +210,7 @@ def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:
 def _rows(
     path: str | Path, kind: str, reading: Reading, wanted: Container[str | None] | None = None
 ) -> Iterator[Record]:
-    """Yields the rows of a table, with the wanted columns or (None) with all."""
+    """Yields the rows of a table with the wanted columns, or with all columns if `wanted` is None."""
     with open_table(path, reading.stamp) as file:
         columns = [name for name in schema_of(file, kind).names if wanted is None or name in wanted]
         if twice := next((name for number, name in enumerate(columns) if name in columns[:number]), None):
@@ -235,7 +238,7 @@ _FIRST_LINES = 1000
 def check_field(
     path: str | Path, name: str, fix: str = TEXT_FIX, needs_fields: bool = False, text: bool = True
 ) -> None:
-    """Checks that a file's first record has a field, so that a wrong name is found in a second and not during a job.
+    """Checks that a file's first record has a field, so that a wrong name is reported before a job and not during it.
 
     Args:
         path: path or URL of the file.
@@ -331,7 +334,7 @@ class Span(NamedTuple):
     size: int
 
     def takes(self, count: int) -> list[int]:
-        """Returns which of `count` row groups or record batches belong to the range."""
+        """Returns the indices, among `count` row groups or record batches, of those that belong to the range."""
         return [number for number in range(count) if self.start <= number * self.size // count < self.stop]
 
 

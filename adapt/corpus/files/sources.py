@@ -30,8 +30,8 @@ MODULES_PER_ITEM = 100
 def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
     """Returns the name and the settings of each source of a corpus.
 
-    The settings are a corpus of one source, which is cleaned and held out like the whole corpus. The source of a corpus
-    without `sources` has the name "".
+    The settings of a source are those of a corpus with only this source. Fields that the source does not set itself are
+    those of the whole corpus. The source of a corpus without `sources` has the name "".
     """
     if not corpus.sources:
         return [("", corpus)]
@@ -49,10 +49,10 @@ def _own_fields(source: SourceConfig, corpus: CorpusConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a corpus (a file, a module or a dataset), or a range [start, stop) of one."""
+    """A part of a corpus (a file, a module or a dataset), or a range [start, stop) of such a part."""
 
     path: str
-    """File, module or dataset."""
+    """Path or URL of the file, path of the module, or name of the dataset."""
     start: int = 0
     """Start of the range: byte of a file, or index of a dataset's shard."""
     stop: int | None = None
@@ -62,7 +62,7 @@ class Slice:
 
     @property
     def place(self) -> str:
-        """Path and first byte of the slice, for messages."""
+        """Text with the path and the first byte of the slice, for messages."""
         return redact(self.path) + (f", from byte {self.start}" if self.start else "")
 
 
@@ -178,7 +178,7 @@ def read_docstrings(path: Path) -> Iterator[str | Bad]:
 def _docstrings(tree: ast.Module) -> Iterator[str]:
     """Yields the docstrings in a syntax tree.
 
-    It visits statements only, because expressions contain no docstrings and visiting them is slow.
+    Only statements are visited, because expressions contain no docstrings and visiting them is slow.
     """
     waiting: list[ast.AST] = [tree]  # no recursion, because each `elif` of a chain is nested in the one before
     while waiting:

@@ -22,7 +22,7 @@ from adapt.support.errors import DataError
 
 BUFFER_BYTES = 1 << 20
 
-# Names under which stores (S3, Google, Azure, the Hugging Face Hub, web servers) give the digest of a file's content.
+# Names of the fields in which stores (S3, Google, Azure, Hugging Face Hub, web servers) give the digest of a content.
 _DIGESTS = (
     *("sha256", "md5Hash", "content_md5", "Content-MD5", "checksum", "xet_hash", "blob_id"),
     *("ETag", "etag", "crc32c"),
@@ -46,7 +46,7 @@ def state(location: str) -> tuple[int | None, str, str | None]:
             stat = os.stat(location)
             return stat.st_size, stamp_of(stat), None
         files, path = filesystem(location)
-        files.invalidate_cache()  # the current state is needed
+        files.invalidate_cache()  # fsspec may have cached an older state
         info = retried(lambda: files.info(path), location)
     except OSError as error:
         raise unreadable(location, error) from error
@@ -57,7 +57,7 @@ def state(location: str) -> tuple[int | None, str, str | None]:
 
 
 def check_unchanged(location: str, stamp: str) -> None:
-    """Checks that a file has not changed since it was listed. Call this after reading it.
+    """Checks that a file has not changed since it was listed. Call this function after reading the file.
 
     Args:
         location: path or URL of the file.
@@ -269,7 +269,7 @@ class _Xz(io.RawIOBase):
 
 @contextmanager
 def broken_files(path: str | Path) -> Iterator[None]:
-    """Turns the errors that libraries raise about a file into errors that name the file.
+    """Context manager that turns the errors of libraries about a file into errors that name the file.
 
     Raises:
         DataError: the file is missing, not readable, cut short, or of another format than its name says.
