@@ -15,7 +15,7 @@ T = TypeVar("T")
 AHEAD = 2
 """Number of running and waiting calls per process, so that no process is idle and results do not accumulate."""
 TRIES = 3
-"""Number of further tries of a call whose process or machine is gone."""
+"""Number of times that a call is repeated if its process or machine is lost."""
 
 
 class Cluster:
@@ -58,7 +58,7 @@ class Cluster:
             while waiting:
                 yield _yielded(waiting.popleft())
         finally:
-            for unread in waiting:  # left over after an error, or if the caller stopped early
+            for unread in waiting:  # calls are left after an error, or if the caller stopped early
                 ray.cancel(unread)
 
     def _on_devices(self, shared: Any) -> tuple[Callable[[Any], Any], int]:
@@ -99,7 +99,7 @@ def _call(function: Callable[[A], Iterator[T]], argument: A) -> Iterator[T]:
 
 
 class _Device:
-    """An actor that keeps the function of its last call."""
+    """An actor that keeps the function of its last call loaded."""
 
     def __init__(self) -> None:
         self._reference: Any = None

@@ -47,7 +47,7 @@ from adapt.runner.files import write_atomically
 ENTRIES_PER_PARTITION = 8_000_000
 """Number of bucket entries that a task sorts at once, which takes about 400 MB of memory."""
 PAIRS_HELD = 4_000_000
-"""Largest number of pairs of documents in memory. When it is exceeded, they are reduced to one pair per duplicate."""
+"""Largest number of pairs of documents in memory. More pairs are reduced to one pair per duplicate."""
 EXCERPT_CHARACTERS = 200
 Source = tuple[str, Manifest, CorpusConfig]
 """The name, the files and the settings of a source."""
@@ -157,8 +157,8 @@ def deduplicate(
             its documents with a copy on the other side in `before` are left out.
         alike: settings that decide which documents are duplicates.
         folder: folder of the stage. Its content is deleted first.
-        entity_field: field of the records that holds entities, as in stage `prepare`. It matters here because records
-            with malformed entities have no ordinal.
+        entity_field: field of the records that holds entities, as in stage `prepare`. It is needed here
+            because records with malformed entities have no ordinal.
         before: earlier sources, which lose no documents. Copies on the other side are measured copies of training
             documents, and training copies of measured documents.
 

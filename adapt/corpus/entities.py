@@ -94,13 +94,13 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
     kind = TAGGERS.load(name)
     try:
         tagger = _loaded(kind)
-    except Exception as error:  # it is the user's code
+    except Exception as error:  # the user's code may raise any error
         raise DataError(f"objective.tagger {name} cannot be created: {error!r}", "correct its __init__") from error
     spans = []
     for text in texts:
         try:
             entities = parse_entities(tagger.entities(text), len(text))
-        except Exception as error:  # it is the user's code
+        except Exception as error:  # the user's code may raise any error
             raise DataError(f"objective.tagger {name} failed on {text[:80]!r}: {error!r}", "correct it") from error
         if entities is None:
             raise DataError(

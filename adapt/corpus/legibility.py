@@ -133,7 +133,7 @@ def count_sample(texts: Sequence[str], tokenizer: "TextTokenizer") -> Counter[st
         tokenizer: tokenizer of the model.
 
     Returns:
-        The counts. Their names are COUNT followed by one of FIGURES.
+        The counts. The key of a count is COUNT followed by a name of FIGURES.
     """
     step = max(1, len(texts) // DOCUMENTS)
     some = [text[:CHARACTERS] for text in texts[::step][:DOCUMENTS]]

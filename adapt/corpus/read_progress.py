@@ -111,14 +111,14 @@ class Pace:
 class Line:
     """The progress line of a stage that reads documents.
 
-    Speed and remaining time are measured from the first report on, to exclude the time in which tasks start. They are
-    shown from `SETTLED_S` later on, because the first chunks of all cores arrive at once.
+    Speed and remaining time are measured from the first update on, to exclude the time in which tasks start. Both are
+    shown only `SETTLED_S` after the first update, because the first chunks of all cores arrive at once.
     """
 
     def __init__(self, stage: str, shown: Display) -> None:
         self._stage, self._shown = stage, shown
         self._first: tuple[float, int, int] | None = None
-        """Time [s], bytes of text and `done` at the first report."""
+        """Time [s], bytes of text and `done` at the first update; None before the first update."""
 
     def update(self, documents: int, text_bytes: int, done: int, total: int) -> None:
         """Shows the number of documents and the speed, and the share `done / total` unless `total` is 0 (unknown)."""

@@ -67,7 +67,7 @@ class Group:
         epochs, places = np.divmod(numbers, self.total)
         if not self.in_turn:
             places = _permuted(epochs, places, self.total, seed)
-        owners = np.searchsorted(self._starts, places, side="right") - 1  # never an empty source
+        owners = np.searchsorted(self._starts, places, side="right") - 1  # side "right" skips empty sources
         rows = places - self._starts[owners]
         if self.in_turn:
             for owner in np.unique(owners):
@@ -356,7 +356,7 @@ def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[floa
     The share of a weight above 0 is above 0. The formula is that of Devlin et al. 2019 (multilingual BERT's
     exponentially smoothed weighting) and of Arivazhagan et al., arXiv 1907.05019.
     """
-    most = max(weights)  # all weights are divided by it first, because powers of large numbers would overflow
+    most = max(weights)  # weights are divided by the largest, because powers of large numbers would overflow
     relative = [max((weight / most) ** (1 / temperature), _LEAST) if weight else 0.0 for weight in weights]
     total = sum(relative)
     return [weight / total for weight in relative]

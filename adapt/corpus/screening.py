@@ -147,11 +147,11 @@ class Sieve:
     """The checks that the documents of an item must pass besides the blocks of `corpus.cleaning`."""
 
     contaminated: Check | None = None
-    """Check that finds texts of evaluation sets. It is applied to the original texts, and again to texts that blocks
-    changed. None if there is no evaluation set."""
+    """Check that finds texts of evaluation sets; None if there is no evaluation set. The check is applied to the
+    original texts, and again to texts that blocks changed."""
     measured: Check | None = None
-    """Check that finds texts that are measured. It is applied after all blocks, to the texts that would be trained on.
-    None if no text is measured."""
+    """Check that finds texts that are measured; None if no text is measured. The check is applied after all blocks, to
+    the texts that would be trained on."""
     duplicates: Mapping[int, Drop] = field(default_factory=dict)
     """Reasons of stage `dedup` to drop documents, keyed by ordinal. The ordinal of a document is its number, from 0,
     among the documents of the item that pass all blocks and evaluation sets."""

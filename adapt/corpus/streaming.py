@@ -6,9 +6,9 @@ run needs to know where items begin in the stream: one number per item, written 
 first time. The run starts with the item of its first window and reads no earlier item again. One actor (`Server`)
 reads the corpus for all ranks, and each rank requests its share of every batch.
 
-Only a held-out sample is tokenized beforehand (`sample_heldout`). It consists of documents in the held-out share, which
-training leaves out everywhere. The sample takes items in a fixed random order, and from each item its first held-out
-documents: up to an equal share per item, plus the number that earlier items lacked, until it has enough.
+Only a held-out sample is tokenized beforehand (`sample_heldout`). The sample consists of documents in the held-out
+share, which is never trained on. Items are taken in a fixed random order, and from each item its first held-out
+documents: up to an equal share per item, plus the number that earlier items lacked, until the sample is large enough.
 """
 
 import bisect

@@ -141,9 +141,9 @@ class TokenStream:
         """Reads training rows by number.
 
         Returns:
-            `tokens` [rows, sequence_length] (padded with 0 in the last row of the stream); `lengths` [rows]; `starts`,
-            bool [rows, sequence_length], True where a document starts and at the row's first position; and the requested
-            marks, bool [rows, sequence_length]. Padding is marked False.
+            `tokens` [rows, sequence_length], padded with 0 in the last row of the stream; `lengths` [rows]; `starts`,
+            bool [rows, sequence_length], True where a document starts and at the first position of each row; and the
+            requested marks, bool [rows, sequence_length]. Marks of padding are False.
         """
         length = sequence_length
         ranges = [(row * length, min((row + 1) * length, self.tokens)) for row in rows]

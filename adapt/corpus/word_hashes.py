@@ -151,7 +151,7 @@ def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], li
 
 
 def _write(data: np.ndarray, places: np.ndarray, sizes: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
-    """Overwrites characters by others that have no more bytes, and fills the remaining bytes with GONE.
+    """Overwrites characters by characters of at most as many bytes, and fills the remaining bytes with GONE.
 
     Args:
         data: UTF-8 bytes, changed in place.

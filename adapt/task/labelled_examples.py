@@ -1,4 +1,4 @@
-"""Reads and checks labelled examples. For an unusable record, an error names its file and line, or it is counted.
+"""Reads and checks labelled examples. Unusable records are counted, or cause an error that names their file and line.
 
 `texts_of` returns the texts of a task without their labels, for TAPT.
 """
@@ -203,7 +203,7 @@ def metric_of_task(task: TaskConfig) -> str:
 def check_split(task: TaskConfig, split: str) -> Checked:
     """Reads and checks the examples of a split.
 
-    Examples without text are removed from train. They stay in dev and test, so that scores count all examples.
+    Examples without text are removed from train. Such examples stay in dev and test, so that scores count all examples.
 
     Raises:
         ConfigError: `task.{split}` names no file.
@@ -259,7 +259,7 @@ def _check_words(example: Example) -> None:
 
 
 def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault: str, usable: int) -> None:
-    """Checks that a split has not too many unusable records and at least one usable example.
+    """Checks that a split has few enough unusable records and at least one usable example.
 
     Args:
         task: the task's configuration.

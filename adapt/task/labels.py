@@ -173,7 +173,7 @@ def _check_amounts(kind: str, splits: Splits, places: Mapping[str, str]) -> None
 
 
 def _check_same_everywhere(train: "Sequence[Example]") -> None:
-    """Checks that not all train examples have the same labels, of which there are several.
+    """Checks that the examples of train do not all have the same two or more labels.
 
     Vectors lead to such labels: [1, 0] and [0, 1] are both read as the labels 0 and 1.
     """
@@ -214,7 +214,7 @@ def _check_hidden(kind: str, split: str, splits: Splits) -> None:
 
 
 def _one_class(examples: "Sequence[Example]") -> tuple[str | int, ...] | None:
-    """Returns the labels that all examples have; None if examples differ in their labels or are fewer than two."""
+    """Returns the labels that all examples have; None if labels differ or if there are fewer than two examples."""
     kinds = {example.labels for example in examples}
     return kinds.pop() if len(kinds) == 1 and len(examples) > 1 else None
 

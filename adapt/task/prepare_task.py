@@ -66,16 +66,16 @@ def encode(
     The tokenizer joins pairs. Segments are its `token_type_ids`, or 0 if the model has none. A text without tokens gets
     one token, the end of text (else padding, else id 0), because a model needs at least one.
 
-    For `tokens`, the words are tokenized as one text with spaces between them, as in pre-training. Tokenized one by
-    one, they would lack the leading space that byte-level tokenizers make a part of a word. The label of a word belongs
-    to the first token that ends inside the word.
+    For `tokens`, the words are tokenized as one text with spaces between them, as in pre-training. If the words were
+    tokenized one by one, the leading space would be missing, which byte-level tokenizers make a part of a word. The
+    label of a word belongs to the first token that ends inside the word.
 
     Args:
         examples: examples of a split.
         kind: kind of the task.
         classes: classes of the task. A label is encoded as its index in this list.
         tokenizer: fast tokenizer, from `adapt.model.tokenizer.load_text_tokenizer`.
-        quick: a faster form of the same tokenizer, which is used for single texts.
+        quick: a faster form of the same tokenizer, which is used for single texts; None to use only `tokenizer`.
     """
     encoded = Encoded()
     index = {name: number for number, name in enumerate(classes)}
@@ -125,7 +125,7 @@ def _tokenized(
 
 
 def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
-    """Returns for each token the index of the word whose first token it is, or None.
+    """Returns, for each token, the index of the word that starts with this token; None if no word does.
 
     A token belongs to the word of its last character, because byte-level tokens may begin with the space before the
     word, or consist of a space only.

@@ -36,7 +36,7 @@ def test_results_are_in_the_order_of_the_calls(ray_cluster: None, on_device: boo
     found: list[list[Any]] = []
     cluster = Cluster(ResourcesConfig())
     for answers in cluster.spread(Squares(), numbers(), on_device):
-        assert len(drawn) <= len(found) + 2 * AHEAD  # at most 2 x AHEAD results are not read yet
+        assert len(drawn) <= len(found) + 2 * AHEAD  # calls are made only shortly before their results are read
         found.append(list(answers))
     assert [[square for square, *_ in each] for each in found] == [[n**2 for n in range(k)] for k in drawn]
     processes = {process for each in found for *_, process in each}

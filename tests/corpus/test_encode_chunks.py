@@ -195,7 +195,7 @@ def test_words_between_blanks_include_all_their_pieces(family: str, words: list[
 @families
 def test_tokenizers_split_the_sample_words_into_several_pieces(family: str) -> None:
     _, encoding = encoded(family, "gradient abcabcabc")
-    assert len(encoding.ids) - sum(encoding.special_tokens_mask) > 3  # so words have several tokens
+    assert len(encoding.ids) - sum(encoding.special_tokens_mask) > 3  # more tokens than words
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_larger_share_contains_the_smaller() -> None:
 def test_held_out_documents_do_not_change_between_versions() -> None:
     """The held-out documents of five fixed texts never change.
 
-    If a new version chose others, it would train on text that earlier versions held out.
+    If a new version held out other documents, it would train on text that earlier versions held out.
     """
     texts = ["the first document", "the second document", "the third document", "the 4th document", "été 東京"]
     expected = [True, False, False, False, True]

@@ -17,7 +17,7 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "c", "dd"]), max_size=30).map(" ".jo
 
 
 def runs(text: str, n: int) -> set[tuple[str, ...]]:
-    """Returns the runs of n words of a text, by slicing. A text of fewer words is one run."""
+    """Returns the runs of n words of a text, by slicing. A text of fewer than n words is one run."""
     found = text.split()
     n = min(n, len(found))
     return {tuple(found[start : start + n]) for start in range(len(found) - n + 1)}

@@ -197,4 +197,4 @@ def _kinds() -> list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]]:
 
 
 def _phone(value: str) -> bool:
-    return 8 <= sum(character.isdigit() for character in value) <= 15  # E.164
+    return 8 <= sum(character.isdigit() for character in value) <= 15  # E.164 allows at most 15 digits

@@ -33,7 +33,7 @@ def is_url(location: str) -> bool:
 
 
 def name_of(location: str) -> PurePosixPath:
-    """Returns the path of a location, without the query of a URL. Its suffixes show the format."""
+    """Returns the path of a location, without the query of a URL. The suffixes of the path show the format."""
     return PurePosixPath(urlsplit(location).path if location.startswith(("http://", "https://")) else location)
 
 

@@ -303,7 +303,7 @@ def _name_twice(line: bytes) -> str | None:
 
     def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(name for name, _ in pairs)
-        twice[:] = [name for name, count in counts.items() if count > 1]  # the outermost object is the last
+        twice[:] = [name for name, count in counts.items() if count > 1]  # the outermost object is parsed last
         return dict(pairs)
 
     with suppress(ValueError, RecursionError):

@@ -57,7 +57,7 @@ class Lines:
 
 
 def lines(stream: BufferedReader, start: int, stop: int | None, limit: int) -> Iterator[bytes | Bad]:
-    """Yields the lines that begin in the range [start, stop) of a stream [bytes]; `stop` None is the end."""
+    """Yields the lines that begin in the range [start, stop) of a stream [bytes]. If `stop` is None, it is the end."""
     reader = Lines(stream, start, limit)
     while (stop is None or reader.position < stop) and (line := next(reader, None)) is not None:
         yield line

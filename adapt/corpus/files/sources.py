@@ -56,7 +56,7 @@ class Slice:
     start: int = 0
     """Start of the range: byte of a file, or index of a dataset's shard."""
     stop: int | None = None
-    """End of the range (exclusive); None is the end of the part."""
+    """End of the range (exclusive); None for the end of the part."""
     stamp: str = ""
     """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
 
@@ -168,7 +168,7 @@ def read_docstrings(path: Path) -> Iterator[str | Bad]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about invalid escape sequences in other packages
+            warnings.simplefilter("ignore")  # other packages have invalid escape sequences
             tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: source is nested too deeply
         return

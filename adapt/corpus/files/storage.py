@@ -22,7 +22,8 @@ from adapt.support.errors import DataError
 
 BUFFER_BYTES = 1 << 20
 
-# Names of the fields in which stores (S3, Google, Azure, Hugging Face Hub, web servers) give the digest of a content.
+# Names of the fields in which stores (S3, Google, Azure, Hugging Face Hub, web servers) give the digest of a file's
+# content.
 _DIGESTS = (
     *("sha256", "md5Hash", "content_md5", "Content-MD5", "checksum", "xet_hash", "blob_id"),
     *("ETag", "etag", "crc32c"),
@@ -259,7 +260,7 @@ class _Xz(io.RawIOBase):
 
     def _next_stream(self, rest: bytes) -> None:
         self._stream, self._has_begun = lzma.LZMADecompressor(), False
-        while not rest.strip(b"\0"):  # padding between streams
+        while not rest.strip(b"\0"):  # zeros between streams are padding
             rest = self._raw.read(MIB)
             if not rest:
                 return

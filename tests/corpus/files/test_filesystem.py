@@ -54,7 +54,7 @@ def test_a_linked_folder_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["", "/**/*.txt", "/**"])
 def test_links_to_parent_folders_are_followed_once(tmp_path: Path, pattern: str) -> None:
     make(tmp_path, "data/a.txt", "data/deep/b.txt")
-    for name in ("one", "deep/two", "deep/three"):  # through them, glob would find 2^40 paths
+    for name in ("one", "deep/two", "deep/three"):  # `glob` would follow these links to 2^40 paths
         (tmp_path / "data" / name).symlink_to(tmp_path / "data")
     assert names(f"{tmp_path}/data{pattern}", tmp_path) == ["data/a.txt", "data/deep/b.txt"]
 
