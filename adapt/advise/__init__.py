@@ -1,10 +1,10 @@
-"""Advice: which recipe to run first for a corpus and tasks, at what cost, and on what evidence.
+"""Advises which recipe to run first for a corpus and tasks, with the expected cost and the evidence.
 
-- `corpus_sample`: a random sample of a corpus that is not prepared.
+- `corpus_sample`: draws a random sample of a corpus that is not prepared.
 - `collect_evidence`: measures samples and tasks.
-- `evidence`: what was measured.
-- `recipe_costs`: what each recipe would cost.
-- `findings`: the conditions of the rules.
-- `rules`: the rules, with published figures.
-- `advice`: an order of recipes.
+- `evidence`: the measured figures.
+- `recipe_costs`: estimates the cost of each recipe.
+- `findings`: checks the conditions of the rules.
+- `rules`: lists the rules with published figures.
+- `advice`: orders the recipes by votes and cost.
 """

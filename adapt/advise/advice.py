@@ -22,8 +22,8 @@ class Recipe:
 
     name: str
     votes: int
-    """Votes of the rules for the recipe minus votes of the rules against it. A strong rule has 3 votes, a moderate one
-    2, a weak one 1."""
+    """Votes of the rules for the recipe minus votes of the rules against it. A strong rule has 3 votes, a moderate rule
+    2, and a weak rule 1."""
     cost: CostAhead
     budget: str
     """`within` or `above` if the recipe's device-hours are within or above advice.budget_device_hours, else `not
@@ -47,7 +47,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Remark:
-    """The result of a rule whose condition is met."""
+    """A rule whose condition is met, with its reason and the recipes for and against which it votes."""
 
     rule: str
     strength: Strength
@@ -74,9 +74,9 @@ class Advice:
     recipes: list[Recipe]
     remarks: list[Remark]
     rate_from: str = ""
-    """Where the device's speed is from. Device-hours are computed with this speed."""
+    """Source of the device's speed with which device-hours are computed."""
     refusal: str = ""
-    """The error that training with this configuration would raise; empty if it would raise none."""
+    """Message of the error that training with this configuration would raise; empty if it would raise none."""
     evidence: Evidence | None = None
     """The evidence that the advice is based on."""
 
@@ -159,7 +159,7 @@ def _order(recipe: Recipe) -> tuple[bool, int, float]:
 
 
 def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
-    """Returns the command of a recipe's first job. DAPT+TAPT begins with DAPT."""
+    """Returns the command of a recipe's first job. The first job of DAPT+TAPT is DAPT."""
     one_pass = [] if is_limited(case.config.training) else ["--training.epochs=1"]
     job, more = {
         AS_IT_IS: ("finetune", []),
@@ -172,7 +172,7 @@ def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
 
 
 def _unselected(case: Case) -> list[str]:
-    """Returns the option that turns selection off, if a pool is configured."""
+    """Returns the option that turns selection off. The list is empty if no pool is configured."""
     return ["--select.pool_paths=[]"] if case.config.select.pool_paths else []
 
 

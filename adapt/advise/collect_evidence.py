@@ -28,8 +28,8 @@ from adapt.vocabulary.vocabulary_results import Extension
 from adapt.vocabulary.word_reader import WordReader
 
 MEASURED_TOKENS = 20_000
-"""Number of tokens on which the loss of each sample is measured. They give about 3,000 predictions, so the standard
-error is about 0.05 nats."""
+"""Number of tokens on which the loss of each sample is measured. With about 3,000 predictions, the standard error of
+the loss is about 0.05 nats."""
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -39,8 +39,8 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
     Args:
         config: the job's configuration. `advice.max_documents` limits the number of examples read per task.
         pretrained: the model.
-        samples: the samples of the configured texts, by name: `corpus`, `general`, `pool`, `candidates`.
-        tasks: folders of prepared tasks, by name.
+        samples: samples of the configured texts, keyed by `corpus`, `general`, `pool` or `candidates`.
+        tasks: folders of prepared tasks, keyed by name.
 
     Raises:
         DataError: a sample has no text.
@@ -99,7 +99,7 @@ class _Observer:
         tokens = [train.tokens[number] for number in drawn]
         texts = self.tokenizer.batch_decode([ids.tolist() for ids in tokens], skip_special_tokens=True)
         labels = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in train.labels])
-        counts = np.unique(labels[labels >= 0], return_counts=True)[1]  # of examples, or of words
+        counts = np.unique(labels[labels >= 0], return_counts=True)[1]  # numbers of examples or words per class
         near = {name: word_overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
         return TaskEvidence(
             name=facts.name,

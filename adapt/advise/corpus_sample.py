@@ -16,9 +16,9 @@ from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Sieve, Tally, clean, local_screen
 
 READ_BYTES = 64 * MIB
-"""About this much text is read. A smaller corpus is read completely, so its size is exact."""
+"""Approximate size of the text that is read. A smaller corpus is read completely, so its size is exact."""
 PLACES = 64
-"""Number of items (such as files) of the corpus from which the sample is taken, if the corpus has this many."""
+"""Smallest number of items (such as files) from which the sample is taken, if the corpus has this many items."""
 SEED = 0
 
 
@@ -34,9 +34,9 @@ class Sample:
     documents: int | None
     """Number of documents in the corpus, after cleaning."""
     bytes: int | None
-    """Size of their text as UTF-8."""
+    """Size of the text of all documents in the corpus, after cleaning [bytes of UTF-8]."""
     is_exact: bool
-    """Whether `documents` and `bytes` were counted; if not, they are estimates."""
+    """Whether `documents` and `bytes` were counted. If not, they are estimates."""
 
 
 def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample:

@@ -8,14 +8,14 @@ from adapt.vocabulary.vocabulary_results import Extension
 
 @dataclass(frozen=True)
 class TextEvidence:
-    """Figures of a corpus, from a sample. A figure is None if it cannot be known without reading the whole corpus."""
+    """Figures of a corpus, measured on a sample. A size is None if only reading the whole corpus would show it."""
 
     documents: int | None
     bytes: int | None
-    """Size of the text as UTF-8."""
+    """Size of the corpus's text [bytes of UTF-8]."""
     tokens: int | None
     is_exact: bool
-    """Whether the figures above were counted; if not, they are estimates."""
+    """Whether `documents`, `bytes` and `tokens` were counted. If not, they are estimates."""
     sampled: int
     """Number of documents in the sample."""
     fertility: float
@@ -23,8 +23,8 @@ class TextEvidence:
     loss: float
     """The model's loss on the sample [nats per predicted token]."""
     extension: Extension | None = None
-    """The number of new tokens at the elbow of the curve of savings, and the savings (`adapt.vocabulary`). None if new
-    tokens would save nothing, and for texts other than `corpus`."""
+    """Savings with the number of new tokens at the elbow of the curve of savings (`adapt.vocabulary`). None for texts
+    other than `corpus`, and if new tokens would save nothing."""
 
     def cells(self) -> list[str]:
         """Formats the figures as a row of the table of texts, without the name."""
@@ -36,14 +36,14 @@ class TextEvidence:
 
 @dataclass(frozen=True)
 class TaskEvidence:
-    """Figures of a labelled task. All but `test` and `leaked` are of its train split."""
+    """Figures of a labelled task. All figures except `test` and `leaked` describe the train split."""
 
     name: str
     examples: int
     tokens: int
     classes: int
     rarest: int
-    """Number of train examples of the rarest class; for `tokens`, number of words."""
+    """Number of train examples of the rarest class. For tasks of kind `tokens`, number of words of the rarest class."""
     test: int
     """Number of test examples."""
     leaked: int
@@ -81,9 +81,9 @@ class Evidence:
     corpus: TextEvidence | None = None
     general: TextEvidence | None = None
     pool: TextEvidence | None = None
-    """Unlabelled text of the same kind as the task's (tapt.pool_paths)."""
+    """Figures of unlabelled text of the same kind as the task's text (tapt.pool_paths)."""
     candidates: TextEvidence | None = None
-    """Text from which a part may be selected (select.pool_paths)."""
+    """Figures of the text from which a part may be selected (select.pool_paths)."""
     overlap: float | None = None
     """Share of the most frequent words that the corpus and general text have in common, in samples of equal size."""
 

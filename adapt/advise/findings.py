@@ -1,7 +1,7 @@
 """The conditions of the rules of advice.
 
-Each function checks one condition on the evidence. If it is met, the function returns a finding: the reason, and the
-recipes for and against which it counts. A finding without recipes is a remark.
+Each function checks one condition on the evidence. If the condition is met, the function returns a finding: the reason,
+and the recipes for and against which the rule votes. A finding without recipes is a remark.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from adapt.advise.recipe_costs import BOTH, DAPT, SELECTED, TAPT, Costs, propose
 from adapt.config import Config
 
 MUCH_CHEAPER = 0.1
-"""A recipe counts as cheap if its training work is at most this share of the work of the recipe it is compared with."""
+"""Largest ratio of the training work of a cheap recipe to the work of the recipe with which it is compared."""
 GAP = 0.1
-"""Losses that differ by less than this count as equal [nats]. It is twice the standard error of a sample's loss."""
+"""Largest difference between losses that count as equal [nats], twice the standard error of a sample's loss."""
 SMALL = 5_000_000
-"""A corpus with less text than this is small [bytes]."""
+"""Size below which a corpus counts as small [bytes]."""
 PIECES = 1.2
-"""A tokenizer fits badly if it needs at least this many times as many tokens per word as for general text."""
+"""Smallest ratio of the corpus's tokens per word to general text's with which a tokenizer fits badly."""
 FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
 """A task with fewer train examples than the first number should be run with as many seeds as the second."""
 
@@ -36,11 +36,11 @@ class Finding:
     """The result of a rule whose condition is met."""
 
     reason: str
-    """The reason in words, with the figures of the case."""
+    """Reason of the finding in words, with the figures of the case."""
     speaks_for: tuple[str, ...] = ()
-    """Recipes that get the rule's votes."""
+    """Recipes for which the rule votes."""
     speaks_against: tuple[str, ...] = ()
-    """Recipes that lose the rule's votes."""
+    """Recipes against which the rule votes."""
 
 
 def tapt_gains(case: Case) -> Finding | None:
@@ -90,7 +90,7 @@ def domain_is_near(case: Case) -> Finding | None:
 
 
 def domain_is_far(case: Case) -> Finding | None:
-    """Advises against DAPT if the corpus shares no more words with most tasks than general text does."""
+    """Advises against DAPT if the corpus shares no more words than general text with at least half of the tasks."""
     far = _nearness(case.evidence, nearer=False)
     reason = f"the corpus shares no more words with the task than general text does: {far}"
     return Finding(reason, speaks_against=(DAPT, BOTH)) if far else None
@@ -203,7 +203,7 @@ def _gap(evidence: Evidence) -> float | None:
 def _nearness(evidence: Evidence, nearer: bool) -> str:
     """Lists the tasks to which the corpus is nearer than general text, or the other tasks if `nearer` is false.
 
-    Returns an empty text if the listed tasks are not most of the tasks.
+    The result is empty if at most half of the tasks are nearer, or, if `nearer` is false, if fewer than half are not.
     """
 
     def is_near(task: TaskEvidence) -> bool:
@@ -211,6 +211,6 @@ def _nearness(evidence: Evidence, nearer: bool) -> str:
 
     known = [task for task in evidence.tasks if task.overlap is not None and task.general_overlap is not None]
     chosen = [task for task in known if is_near(task) == nearer]
-    if 2 * len(chosen) < len(known) + nearer:  # half of the tasks are not most of them
+    if 2 * len(chosen) < len(known) + nearer:  # exactly half counts as far
         return ""
     return ", ".join(f"{task.name} {task.overlap:.1%} against {task.general_overlap:.1%}" for task in chosen)

@@ -1,7 +1,7 @@
 """Estimates the cost of each recipe: tokens, floating-point operations, device-hours, price.
 
 TAPT on a selection is costed for a proposed selection, which follows Don't Stop Pretraining, tables 8 and 9: 50
-documents per training example, and ten passes over them (the paper takes 1,100 steps of 256 texts for 25,000
+documents per training example, and ten passes over these documents (the paper takes 1,100 steps of 256 texts for 25,000
 neighbours). From a small pool fewer documents are selected, so that all passes together are at most half of one pass
 over the pool. Otherwise training on the whole pool would cost little more.
 """
@@ -23,9 +23,9 @@ from adapt.train.schedule import length_of
 
 PER_EXAMPLE, PASSES = 50, 10
 MOST_WORK = 0.5
-"""All passes over a selection together are at most this share of one pass over the pool."""
+"""Largest ratio of all passes over a selection together to one pass over the pool."""
 KIND = "classifier"
-"""The selection that is proposed if none is configured. It needs no model, and reads the pool twice."""
+"""Kind of selection that is proposed if none is configured. It needs no model, and reads the pool twice."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ProposedSelection:
     documents: int | None
     tokens: int | None
     budget: str
-    """The option that sets the budget, such as `select.tokens=1000`; empty if a budget is configured."""
+    """Option that sets the proposed budget, such as `select.tokens=1000`; empty if a budget is configured."""
     passes: int = PASSES
 
 
@@ -91,7 +91,7 @@ class CostAhead:
     flops: float | None = None
     device_hours: float | None = None
     price: float | None = None
-    """The price, in the currency of resources.price_per_device_hour."""
+    """Price of the recipe, in the currency of resources.price_per_device_hour."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class Costs:
 
     recipes: dict[str, CostAhead]
     rate_from: str = ""
-    """Where the device's speed is from."""
+    """Source of the device's speed with which device-hours are computed."""
     refusal: str = ""
-    """The error that training with this configuration would raise; empty if it would raise none."""
+    """Message of the error that training with this configuration would raise; empty if it would raise none."""
     whole_pool: CostAhead | None = None
     """The cost of one pass over the pool from which a part may be selected, without fine-tuning."""
 
@@ -156,7 +156,7 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
 
 
 def is_limited(training: TrainingConfig) -> bool:
-    """Whether a training length is configured. If not, one pass is costed, and the command sets one pass."""
+    """Whether a training length is configured. If not, costs and the recommended command assume one pass."""
     return any((training.max_steps, training.max_tokens, training.max_flops, training.epochs))
 
 
@@ -176,7 +176,7 @@ def _sum(parts: Sequence[CostAhead], rate: float | None, price: float | None) ->
 def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> CostAhead:
     """Returns the cost of fine-tuning on all tasks with all seeds.
 
-    The language-model head does not run. A frozen model computes the features of each example only once.
+    The language-model head is not computed. A frozen model computes the features of each example only once.
     """
     trains = finetune.mode in ("fine_tune", "lora")
     tokens, flops = 0, 0.0
@@ -200,7 +200,7 @@ def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
 def _selected(
     config: Config, evidence: Evidence, proposed: ProposedSelection, dimensions: ModelSize | None
 ) -> CostAhead:
-    """Returns the cost of training on the text of all tasks and the selection, without the selecting (on CPUs)."""
+    """Returns the cost of training on the text of all tasks and the selection, without selecting (on CPUs)."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     if proposed.tokens is None or proposed.documents is None:
         return _training(config, None, None, dimensions)

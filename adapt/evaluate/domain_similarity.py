@@ -1,6 +1,6 @@
 """Compares domains by the words in a sample of each, and by the losses of adapted models if there are any.
 
-See Don't Stop Pretraining, section 3.1 and figure 2.
+The comparison follows Don't Stop Pretraining, section 3.1 and figure 2.
 """
 
 import json
@@ -31,8 +31,8 @@ def compare_domains(
     """Compares domains by their words, and by the losses of adapted models if there are any.
 
     Args:
-        corpora: folders of prepared corpora, by domain.
-        evaluations: folders of evaluations, one for the model of each domain in the order of `corpora`. Each covers
+        corpora: folders of prepared corpora, keyed by domain.
+        evaluations: folders of evaluations, one per domain's model, in the order of `corpora`. Each evaluation covers
             all domains. Empty if there are no models.
         pretrained: the model whose tokenizer decodes the documents.
         most: largest number of documents per domain that are compared.
@@ -61,9 +61,9 @@ def _losses(domains: Sequence[str], evaluations: Sequence[Path]) -> Rows:
 TOP_WORDS = 10_000
 """Number of the most frequent words of each domain that are compared, as in the paper."""
 LEAST_DOCUMENTS = 3
-"""Words in fewer documents than this are not counted in the Jaccard index, as in the paper's code."""
+"""Smallest number of documents in which a word must occur to count in the Jaccard index, as in the paper's code."""
 SMOOTHING = 0.1
-"""Added to the count of each word of the common vocabulary, so that no probability is 0."""
+"""Number that is added to the count of each word of the common vocabulary, so that no probability is 0."""
 
 
 def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> list[str]:
@@ -74,7 +74,7 @@ def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) ->
         count = min(stream.documents, most - len(texts))
         numbers = permute(np.arange(count), max(stream.documents, 1), 0, 0)
         documents = [stream.document(number).tolist() for number in numbers.tolist()]
-        if documents:  # for an empty list transformers returns one empty text
+        if documents:  # transformers decodes an empty list to one empty text
             texts += tokenizer.batch_decode(documents, skip_special_tokens=True)
     return texts
 
@@ -119,11 +119,11 @@ def _first_words(texts: Sequence[str], most: int) -> list[str]:
 
 
 def _counts(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Counts for each word its occurrences and the documents that contain it. Stop words are left out."""
+    """Returns, for each word except stop words, the number of occurrences and the number of documents with the word."""
     vectorizer = CountVectorizer(stop_words="english")
     try:
         table = vectorizer.fit_transform(texts)
-    except ValueError:  # the texts consist of stop words
+    except ValueError:  # raised if all words are stop words
         return {}
     words, occurrences, documents = vectorizer.get_feature_names_out(), table.sum(0).A1, (table > 0).sum(0).A1
     return {str(w): (int(n), int(d)) for w, n, d in zip(words, occurrences, documents, strict=True)}

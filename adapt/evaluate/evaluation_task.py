@@ -40,7 +40,7 @@ def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
     Args:
         pretrained: the model.
         causal: whether the model predicts the next token.
-        shared_by: number of trainings and tasks, including this one, that share the cores of a machine.
+        shared_by: number of trainings and tasks that share the cores of a machine, including this task.
     """
     hide_unreserved_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -78,9 +78,9 @@ def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
 
 
 TOP = 3
-"""Number of predictions that are shown per example."""
+"""Number of most probable predictions in each example."""
 SHORTEST, LONGEST = 10, 40
-"""Shortest and longest document that is used as an example [tokens]."""
+"""Smallest and largest length of a document that is used as an example [tokens]."""
 SHORTEST_PREFIX = 4
 """Smallest number of tokens before a word that a causal model has to predict."""
 

@@ -35,7 +35,7 @@ class Handover:
     text: Record
     """The record of the stage that prepared the training text."""
     is_of_tasks: bool
-    """Whether the training text is that of tasks; if not, it is the corpus."""
+    """Whether the training text consists of tasks' texts. If not, it is the corpus."""
     is_transductive: bool
     """Whether the training text includes the text of dev and test."""
     changes: Sequence[LossChange]
@@ -50,7 +50,7 @@ def hand_over(handover: Handover, folder: Path) -> None:
 
 
 Evaluation = tuple[Path, Mapping[str, TextLoss]]
-"""The folder of an evaluation, and its result on each text."""
+"""The folder of an evaluation, and the evaluation's result on each text."""
 
 
 def loss_changes(before: Evaluation, after: Evaluation, samples: int) -> list[LossChange]:
@@ -100,7 +100,7 @@ def _facts(handover: Handover) -> CardFacts:
     legibility = read_legibility(text.metrics)
     corpus = {
         "source": _tasks(handover) if handover.is_of_tasks else _source(config.corpus),
-        "documents": text.metrics.get("train_documents"),  # not counted if the corpus is streamed
+        "documents": text.metrics.get("train_documents"),  # None if the corpus is streamed
         **_dropped(text.metrics),
         "tokens": text.metrics.get("train_tokens"),
         **_words(legibility),
@@ -151,7 +151,7 @@ def _words(legibility: Legibility | None) -> dict[str, str]:
 
 
 def _tasks(handover: Handover) -> str:
-    """Describes the text that TAPT trained on."""
+    """Describes the training text of TAPT for the model card."""
     config, is_transductive = handover.config, handover.is_transductive
     names = ", ".join(task.name for task in (config.task, *config.tasks))
     splits = "all splits (transductive)" if is_transductive else "the train split"
@@ -161,7 +161,7 @@ def _tasks(handover: Handover) -> str:
 
 
 def _source(corpus: CorpusConfig) -> str:
-    """Describes where the text of a corpus came from."""
+    """Describes the source of a corpus's text for the model card."""
     if corpus.sources:
         return "; ".join(f"{name}: {_source(source)}" for name, source in sources_of(corpus))
     if corpus.source == "files":
@@ -256,7 +256,7 @@ class CardFacts:
     lineage: Sequence[tuple[str, str, str]]
     """Kind, key and folder of each stage that produced the model."""
     packages: Mapping[str, str]
-    """Version of each package, by name."""
+    """Versions of packages, keyed by name."""
     additions: Sequence[str] = ()
     """Kinds of additions to the model's architecture, such as bottlenecks."""
     remarks: Sequence[str] = ()
@@ -326,11 +326,11 @@ def results_table(results: Sequence[LossChange]) -> str:
 
 
 def _per_byte(row: LossChange) -> list[str]:
-    """Formats the bits per byte before and after."""
+    """Formats the bits per byte before and after the training as two table cells."""
     return ["" if value is None else f"{value:.3f}" for value in (row.bits_per_byte_before, row.bits_per_byte_after)]
 
 
 def perplexity(loss: Estimate) -> str:
-    """Formats the perplexity with its interval, the exponentials of the loss and of the ends of its interval."""
+    """Formats the perplexity and its interval, which are the exponentials of the loss and of its interval's ends."""
     ends = [None if end is None else math.exp(end) for end in (loss.low, loss.high)]
     return Estimate(math.exp(loss.value), *ends).text(".2f")

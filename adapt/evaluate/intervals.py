@@ -1,8 +1,8 @@
 """Token-weighted losses, per token and per byte of text, with bootstrap intervals over documents.
 
 Two tokenizers split a text differently, so models with different tokenizers are compared by loss per byte. With masked
-single tokens, a tokenizer that splits words into more pieces has an advantage, because the other pieces of the word are
-visible. `whole_word` masks all pieces of a word, so it is the fairer objective for this comparison.
+single tokens, a tokenizer that splits words into more pieces has an advantage, because the other pieces of a masked
+word are visible. `whole_word` masks all pieces of a word, so it is the fairer objective for this comparison.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from adapt.evaluate.measurements import BITS_PER_NAT, FEWEST, Estimate
 from adapt.statistics.seeds import CONFIDENCE
 
 Statistic = Callable[..., np.ndarray]
-"""Computes the estimated figure from columns with one value per document, along an `axis`."""
+"""Function that computes a figure from columns with one value per document, along an `axis`."""
 
 
 def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
@@ -63,13 +63,13 @@ class TextLosses:
     """Losses of a model on documents. Each array has one value per document."""
 
     losses: np.ndarray
-    """Loss, summed over the document's predictions [nats]."""
+    """Loss of each document, summed over its predictions [nats]."""
     counts: np.ndarray
-    """Number of predictions."""
+    """Number of predictions in each document."""
     predictable: np.ndarray
-    """Number of tokens that the objective may predict."""
+    """Number of tokens in each document that the objective may predict."""
     sizes: np.ndarray
-    """Length of the text [bytes]."""
+    """Length of each document's text [bytes]."""
 
     def __getitem__(self, documents: slice) -> "TextLosses":
         """Returns the losses of some of the documents."""
@@ -103,7 +103,7 @@ def byte_loss(measured: TextLosses, samples: int) -> Estimate:
 def byte_change(before: TextLosses, after: TextLosses, samples: int) -> Estimate:
     """Estimates the change in bits per byte between two models, which may have different tokenizers.
 
-    Both must have been measured on the same documents, because the change is paired by document.
+    Both models must have been measured on the same documents, because the change is paired by document.
     """
 
     def statistic(*columns: Any, axis: int = -1) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Measures the quality of a model's features without training: the accuracy of nearest-neighbour classification."""
+"""Measures the quality of a model's features without training, by the accuracy of nearest-neighbour classification."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def nearest_neighbours(config: Config, pretrained: Pretrained, tasks: Mapping[st
     Args:
         config: the job's configuration: `comparison.neighbours`, and batch sizes in `evaluation`.
         pretrained: the model.
-        tasks: folders of prepared tasks of kind single_label, by name.
+        tasks: folders of prepared tasks of kind single_label, keyed by name.
     """
     return call_on_device(
         _all, config.resources, config, pretrained, {name: str(folder) for name, folder in tasks.items()}

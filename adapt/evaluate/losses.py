@@ -1,7 +1,7 @@
 """Measures the held-out loss of a model for each document, for masked or causal models (Don't Stop Pretraining, t. 12).
 
-The sample of documents and the masks depend on the number of the document only. All models with the same tokenizer
-predict the same tokens in the same contexts, so differences between models can be paired by document.
+The sample of documents is fixed, and the masks of a document depend only on its number in the corpus. All models with
+the same tokenizer predict the same tokens in the same contexts, so their differences can be paired by document.
 
 Models with parts for each domain are measured with the parts of the text's own domain, with the parts of the nearest
 domain, and, if the parts are experts, with the mixture of all experts (DEMix, arXiv 2108.05036). In the mixture, the
@@ -31,7 +31,7 @@ from adapt.objective.table import measured_objective
 from adapt.support.schema import HELDOUT_GLOB
 
 SAMPLE_SEED = 0
-"""Fixed, so that figures of different runs can be compared."""
+"""Fixed seed of samples and masks, so that figures of different runs can be compared."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Heldout:
     Args:
         documents: numbers of the documents in their corpus.
         tokens: the token ids of each document.
-        marks: further columns by name, with one boolean per token of each document.
-        sizes: length of the text of each document [bytes]; None if it is not known.
+        marks: further columns, keyed by name, with one boolean per token of each document.
+        sizes: length of the text of each document [bytes]; None if a length is not known.
     """
 
     documents: list[int]
@@ -114,7 +114,7 @@ def _padded(rows: list[np.ndarray]) -> torch.Tensor:
 def predictable_tokens(objective: Objective, sample: Heldout, evaluation: EvaluationConfig) -> np.ndarray:
     """Counts the tokens of each document that the objective may predict, int64 [documents].
 
-    `heldout_losses` predicts only a part of them if tokens are masked.
+    For masked models, `heldout_losses` predicts only a part of these tokens.
     """
     counts = np.zeros(len(sample.tokens), np.int64)
     for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
@@ -125,7 +125,7 @@ def predictable_tokens(objective: Objective, sample: Heldout, evaluation: Evalua
 def heldout_losses(
     model: torch.nn.Module, objective: Objective, sample: Heldout, evaluation: EvaluationConfig, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns summed loss [nats] and number of predictions of each document, float64 and int64 [documents]."""
+    """Returns the summed loss [nats] and the number of predictions of each document, float64 and int64 [documents]."""
     losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
     model.to(device).eval()
     with torch.inference_mode():
@@ -140,14 +140,14 @@ def heldout_losses(
 
 @dataclass(frozen=True)
 class DomainLosses:
-    """Losses on a held-out sample of documents, also with other domains' parts of the model."""
+    """Losses on a held-out sample of documents, with the model's parts for different domains."""
 
     losses: np.ndarray
     """Loss of each document, summed over its predictions [nats]."""
     counts: np.ndarray
     """Number of predictions of each document."""
     routed: float | None = None
-    """Loss with the parts of the nearest domain [nats per predicted token]; None if the model has no domain parts."""
+    """Loss with the parts of each document's nearest domain [nats per predicted token]; None without domain parts."""
     routed_right: float | None = None
     """Share of documents whose nearest domain is their own; None if the model has no parts for their domain."""
     mixed: float | None = None
@@ -170,7 +170,7 @@ def losses_by_domain(
         sample: the documents.
         evaluation: sequence length and batch size.
         device: the device that computes.
-        domain: the domain of the documents; None if it is not known.
+        domain: the domain of the documents; None if the domain is not known.
     """
     known = domains_of(model)
     if known is None or not sample.tokens:
@@ -233,7 +233,7 @@ def losses_on(
     config: Config,
     device: torch.device,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns summed held-out loss [nats] and number of predictions of each text, float64 and int64 [texts].
+    """Returns the summed held-out loss [nats] and the number of predictions of each text, float64 and int64 [texts].
 
     Args:
         tokens: token ids of each text, with special tokens.

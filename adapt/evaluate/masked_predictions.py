@@ -4,7 +4,7 @@ Pseudo-perplexity (Salazar et al., arXiv 1910.14659, equations 1 and 3) is
 
     PPPL = exp(-1/N sum_t log p(w_t | all other tokens))
 
-over the N tokens of all documents. Each token is masked separately, so each takes a forward pass of its document.
+over the N tokens of all documents. Each token is masked separately, which takes one forward pass per token.
 Special tokens are not predicted. Documents longer than `evaluation.sequence_length` are split. For causal models, the
 perplexity is measured instead.
 """
@@ -36,7 +36,7 @@ def perplexities(
     Args:
         config: the job's configuration, with batch sizes in `evaluation`.
         pretrained: the model.
-        corpora: folders of prepared corpora by name.
+        corpora: folders of prepared corpora, keyed by name.
         documents: largest number of held-out documents that are measured per corpus.
 
     Returns:
@@ -72,9 +72,9 @@ def pseudo_losses(
     evaluation: EvaluationConfig,
     device: torch.device,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns summed -log p(token | other tokens) [nats] and number of tokens of each document.
+    """Returns, for each document, the sum of -log p(token | other tokens) [nats] and the number of predicted tokens.
 
-    They are float64 and int64 [documents].
+    Both arrays have one value per document, float64 and int64.
     """
     losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
     special = torch.tensor(tokenizer.all_special_ids)

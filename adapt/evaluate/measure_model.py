@@ -1,6 +1,6 @@
 """Stage `evaluate`: measures the losses of one model on held-out samples of some corpora, in a Ray task.
 
-It also counts measured documents that the model was trained on, by comparing the keys of the documents. The number
+The module also counts measured documents that the model was trained on, by comparing keys of documents. The count
 should be 0. This module does not import torch: the driver only reads the results, and the task must hide GPUs before
 torch is imported.
 """
@@ -38,8 +38,8 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *argu
 
 
 MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training", "merge": "start.training"}
-"""For each kind of stage that produces a model, the input from which the model started. Merges have further inputs,
-`models.*`."""
+"""For each kind of stage that produces a model, the name of the input with the model that the stage started from.
+Merges have further inputs, `models.*`."""
 
 
 HEAD = "head"
@@ -47,10 +47,10 @@ HEAD = "head"
 
 
 def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dict[str, int | None]:
-    """Counts for each corpus the held-out documents that a model was trained on; None if this is not known.
+    """Counts, for each corpus, the held-out documents that a model was trained on. A count is None if it is not known.
 
     Args:
-        corpora: folders of prepared corpora that are measured, by name.
+        corpora: folders of the measured prepared corpora, keyed by name.
         trained: folders of the texts that the model was trained on, see `trained_on`.
     """
     if trained is None:
@@ -89,7 +89,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
     for made in [*([before] if before else []), *(merged if maker.stage == "merge" else [])]:
         record = load_record(Path(made["path"]))
-        if record and record.stage == HEAD:  # nothing is known of what the model was trained on before
+        if record and record.stage == HEAD:  # earlier training texts are not known
             continue
         earlier = trained_on(record)
         if earlier is None:
@@ -108,8 +108,8 @@ def _texts_of(maker: Record) -> list[Path]:
 
 
 LOSSES_FILE = "losses.json"
-"""File with four lists per corpus, each with one value per document of the sample: summed loss, number of predictions,
-number of predictable tokens, and bytes of text if they are known."""
+"""File with up to four lists per corpus. Each list has one value per document of the sample: summed loss, number of
+predictions, number of predictable tokens, and, if known, bytes of text."""
 EXAMPLES_FILE = "examples.json"
 """File with held-out sentences of the domain and the model's predictions of one word in each."""
 
@@ -118,7 +118,7 @@ Routes = tuple[float | None, float | None, float | None]
 
 
 MeasuredCorpora = tuple[dict[str, dict[str, list[float]]], dict[str, Routes], list[dict[str, Any]]]
-"""The content of LOSSES_FILE by corpus, the routes by corpus, and the examples."""
+"""The content of LOSSES_FILE, keyed by corpus; the routes, keyed by corpus; and the examples."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +127,13 @@ class Measurement:
 
     config: Config
     pretrained: Pretrained
-    """The model."""
+    """The model to measure."""
     corpora: dict[str, str]
-    """Folder of each prepared corpus, by name. The examples are from the first one that has suitable text."""
+    """Folders of prepared corpora, keyed by name. The examples are from the first corpus with suitable text."""
     overlaps: dict[str, int | None]
     """For each corpus, the number of held-out documents that the model was trained on; see `overlaps`."""
     domains: Mapping[str, str] = field(default_factory=dict)
-    """The domain of each corpus for which it is known."""
+    """Domains of the corpora, keyed by corpus. Corpora with an unknown domain have no entry."""
 
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:

@@ -25,14 +25,14 @@ from adapt.support.better import Less
 Unit = Literal["token", "byte"]
 LossUnit = Literal["nats per token", "bits per byte"]
 BITS_PER_NAT = 1 / math.log(2)
-"""1 nat is 1.442695 bits."""
+"""Factor from nats to bits: 1 nat is 1.442695 bits."""
 Text = Literal["domain", "general"]
-"""The texts on which an adapted model is measured."""
+"""Kind of text on which an adapted model is measured."""
 NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction, or the dev split for TAPT)"
-"""Reason for a missing loss on the domain."""
+"""Reason that is shown if the loss on the domain is missing."""
 FEWEST = 6
-"""Smallest number of documents for an interval. All n documents lie on one side of the median with probability
-2^(1 - n), which is below 5% from 6 on."""
+"""Smallest number of documents for an interval. The values of all n documents lie on one side of the true median with
+probability 2^(1 - n), which is below 5% for n of at least 6."""
 FEW_DOCUMENTS = 30
 """Fewer held-out documents than this lead to a warning, because losses and their intervals are then unreliable."""
 Rows = list[list[float]]
@@ -67,20 +67,20 @@ class LossChange:
 
     text: Text
     predictions: int
-    """Number of tokens that are predicted."""
+    """Number of tokens that the model predicts in the text."""
     before: Less[Estimate]
     """Loss before the training [nats per predicted token]."""
     after: Less[Estimate]
     """Loss after the training [nats per predicted token]."""
     change: Less[Estimate]
-    """after - before, paired by document."""
+    """Change of the loss, after - before, paired by document [nats per predicted token]."""
     bits_per_byte_before: Less[float | None] = None
     """Loss before the training [bits per byte of text], which compares models with different tokenizers. None if the
     length of the texts is not known."""
     bits_per_byte_after: Less[float | None] = None
-    """Loss after the training [bits per byte of text]."""
+    """Loss after the training [bits per byte of text]; None if the length of the texts is not known."""
     overlap: Less[int | None] = None
-    """Number of held-out documents that were trained on; None if it is not known."""
+    """Number of held-out documents that the model was trained on; None if it is not known."""
 
     def sentence(self, name: str = "your domain") -> str:
         """Says in a sentence whether the loss fell or rose, or that its interval includes 0.
@@ -119,7 +119,7 @@ EARLIER = {
     "per_byte_after": "bits_per_byte_after",
     "loss_per_byte": "bits_per_byte",
 }
-"""Old names of fields, when they were in nats per byte, and their present names, in bits per byte."""
+"""Present names of fields in bits per byte, keyed by the old names of these fields, which were in nats per byte."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,12 @@ class TextLoss:
     """Losses of a model on the held-out sample of a corpus."""
 
     loss: float | None
-    """Loss [nats per predicted token]; None if there is no held-out text. If the model has domain parts, they are those
-    of the corpus's own domain, or of the nearest domain if it has none for it."""
+    """Loss [nats per predicted token]; None if there is no held-out text. A model with domain parts uses the parts for
+    the corpus's domain. If it has no parts for that domain, it uses those for the nearest domain."""
     documents: int
-    """Number of measured documents."""
+    """Number of measured documents of the corpus."""
     predictions: int
-    """Number of predicted tokens."""
+    """Number of predicted tokens in the measured documents."""
     overlap: int | None
     """Number of held-out documents that the model was trained on; None if it is not known."""
     routed: float | None = None
@@ -150,10 +150,10 @@ class TextLoss:
 
 @dataclass(frozen=True)
 class TaskNeighbours:
-    """Accuracy of nearest-neighbour classification of a task's test texts."""
+    """Result of nearest-neighbour classification of a task's test texts."""
 
     accuracy: float | None
-    """Share of test texts whose nearest neighbours in train have their label; None if no test text could be used."""
+    """Share of test texts that nearest neighbours in train classify correctly; None if no test text can be used."""
     examples: int
     """Number of test texts that were classified."""
     left_out: int
@@ -170,9 +170,9 @@ class ModelsCompared:
     models: list[str]
     domains: list[str]
     documents: dict[str, int]
-    """Number of measured documents, by domain."""
+    """Number of measured documents, keyed by domain."""
     loss: Rows
-    """Held-out loss in `unit`."""
+    """Held-out loss of each model on each text, in `unit`."""
     loss_low: Ends
     loss_high: Ends
     change: Rows
@@ -181,15 +181,15 @@ class ModelsCompared:
     change_low: Ends
     change_high: Ends
     overlap: dict[str, dict[str, int | None]] = field(default_factory=dict)
-    """Number of measured documents that the model was trained on, by model and domain; None if it is not known."""
+    """Number of measured documents that a model was trained on, keyed by model and domain; None if it is not known."""
     knn: dict[str, dict[str, float | None]] | None = None
-    """Accuracy of nearest-neighbour classification, by task and model; None if there are no tasks."""
+    """Accuracy of nearest-neighbour classification, keyed by task and model; None if there are no tasks."""
     knn_left_out: dict[str, int] | None = None
-    """Number of test texts of each task that were left out because they are also in train."""
+    """Number of test texts that were left out because they are also in train, keyed by task; None without tasks."""
     pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
-    """Pseudo-perplexity by domain and model; empty if it was not measured."""
+    """Pseudo-perplexity, keyed by domain and model; None if it was not measured."""
     unit: LossUnit = "nats per token"
-    """Unit of the losses and changes: bits per byte if the models have different tokenizers."""
+    """Unit of losses and changes. The unit is bits per byte if the models have different tokenizers."""
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,15 +307,15 @@ class Similar:
 
     domains: list[str]
     documents: list[int]
-    """Number of documents in each domain's sample."""
+    """Number of documents in the sample of each domain."""
     overlap: Rows
-    """Share of the 10,000 most frequent words (without stop words) of one domain that are also among those of the
-    other, as described in the paper."""
+    """Share of the 10,000 most frequent words of one domain that are also among the 10,000 most frequent words of the
+    other domain, as in the paper. Stop words are left out."""
     jaccard: Rows
     """Jaccard index |A and B| / |A or B| of all words in at least 3 documents, as in the paper's code."""
     cross_loss: Rows
-    """Kullback-Leibler divergence of word frequencies [nats per word]: how much worse a unigram model of the row's
-    domain predicts the words of the column's domain than its own unigram model does; 0 on the diagonal."""
+    """Kullback-Leibler divergence of word frequencies [nats per word]. It says how much worse a unigram model of the
+    row's domain predicts words of the column's domain than a unigram model of the column's domain does."""
     model_loss: Rows | None = None
     """Mean held-out loss of the model of the row's domain on text of the column's domain [nats per predicted token];
     None if there are no models."""

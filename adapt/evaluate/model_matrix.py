@@ -29,8 +29,8 @@ def compare_models(
     A rise of the loss on text that a model was not adapted to, such as general text, is forgetting.
 
     Args:
-        evaluations: folders of `evaluate` stages by model name. All measured the same documents and, if losses are per
-            token, the same masks.
+        evaluations: folders of `evaluate` stages, keyed by model name. All models were measured on the same documents
+            and, if losses are per token, on the same masks.
         domains: names of the corpora in the evaluations.
         samples: number of bootstrap resamples.
         folder: the folder in which matrix.json and matrix.png are written.
@@ -57,7 +57,7 @@ def compare_models(
         change_high=change_high,
         unit="nats per token" if unit == "token" else "bits per byte",
     )
-    measured = {name: value for name, value in asdict(compared).items() if value}  # other figures are measured later
+    measured = {name: value for name, value in asdict(compared).items() if value}  # later figures are still empty
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     prefix = "" if unit == "token" else "byte_"
     matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}
@@ -139,9 +139,9 @@ MATRICES = {
 }
 """Title of each matrix in the heatmaps."""
 SIGNED = ("change", "byte_change")
-"""Matrices of differences, whose colours show the sign."""
+"""Matrices of differences. Their colours show the sign."""
 FINE = ("byte_loss", "byte_change")
-"""Matrices of small numbers, which are shown with three digits after the point."""
+"""Matrices of small numbers, which are shown with three digits after the decimal point."""
 
 
 def draw_heatmap(
@@ -153,10 +153,10 @@ def draw_heatmap(
     """Draws heatmaps next to each other, with numbers in the cells, and writes them as PNG.
 
     Args:
-        matrices: the matrices, by a name in `MATRICES`. They have a column per domain and a row per model.
+        matrices: the matrices, keyed by a name in `MATRICES`, with a column per domain and a row per model.
         domains: names of the columns.
         file: the PNG file.
-        models: names of the rows; None if the rows are the domains.
+        models: names of the rows. None if the rows are domains too.
     """
     rows = domains if models is None else models
     width, height = 1.8 + 0.75 * len(domains), 2.3 + 0.75 * len(rows)
@@ -173,12 +173,12 @@ def draw_heatmap(
 
 
 def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool, digits: int) -> None:
-    """Draws colours and numbers. If numbers are signed, 0 is white, lower (better) is blue and higher is red."""
+    """Draws colours and numbers of a heatmap. Signed numbers are white at 0, blue below (better) and red above."""
     most = max((abs(value) for values in matrix for value in values), default=0) or 1
     image = axis.imshow(matrix, **({"cmap": "RdBu_r", "vmin": -most, "vmax": most} if signed else {"cmap": "Blues"}))
     for row, values in enumerate(matrix):
         for column, value in enumerate(values):
-            depth = image.norm(value)  # from 0, the first colour, to 1, the last
+            depth = image.norm(value)  # position on the colour scale, 0 to 1
             dark = abs(2 * depth - 1) > 0.6 if signed else depth > 0.5
             text = f"{value:{'+' if signed else ''}.{digits}f}"
             axis.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize=9)

@@ -3,8 +3,8 @@
 - `ray_task`: runs one model, task and seed as one Ray task, and writes its result.
 - `seed_run`: the code of that Ray task: loads the model, trains, predicts.
 - `finetune_modes`: full fine-tuning, low-rank additions, extracted features, linear probe.
-- `finetune_loop`: settings, device, batches, steps and dev scores, until training ends.
-- `examples`: a prepared task as packed batches.
-- `classifier`: an encoder or decoder with a head, its loss and its form on disk.
+- `finetune_loop`: the training loop with its settings, its device and its precision.
+- `examples`: reads a prepared task and packs its examples into batches.
+- `classifier`: an encoder or decoder with a classification head, its loss, and how it is saved.
 - `metrics`: scores, entities and calibration of predictions.
 """

@@ -34,7 +34,7 @@ class Classifier(nn.Module):
 
     Args:
         encoder: the model without its head (`base_model`). Its attention separates the packed documents.
-        head: maps states [U, H] to logits [U, classes].
+        head: maps the states of U units [U, H] to logits [U, classes].
         pooling: how the states of a text become one state; not used for tasks of kind `tokens`.
     """
 
@@ -45,7 +45,7 @@ class Classifier(nn.Module):
         self.pooling = pooling
 
     def forward(self, batch: ExampleBatch) -> Tensor:
-        """Computes the logits, [U, classes]."""
+        """Computes the logits of the batch's U units, [U, classes]."""
         states = last_hidden_state(self.encoder, batch.packed, batch.segments)
         logits: Tensor = self.head(unit_states(states, batch, self.pooling))
         return logits
@@ -60,7 +60,7 @@ def new_classifier(
 
 
 def unit_states(states: Tensor, batch: ExampleBatch, pooling: str) -> Tensor:
-    """Returns the states of the units, [U, H], given the states of all tokens, [N, H]."""
+    """Selects or pools the states of all tokens [N, H] and returns the states of the U units [U, H]."""
     if batch.places is not None:
         return states[batch.places]
     return document_states(states, batch.packed, pooling)[: len(batch.targets)]
@@ -73,7 +73,7 @@ def layer_states(encoder: PreTrainedModel, batch: ExampleBatch, pooling: str) ->
 
 
 def width(encoder: PreTrainedModel) -> int:
-    """Returns H, the width of the hidden states."""
+    """Returns the width of an encoder's hidden states, H."""
     hidden = getattr(encoder.config, "hidden_size", None)
     if not isinstance(hidden, int):
         what = f"the configuration of {type(encoder).__name__} has no hidden_size, the width of its hidden states"
@@ -82,7 +82,7 @@ def width(encoder: PreTrainedModel) -> int:
 
 
 INITIAL_DEVIATION = 0.02
-"""Standard deviation of new weights, as in BERT. Biases start at 0."""
+"""Standard deviation of the initial weights of new layers, as in BERT. Biases start at 0."""
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
@@ -125,7 +125,7 @@ class LinearHead(nn.Module):
 class MixedHead(nn.Module):
     """A learned mix of the layers' states (ELMo, arXiv 1802.05365, equation 1), then dropout and one linear layer.
 
-    The mix is g sum_l softmax(w)_l h_l, with initial values w = 0 and g = 1.
+    The mix is g sum_l softmax(w)_l h_l, where h_l is the state of layer l. Initially w = 0 and g = 1.
     """
 
     def __init__(self, layers: int, hidden: int, classes: int, dropout: float) -> None:
@@ -145,7 +145,7 @@ class TaskLoss:
     """Computes the mean loss of the units of a batch [nats].
 
     Args:
-        kind: kind of the task. `multi_label` has the binary cross entropy per class, other kinds the cross entropy.
+        kind: kind of the task. The loss of `multi_label` is the binary cross entropy per class, else the cross entropy.
         weights: weights of the classes, float32 [classes], see `balanced`; None for equal weights.
     """
 

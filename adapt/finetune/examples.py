@@ -25,12 +25,12 @@ from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 
 @dataclass(frozen=True)
 class ExampleBatch:
-    """Some examples on a device. A *unit* gets one prediction: it is an example or, for `tokens`, a labelled token."""
+    """A batch of examples on a device. A *unit* gets one prediction: an example or, for `tokens`, a labelled token."""
 
     packed: Packed
     """The N tokens of the examples, with padding tokens at the end."""
     segments: Tensor
-    """For each token, 0 if it is of the first text and 1 if of the second: int64 [1, N]."""
+    """For each token, 0 if the token belongs to the first text of a pair, and 1 if to the second: int64 [1, N]."""
     targets: Tensor
     """The true classes of the U units, in order: int64 [U]; for `multi_label` float32 [U, classes] of 0 and 1."""
     places: Tensor | None
@@ -44,17 +44,17 @@ class Examples:
     tokens: np.ndarray
     """The token ids of all examples, concatenated: int64 [N]."""
     segments: np.ndarray
-    """For each token, 0 if it is of the first text and 1 if of the second: int64 [N]."""
+    """For each token, 0 if the token belongs to the first text of a pair, and 1 if to the second: int64 [N]."""
     ends: np.ndarray
     """The index of the first token of each example, followed by N: int64 [E + 1]."""
     targets: np.ndarray
-    """The true classes: int64 [E]; for `multi_label` float32 [E, classes]; for `tokens` int64 [N]."""
+    """The true classes of the examples: int64 [E]; for `multi_label` float32 [E, classes]; for `tokens` int64 [N]."""
     by_token: bool
     """Whether the task is of kind `tokens`, so that units are tokens."""
     kept: list[np.ndarray]
     """For each example, the indices of its tokens that remain after truncation."""
     truncated: int
-    """Number of examples that were truncated."""
+    """Number of truncated examples in the split."""
 
     @classmethod
     def of(cls, split: Split, facts: Facts, max_length: int, closing: Collection[int]) -> Examples:
@@ -115,7 +115,7 @@ class Examples:
 def keep(tokens: np.ndarray, max_length: int, closing: Collection[int]) -> np.ndarray:
     """Returns the indices of the tokens that remain after truncation.
 
-    Texts are truncated at their ends. Of a pair, the longer text is truncated first, because the shorter one may be a
+    Texts are truncated at their ends. In a pair, the longer text is truncated first, because the shorter text may be a
     question or an aspect. Special tokens that end a text remain.
 
     Args:
@@ -169,7 +169,7 @@ def _targets(split: Split, facts: Facts, kept: list[np.ndarray]) -> np.ndarray:
 
 
 DIGITS = 6
-"""Probabilities are written with this many digits."""
+"""Number of digits of written probabilities."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Problem:
             closing: ids of the special tokens that end a text.
 
         Raises:
-            DataError: a split is empty, or no word of it has a token.
+            DataError: a split is empty, or no word of a split has a token.
         """
         facts = Facts.load(folder)
         splits = {name: Split.load(folder, name) for name in SPLITS}
@@ -231,7 +231,7 @@ class Problem:
     def by_example(self, name: str, probabilities: np.ndarray) -> Any:
         """Returns the probabilities of each example: [E, classes], or for `tokens` a list of [tokens, classes].
 
-        Truncated tokens get the majority class. It is usually O, so that entities among them count as not found.
+        Truncated tokens get the majority class. This is usually O, so truncated entities count as not found.
         """
         if self.facts.kind != "tokens":
             return probabilities
@@ -270,11 +270,11 @@ class Problem:
 
 
 SEQUENCE = 64
-"""The sequence of a batch is padded to a multiple of this [tokens]."""
+"""The packed sequence of a batch is padded to a multiple of this length [tokens]."""
 GROUP = 4
 """Number of documents for which attention is computed together."""
 LENGTH = 16
-"""The documents of a group are padded to a multiple of this [tokens]."""
+"""The documents of a group are padded to a multiple of this length [tokens]."""
 
 
 class Grouped(Documents):

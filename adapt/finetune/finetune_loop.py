@@ -34,13 +34,13 @@ class Course:
     """The input of the training loop: a module, its loss, and its score on dev."""
 
     module: nn.Module
-    """The module. The loop trains those of its parameters that have `requires_grad`."""
+    """Module to train. The loop trains the parameters with `requires_grad`."""
     loss: Callable[[np.ndarray], Tensor]
-    """Computes the mean loss of the train examples with these indices."""
+    """Function that computes the mean loss of the train examples with the given indices."""
     dev_score: Callable[[], float]
-    """Computes the score on dev; higher is better."""
+    """Function that computes the score on dev; higher is better."""
     masses: np.ndarray
-    """The weight of each train example in a mean loss, float64 [E]."""
+    """Weight of each train example in a mean of losses, float64 [E]."""
 
 
 @dataclass
@@ -56,16 +56,16 @@ class History:
 
     @property
     def best(self) -> float:
-        """The best dev score."""
+        """The highest dev score of all epochs; -infinity before the first epoch."""
         return float(self.curve[self.best_epoch - 1]["dev"]) if self.best_epoch else -math.inf
 
 
 def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: bool = False) -> History:
-    """Trains a module. Afterwards it is in evaluation mode and has the weights of its best epoch.
+    """Trains a module. Afterwards the module is in evaluation mode and has the weights of its best epoch.
 
     The optimizer is AdamW. The learning rate rises during warm-up and then falls linearly to 0. Gradients are clipped
     to norm 1. Every epoch sees each example once, in an order that depends on seed and epoch. The examples of a step
-    are computed at once, or `micro_batch` at a time. This only changes rounding and the random numbers of dropout.
+    are computed at once, or `micro_batch` at a time. This affects only rounding and the random numbers of dropout.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -133,7 +133,7 @@ def _copy(source: list[Any], target: list[Any]) -> None:
 LEARNING_RATES = {"fine_tune": 2e-5, "lora": 2e-4, "linear_probe": 1e-2, "feature_extraction": 0.0}
 """The default peak learning rate of each mode. `feature_extraction` has no gradient steps, so its rate is not used."""
 EPOCHS, FEW_EPOCHS = 10, 3
-"""The default number of epochs, and that of tasks with more than MANY_EXAMPLES train examples."""
+"""Default number of epochs, and default for tasks with more than MANY_EXAMPLES train examples."""
 MANY_EXAMPLES = 5000
 SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
 """Model types whose classifier in transformers is the same as ours, with the names of the two layers of the head there.
@@ -148,7 +148,7 @@ class FinetuneSettings:
     epochs: int
     pooling: str
     max_length: int
-    """Longer examples are truncated to this length [tokens]."""
+    """Largest length of an example [tokens]. Longer examples are truncated."""
 
     @classmethod
     def of(cls, finetune: FinetuneConfig, model: Path, causal: bool, examples: int) -> FinetuneSettings:
@@ -222,5 +222,5 @@ class FinetunePlace:
         return self.precision == "fp16"
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Returns a context manager, in whose block matrices are multiplied in this precision."""
+        """Returns a context manager that multiplies matrices in this precision."""
         return torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.precision != "fp32")

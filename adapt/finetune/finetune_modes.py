@@ -1,12 +1,12 @@
-"""The modes of fine-tuning. Each is a function that trains and returns a `Learned`.
+"""The modes of fine-tuning. Each mode is a function that trains a classifier and returns a `Learned`.
 
-`fine_tune` trains the whole encoder, and `lora` low-rank additions. `feature_extraction` and `linear_probe` leave the
-encoder unchanged and compute its states once; To Tune or Not to Tune? (Peters et al., W19-4302) compares such features
-with fine-tuning.
+`fine_tune` trains the whole encoder, and `lora` trains low-rank additions. `feature_extraction` and `linear_probe`
+leave the encoder unchanged and compute its states once. To Tune or Not to Tune? (Peters et al., W19-4302) compares such
+features with fine-tuning.
 
 `fine_tune` trains only those rows of the word embedding that the train split uses. The embedding is a large part of a
-small model (88% of BERT-tiny, half of a MiniLM), and AdamW would read and write all of it in every step. Without a
-gradient only weight decay acts on a row, which changes it by less than 0.1% over a run.
+small model (88% of BERT-tiny, half of a MiniLM), and AdamW would read and write all of it in every step. Rows of unused
+tokens have no gradient. Only weight decay would change them, by less than 0.1% over a run.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Learned:
     """The result of a training in any mode."""
 
     predict: Callable[[str], np.ndarray]
-    """Computes the probabilities of the units of a split, given its name, float32 [U, classes]."""
+    """Function that computes the probabilities of a split's units, given the split's name: float32 [U, classes]."""
     history: History
     trained_parameters: int
     classifier: Classifier | None = None
-    """The trained model; None if the mode does not change the encoder."""
+    """The trained model; None for modes that do not change the encoder."""
 
 
 class Tuning:
@@ -143,7 +143,7 @@ def trained_numbers(module: nn.Module) -> int:
 
 
 REGULARIZATION = (0.01, 0.1, 1.0, 10.0)
-"""Values of scikit-learn's C that are tried. The one with the best dev score is used."""
+"""Values of scikit-learn's C (inverse regularization) to try. The value with the best dev score is used."""
 ITERATIONS = 1000
 UNITS_AT_ONCE = 4096
 
@@ -174,7 +174,7 @@ def extract_features(
         by_class = np.zeros((len(features[name]), len(problem.facts.labels)), np.float32)
         by_class[:, np.asarray(model.classes_, int)] = model.predict_proba(
             features[name]
-        )  # classes that train lacks have probability 0
+        )  # classes without train examples have probability 0
         return by_class
 
     candidates = [fitted(strength) for strength in REGULARIZATION]
@@ -240,7 +240,7 @@ class TrainedWords(nn.Module):
     """
 
     place: Tensor
-    """For each id its index in `rows`, or -1 if the id is not trained: int64 [V]."""
+    """For each token id, its index in `rows`, or -1 if its row is not trained: int64 [V]."""
     table: Tensor
 
     def __init__(self, table: Tensor, used: Tensor) -> None:
@@ -260,7 +260,7 @@ class TrainedWords(nn.Module):
         return torch.where(known, embedding(places.clamp(min=0), self.rows), embedding(ids, self.table))
 
     def whole(self) -> nn.Embedding:
-        """Returns an ordinary embedding with the same vectors."""
+        """Returns an ordinary embedding with the same vectors, including the trained ones."""
         table = self.table.clone()
         table[self.place >= 0] = self.rows.detach()[self.place[self.place >= 0]]
         words: nn.Embedding = nn.Embedding.from_pretrained(table)

@@ -14,8 +14,8 @@ from adapt.task.dataset import IGNORED, Facts
 Labels: TypeAlias = Sequence[Any]
 """The true labels, as in `adapt.task.dataset.Split`: for each example the index of its class, or a list of indices."""
 Probabilities: TypeAlias = np.ndarray | Sequence[np.ndarray]
-"""Probabilities of the classes, [examples, C]. Rows sum to 1, except for `multi_label`. For `tokens`, one array
-[tokens, C] per example, of which only the rows of labelled tokens are used."""
+"""Probabilities of the C classes, [examples, C]. Rows sum to 1, except for `multi_label`. For `tokens`, there is one
+array [tokens, C] per example, and only the rows of labelled tokens are used."""
 THRESHOLD = 0.5
 """For `multi_label`, a label is predicted if its probability is at least this value."""
 
@@ -41,8 +41,8 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
         For `single_label`, `macro_f1` is over the classes that occur in truth or predictions, and `micro_f1`, which is
         the metric of ChemProt in the paper, equals `accuracy`. For `multi_label`, `macro_f1` is over all classes, and
         `accuracy` is the share of examples with exactly the right labels. For `tokens`, all F1 scores are of entities
-        with exact boundaries and type, `per_class` is by type, `entity_f1` equals `micro_f1` and comes with `precision`
-        and `recall`, and `accuracy` is that of words.
+        with exact boundaries and type, `per_class` is keyed by entity type, `entity_f1` equals `micro_f1` and comes
+        with `precision` and `recall`, and `accuracy` is the share of words with the right label.
     """
     predicted = predictions(facts, probabilities)
     clean = [number for number, leaks in enumerate(leaked) if not leaks]
@@ -154,12 +154,12 @@ def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tup
 
 @dataclass
 class EntityCounts:
-    """Numbers of true, predicted and correctly predicted entities, by type."""
+    """Numbers of true, predicted and correctly predicted entities, keyed by type."""
 
     true: Counter[str] = field(default_factory=Counter)
     predicted: Counter[str] = field(default_factory=Counter)
     right: Counter[str] = field(default_factory=Counter)
-    """Predicted entities with the boundaries and type of a true entity."""
+    """Numbers of predicted entities with the boundaries and the type of a true entity, keyed by type."""
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> "EntityCounts":
@@ -198,7 +198,7 @@ def _scores(right: int, predicted: int, true: int) -> dict[str, float]:
 
 BINS = 15
 SMALLEST = 1e-12
-"""Smaller probabilities are replaced by this one, so that a single confident error does not make the mean infinite."""
+"""Lower limit of probabilities in the log-likelihood, so that one confident error does not make the mean infinite."""
 
 
 def calibration(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def calibration(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
     The expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3) sorts decisions by their confidence,
     the largest probability, into 15 bins ((b - 1) / 15, b / 15]. With accuracy and mean confidence in each bin,
     ECE = sum over b of n_b / n |accuracy_b - confidence_b|. The negative log-likelihood is the mean of
-    -ln p(true class) [nats]; the Brier score the mean of sum over c of (p_c - [c is true])^2, between 0 and 2.
+    -ln p(true class) [nats]. The Brier score is the mean of sum over c of (p_c - [c is true])^2, between 0 and 2.
 
     Args:
         truth: true classes, int [n].

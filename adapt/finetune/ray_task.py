@@ -23,9 +23,9 @@ SMALLEST_GPU_SHARE = 0.1
 TAKES_LESS = "lower finetune.max_length, or take a larger device"
 MICRO_BATCH = "finetune.micro_batch"
 TRAINED = ("fine_tune", "lora")
-"""Modes that train the model, so that a smaller micro-batch needs less memory."""
+"""Modes that train the model. In these modes, a smaller micro-batch needs less memory."""
 GPU_PARTS = 10_000
-"""Ray divides a GPU into this many parts. Shares are rounded down, because rounded-up shares would exceed one GPU."""
+"""Number of parts into which Ray divides a GPU. Shares are rounded down so that they do not exceed one GPU together."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
 def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
     """Returns how to reduce the memory of a run, and the number of examples in a forward pass.
 
-    The number is 1 if a smaller number of examples would not help.
+    The number is 1 if fewer examples per pass would not help.
     """
     if finetune.mode in TRAINED and finetune.passing > 1:
         return f"set {MICRO_BATCH} to {finetune.passing // 2}", finetune.passing
@@ -79,7 +79,7 @@ def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
 def gpus_per_seed(finetune: FinetuneConfig) -> float:
     """Returns the share of a GPU that a run reserves.
 
-    If none is configured, the runs of all seeds share one GPU equally; without GPUs in the cluster it is 0.
+    If no share is configured, the runs of all seeds share one GPU equally. Without GPUs in the cluster, the share is 0.
     """
     if finetune.gpus_per_seed is not None:
         return finetune.gpus_per_seed

@@ -1,4 +1,4 @@
-"""The code of a run in its Ray task: loads the model, trains on the task, and predicts dev and test."""
+"""Runs one fine-tuning inside its Ray task: loads the model, trains on the task, and predicts dev and test."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MODES = {
 }
 
 ROUTED_EXAMPLES = 256
-"""Largest number of train examples whose mean vector determines the nearest domain."""
+"""Largest number of train examples from whose mean vector the nearest domain is determined."""
 
 
 def seed_work(run: FinetuneRun, folder: Path) -> RunFound:
-    """Calls `finetune_work`. Without a GPU it uses the CPU cores that the Ray task reserved."""
+    """Calls `finetune_work` in the Ray task. Without a GPU, it uses the CPU cores that the task reserved."""
     if not torch.cuda.is_available():
         use_threads(run.config.finetune.cpus_per_seed)
     return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)

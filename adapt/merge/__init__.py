@@ -1,9 +1,9 @@
 """Merges models without training, one tensor at a time.
 
-- `table`: the ways of merging by name, and their options in a configuration.
-- `merger`: the interface, `average` and `interpolate`.
-- `task_vectors`: `task_arithmetic`, `residual` and `dare`.
-- `ties`: `ties`.
+- `table`: finds merge methods by name, and reads their options from a configuration.
+- `merger`: the interface of merge methods, and the methods `average` and `interpolate`.
+- `task_vectors`: the methods `task_arithmetic`, `residual` and `dare`.
+- `ties`: the method `ties`.
 - `compatibility`: refuses models of another architecture or with other tokens.
 - `tensor_matching`: matches the tensors and rows of two checkpoints.
 - `tensor_files`: reads and writes weights one tensor at a time.

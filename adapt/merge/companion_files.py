@@ -14,7 +14,7 @@ from adapt.model.model_card import front_matter, settings, table
 from adapt.runner.files import file_aside, write_atomically
 
 BESIDE = ("generation_config.json", *TEMPLATES)
-"""Optional files of a model that do not affect its outputs."""
+"""Optional files of a model that do not affect its outputs, such as chat templates."""
 
 
 def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrained | None = None) -> None:
@@ -47,7 +47,7 @@ def _beside(model: Pretrained) -> Iterator[Path]:
 
 
 def _copy_beside(speaker: Pretrained, folder: Path) -> None:
-    """Copies chat template and generation settings. A template in tokenizer_config.json becomes a file."""
+    """Copies chat template and generation settings to a folder. A template in tokenizer_config.json becomes a file."""
     settings = speaker.tokenizer / TOKENIZER_CONFIG
     template = read_json(settings).get("chat_template") if settings.is_file() else None
     if isinstance(template, str):
@@ -105,11 +105,11 @@ class MergeFacts:
     base_model: str
     kind: str
     rule: str
-    """What the way of merging computes, in words."""
+    """Description in words of what the merge method computes."""
     share: float
     settings: Mapping[str, Any]
     sources: Sequence[tuple[str, str, str, str]]
-    """For the base and each model: role, name in the configuration, digest or key, and weight."""
+    """For the base and each model: role, name in the configuration, digest or key, and weight in the merge."""
     causal: bool
 
 

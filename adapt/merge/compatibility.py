@@ -1,4 +1,4 @@
-"""Checks that models can be merged: they need the architecture and the tokens of the base.
+"""Checks that models can be merged, which requires the architecture and the tokens of the base.
 
 Architectures are compared by the settings in config.json, before any weight is read. Some models may have additional
 tokens. This module imports neither torch nor transformers, so that a job can refuse models without delay.
@@ -32,11 +32,11 @@ class NewTokens:
     number: int
     """Number of new tokens."""
     extended: tuple[int, ...]
-    """Indices of the models that have the new tokens. The other models have the tokens of the base."""
+    """Indices of the models that have the new tokens. The other models only have the tokens of the base."""
 
 
 def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
-    """Compares the ids of all tokens of the models with those of the base. Chat templates are not compared.
+    """Compares the ids of all tokens between the models and the base. Chat templates are not compared.
 
     Args:
         base: the model from which the others were trained.
@@ -57,7 +57,7 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
     theirs = [ours if model == base else vocabulary_of(model) for model in models]
     for model, ids in zip(models, theirs, strict=True):
         old = {token: number for token, number in ids.items() if token in ours or number < first}
-        _refuse_differing(base, model, ours, old)  # a new token may not have an id of the base either
+        _refuse_differing(base, model, ours, old)  # new tokens must not have ids of the base
     extended = tuple(index for index, ids in enumerate(theirs) if len(ids) > len(ours))
     for index in extended:
         _refuse_differing(models[extended[0]], models[index], theirs[extended[0]], theirs[index])
@@ -117,7 +117,7 @@ DECIDING = {
     **{name: keys for name, keys in ALIASES.items() if name not in ("attention_dropout", "positions")},
 }
 """Settings that determine the shapes of weights and the computation, with their names in config.json. The number of
-tokens is not one of them: `new_tokens` compares tokens."""
+tokens is not included, because `new_tokens` compares tokens."""
 
 
 def check_architectures(base: Path, model: Path) -> None:

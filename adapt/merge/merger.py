@@ -1,15 +1,16 @@
-"""The interface of a way of merging, and the two ways that compute averages: `average` and `interpolate`.
+"""The interface of merge methods, and the two methods that compute averages: `average` and `interpolate`.
 
-For each tensor a merger returns a route: a function that maps a share to merged weights. For most ways, share 0 gives
-the weights of the base.
+For each tensor, a merger returns a route: a function that maps a share to merged weights. For most methods, share 0
+gives the weights of the base.
 
 `average` averages models, such as the last checkpoints of a run. Its weights correspond to a decay of the learning
 rate. Let g_1, ..., g_n be the updates between checkpoints theta_0, ..., theta_n. The average sum_j c_j theta_j equals
-theta_0 + sum_i w_i g_i with w_i = c_i + ... + c_n. This is where a run with the same updates, each scaled by w_i, would
-have ended (WSM, arXiv 2507.17634). So a decay w gives c_j = w_j - w_(j+1), with w_0 = 1 and w_(n+1) = 0. The plain mean
-corresponds to the linear decay.
+theta_0 + sum_i w_i g_i with w_i = c_i + ... + c_n. A run with the same updates, each scaled by w_i, would have ended
+with these weights (WSM, arXiv 2507.17634). So a decay w gives c_j = w_j - w_(j+1), with w_0 = 1 and w_(n+1) = 0. The
+plain mean corresponds to the linear decay.
 
-`interpolate` takes a point between the base and one model (WiSE-FT, arXiv 2109.01903; LM-Cocktail, arXiv 2311.13534).
+`interpolate` computes a point on the line between the base and one model (WiSE-FT, arXiv 2109.01903; LM-Cocktail, arXiv
+2311.13534).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 
 Route = Callable[[float], "Tensor"]
-"""Maps a share to the merged weights of one tensor."""
+"""Function that maps a share to the merged weights of one tensor."""
 Pass = Callable[[], "Iterator[tuple[Tensor, list[Tensor]]]"]
-"""Iterates over all floating-point tensors: yields the base's tensor and the same tensor of each model, in fp32."""
+"""Function that iterates over all floating-point tensors and yields the tensors of base and models in fp32."""
 
 
 @dataclass(frozen=True)
@@ -37,27 +38,27 @@ class Merging:
 
     kind: str
     shares: tuple[float, ...]
-    """How far to go from the base (0) to the merged weights (1). One model is written per share."""
+    """Positions between the base (0) and the merged weights (1). One model is written per share."""
     weights: tuple[float, ...]
-    """One weight per model; empty if the kind has no weights."""
+    """One weight per model; empty if the merge method does not use weights."""
     density: float | None
-    """Share of a model's differences from the base that is used; None if the kind uses all differences."""
+    """Share of a model's differences from the base that is used; None if the method always uses all differences."""
     seed: int
 
 
 class Merger(ABC):
-    """A way of merging. All arithmetic is in fp32."""
+    """Base class of merge methods. All arithmetic is in fp32."""
 
     shares: ClassVar[tuple[float, ...]] = (1.0,)
     """Default of `merge.shares`."""
     density: ClassVar[float | None] = None
-    """Default of `merge.density`; None if this way of merging has no density."""
+    """Default of `merge.density`; None if the method has no density."""
     models: ClassVar[tuple[int, int | None]] = (1, None)
-    """The smallest and the largest number of models that can be merged; None for no limit."""
+    """Smallest and largest number of models that the method can merge; None for no upper limit."""
     is_weighted: ClassVar[bool] = False
-    """Whether the models have weights."""
+    """Whether the method uses a weight per model (`merge.weights`)."""
     can_subtract: ClassVar[bool] = False
-    """Whether a weight may be negative."""
+    """Whether weights of models may be negative."""
     is_random: ClassVar[bool] = False
     """Whether the result depends on the seed."""
     dressed_as: ClassVar[int | None] = None
@@ -67,7 +68,7 @@ class Merger(ABC):
         self.merging = merging
 
     def look(self, tensors: Pass) -> None:  # noqa: B027 (most ways need not)
-        """Collects statistics of all weights before the first tensor is merged. By default it does nothing.
+        """Collects statistics of all weights before the first tensor is merged. By default, this method does nothing.
 
         Args:
             tensors: starts a pass over all tensors. It may be called several times.
@@ -78,14 +79,14 @@ class Merger(ABC):
         """Returns the route of one tensor.
 
         Args:
-            name: name of the tensor. Tied tensors have the name of the first of them.
+            name: name of the tensor; for tied tensors, the name of the first one.
             base: the tensor of the base, fp32, any shape.
             models: the tensor of each model, in the order of `merge.models`; fp32, same shape as `base`.
         """
 
 
 def towards(base: Tensor, target: Tensor) -> Route:
-    """Returns the route (1 - share) base + share target. It is exact at shares 0 and 1."""
+    """Returns the route (1 - share) base + share target. The route is exact at shares 0 and 1."""
     return lambda share: base.lerp(target, share)
 
 
@@ -99,7 +100,7 @@ DECAYS: dict[str, Callable[[float], float]] = {
     "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
     "sqrt": lambda x: 1 - math.sqrt(x),
 }
-"""The learning rate after a share x of the decay, as a fraction of the learning rate before the decay."""
+"""For each decay, the learning rate after a share x of the decay, divided by the learning rate before the decay."""
 
 
 def decay_weights(decay: str, models: int) -> tuple[float, ...]:
@@ -107,7 +108,7 @@ def decay_weights(decay: str, models: int) -> tuple[float, ...]:
 
     Args:
         decay: a name in `DECAYS`.
-        models: number of models: checkpoints at equal distances, the oldest first.
+        models: number of averaged checkpoints. They are at equal distances, the oldest first.
     """
     left = [DECAYS[decay](index / models) for index in range(models)] + [0.0]
     return tuple(now - then for now, then in pairwise(left))
@@ -129,7 +130,7 @@ class Average(Merger):
 
 
 class Interpolate(Merger):
-    """Takes the point at share a on the line from the base to one model: (1 - a) theta_0 + a theta_1."""
+    """Computes the point at share a on the line from the base to one model: (1 - a) theta_0 + a theta_1."""
 
     shares = (0.5,)
     models = (1, 1)

@@ -1,4 +1,4 @@
-"""Merges models one tensor at a time: reads it from all models, merges in fp32, and writes it in the base's type."""
+"""Merges models one tensor at a time: reads a tensor of all models, merges it in fp32, writes it in the base's type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from adapt.model.locate import INDEX
 from adapt.model.safeguards import check_finite
 
 TOO_LARGE = "go less far (merge.shares, merge.weights), or store the base in fp32, which holds larger numbers than fp16"
-"""How to fix merged weights that exceed the largest number of the base's type."""
+"""Advice in the error for merged weights that exceed the largest number of the base's data type."""
 
 
 def merge_models(
@@ -39,17 +39,17 @@ def merge_models(
     trust_remote_code: bool = False,
     tokens: NewTokens | None = None,
 ) -> int:
-    """Writes the weights of the merged models. Names and order of files and tensors are those of the base.
+    """Writes the weights of the merged models, with the base's names and order of files and tensors.
 
-    Integers and booleans are copied from the base, as are parts that only the base has and no language model needs
-    (a pooler).
+    Integers and booleans are copied from the base. Parts that only the base has and that no language model needs, such
+    as a pooler, are copied too.
 
     Args:
         merging: the options of the merge.
         base: folder of the base.
-        models: folder (for messages) and weights of each model.
+        models: for each model, its folder (for messages) and its weights.
         targets: target folder of each share.
-        trust_remote_code: whether code that comes with the base may run. It is needed if names or tokens differ.
+        trust_remote_code: whether code that comes with the base may run. The code is needed if names or tokens differ.
         tokens: tokens that some models have and the base lacks. `adapt.merge.tensor_matching` explains their rows.
 
     Returns:

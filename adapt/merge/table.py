@@ -1,4 +1,4 @@
-"""The ways of merging by their names in `merge.kind`, and the options of a merge from a configuration."""
+"""Finds merge methods by their names in `merge.kind`, and reads the options of a merge from a configuration."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MERGERS: Kinds[type[Merger]] = Kinds(
         "residual": "adapt.merge.task_vectors:Residual",
     },
 )
-"""The ways of merging. To add one, also add its name to `adapt.config.MergeConfig`."""
+"""Merge methods, keyed by name. To add a method, also add its name to `adapt.config.MergeConfig`."""
 
 
 def merging_of(config: Config, models: int) -> Merging:
-    """Returns the options of a merge: those of the configuration, else the defaults of the kind.
+    """Returns the options of a merge. Options that are not configured get the defaults of the merge method.
 
     Args:
         config: the job's configuration.

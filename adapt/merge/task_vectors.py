@@ -63,16 +63,16 @@ class Residual(Merger):
 
 
 RANGE = 2**32
-"""Random numbers are integers from 0 to RANGE - 1."""
+"""Number of possible random numbers, which are integers from 0 to RANGE - 1."""
 
 
 class Dare(Merger):
     """Adds random elements of the task vectors, scaled up to keep the expectation (DARE, arXiv 2311.03099).
 
     It computes theta_0 + a sum_i w_i b_i (theta_i - theta_0) / density, where each element of b_i is 1 with probability
-    `density`, else 0. So the expectation is the result of `task_arithmetic`. The elements are drawn from the seed, the
-    index of the model in the list, and the name of the tensor, so they do not depend on the order of tensors or on
-    threads. Tied tensors stay equal.
+    `density`, else 0. So the expectation is the result of `task_arithmetic`. Which elements are used depends on the
+    seed, the index of the model in the list and the name of the tensor, but not on the order of tensors or on threads.
+    Tied tensors stay equal.
     """
 
     shares = (0.4,)
@@ -94,8 +94,8 @@ class Dare(Merger):
 def kept(address: str, like: Tensor, density: float) -> Tensor:
     """Draws for each element whether it is used, with probability `density`.
 
-    The result depends only on the address and the index of the element. It uses the raw output of Philox, which is the
-    same in all versions of numpy.
+    The result depends only on the address and the index of the element. The function uses the raw output of Philox,
+    which is the same in all versions of numpy.
     """
     import torch
 

@@ -24,20 +24,20 @@ from adapt.runner.files import file_aside, link_or_copy, write_atomically
 from adapt.support.errors import ModelError
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
-"""Types of tensors that are merged."""
+"""Data types whose tensors are merged."""
 WHOLE = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}
-"""Types of tensors that are copied from the base."""
+"""Data types whose tensors are copied from the base."""
 
 
 class Weights(Protocol):
-    """The tensors of a model by name, in a file or in memory."""
+    """Access by name to the tensors of a model, in a file or in memory."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of each tensor."""
 
     def read(self, name: str) -> Tensor:
-        """Returns a tensor on the CPU, in the type in which it is stored."""
+        """Returns a tensor on the CPU, in its stored data type."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StoredWeights:
     """The tensors of a model folder."""
 
     headers: Mapping[Path, Mapping[str, Mapping[str, Any]]]
-    """For each file, its tensors in the order of the file, with type and shape."""
+    """For each file, the names of its tensors in the order of the file, with data type and shape."""
     _opened: Mapping[str, Any]
 
     @property
@@ -54,7 +54,7 @@ class StoredWeights:
         return {name: tuple(form["shape"]) for header in self.headers.values() for name, form in header.items()}
 
     def read(self, name: str) -> Tensor:
-        """Returns one tensor. Its memory is mapped, so its values are read from disk when they are used."""
+        """Returns one tensor. The tensor is memory-mapped, so its values are read from disk when they are used."""
         tensor: Tensor = self._opened[name].get_tensor(name)
         return tensor
 
@@ -87,7 +87,7 @@ def stored_weights(folder: Path) -> Iterator[StoredWeights]:
 
 METADATA = "__metadata__"
 ALIGNED = 8
-"""The length of a header is a multiple of this many bytes."""
+"""Alignment of headers: the length of a header is a multiple of this number [bytes]."""
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def formed_like(source: Path, target: Path, shapes: Shapes) -> Iterator[BinaryIO
     Args:
         source: an existing safetensors file.
         target: the new file. The caller writes its tensors in the order of the source.
-        shapes: shapes of the new file's tensors. If they equal those of the source, the header is identical.
+        shapes: shapes of the new file's tensors. If they equal the shapes in the source, the header is identical.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.

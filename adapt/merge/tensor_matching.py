@@ -2,12 +2,12 @@
 
 Checkpoints of one architecture may differ in the names of tensors (`LayerNorm.gamma` or `LayerNorm.weight`), in the
 prefix of names (`bert.`), in which of several tied tensors they store, and in parts that no language model has (a
-pooler). The model class of transformers, instantiated without weights, tells which names are equivalent.
+pooler). The model class of transformers is instantiated without weights to find out which names are equivalent.
 
 Some models may have embedding rows of tokens that the base lacks. Before merging, a missing row of a model is taken
-from the base, and a missing row of the base is the mean of the models that have it. So every way of merging treats
-these rows like all others. A row that only one model has, or that is equal in all models that have it, is unchanged at
-every share.
+from the base, and a missing row of the base is the mean of this row over the models that have it. So every merge
+method treats these rows like all others. A row that only one model has, or that is equal in all models that have it, is
+unchanged at every share.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ class Names:
 
     @cached_property
     def _model(self) -> Any:
-        """The model without weights, because only names and ties are needed."""
+        """The language model on the meta device. It has no weights, because only names and ties are needed."""
         config = load_config(self.folder, self.trust_remote_code)
         with quiet(), torch.device("meta"):
             return model_class(config).from_config(config, trust_remote_code=self.trust_remote_code)
 
     @cached_property
     def of_language_model(self) -> set[str]:
-        """The names of the language model's tensors. Tied tensors are represented by the first of them."""
+        """Names of the language model's tensors. Of tied tensors, only the first name is included."""
         return {self.first(name) for name in self._model.state_dict()}
 
     @cached_property
     def by_token(self) -> set[str]:
-        """The names of tensors with one row per token: embeddings, head and head bias. Of tied tensors, the first."""
+        """Names of tensors with one row per token: embeddings, head and head bias. Of tied tensors, the first name."""
         layers = (self._model.get_input_embeddings(), self._model.get_output_embeddings())
         parts = {id(part) for layer in layers if layer is not None for part in layer.parameters()}
         named = self._model.named_parameters(remove_duplicate=False)
         return {self.first(name) for name, part in named if id(part) in parts}
 
     def first(self, name: str) -> str:
-        """Returns the present name of a tensor with its full prefix. For a tied tensor, the name of the first one."""
+        """Returns the present name of a tensor with its full prefix; for a tied tensor, the name of the first one."""
         stem, dot, last = name.rpartition(".")
         name = f"{stem}{dot}{OLD.get(last, last) if 'norm' in stem.lower() else last}"
         known, prefix = self._known, f"{self._model.base_model_prefix}."
@@ -82,7 +82,9 @@ class Names:
 
 
 def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
-    """Returns the model's name of each tensor of the base. Parts that no language model has may be missing.
+    """Returns the model's names of the base's tensors, keyed by the base's names.
+
+    Parts that no language model has, such as a pooler, may be missing.
 
     Args:
         base: the tensors of the base.
@@ -91,7 +93,7 @@ def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dic
         folder: folder of the model, for messages.
 
     Raises:
-        ModelError: the model lacks a tensor, has one that the base lacks, or has one of another shape.
+        ModelError: the model lacks a tensor of the base, has an additional tensor, or has a tensor of another shape.
     """
     pairs = {name: name for name in base} if base.keys() == model.keys() else _matched(base, model, names, folder)
     wrong = sorted(name for name, other in pairs.items() if base[name] != model[other])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BINS = 2**16
-"""Number of values of one half (16 bits) of an fp32 number."""
+"""Number of possible values of 16 bits, one half of an fp32 number."""
 CHUNK = 2**20
 """Number of elements that are counted at once, to limit memory."""
 
@@ -22,9 +22,9 @@ class Ties(Merger):
     """Adds the largest differences that agree in sign (TIES, arXiv 2306.01708).
 
     It computes theta_0 + a m. For each model, the share `density` of its differences tau_i with the largest absolute
-    values is used, over all tensors together, as published. Ties with the smallest of these are used too. The elected
-    sign of an element is the sign of sum_i w_i tau_i. m is the mean, with weights w_i, over the models whose difference
-    is used and has the elected sign; it is 0 if the sum is 0.
+    values is used, over all tensors together, as published. Differences that equal the smallest used one are used too.
+    The elected sign of an element is the sign of sum_i w_i tau_i over the used differences. m is the mean, with weights
+    w_i, of the used differences with the elected sign. If the sum is 0, m is 0.
     """
 
     shares = (1.0,)
@@ -34,10 +34,10 @@ class Ties(Merger):
     def __init__(self, merging: Merging) -> None:
         super().__init__(merging)
         self.smallest: list[float] = []
-        """For each model, the smallest absolute value of a difference that is used."""
+        """For each model, the smallest absolute value of the used differences."""
 
     def look(self, tensors: Pass) -> None:
-        """Computes for each model the smallest absolute difference that is used."""
+        """Computes, for each model, the smallest absolute value of the differences that are used."""
         density = self.merging.density or 1.0
         self.smallest = smallest_kept(tensors, density) if density < 1 else [0.0] * len(self.merging.weights)
 
@@ -51,7 +51,7 @@ class Ties(Merger):
 
 
 def agreed_mean(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Returns for each element the weighted mean of the differences with the elected sign; 0 if there are none."""
+    """Returns, for each element, the weighted mean of the differences with the elected sign; 0 if there are none."""
     votes = learnt[0] * weights[0]
     for weight, one in zip(weights[1:], learnt[1:], strict=True):
         votes.add_(one, alpha=weight)
@@ -64,7 +64,9 @@ def agreed_mean(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def smallest_kept(tensors: Pass, density: float) -> list[float]:
-    """Returns for each model the smallest of the share `density` of its differences with the largest absolute values.
+    """Returns, for each model, the smallest absolute value of the differences that are used.
+
+    The share `density` of a model's differences with the largest absolute values is used.
 
     The result is exact, and takes two passes and little memory: non-negative floats are in the same order as their bits
     read as integers. The first pass counts the upper 16 bits of all differences, and so determines the upper 16 bits of
@@ -89,9 +91,9 @@ def _bin_of_rank(counts: np.ndarray, rank: int) -> tuple[int, int]:
 
 
 def _counted(tensors: Pass, upper: Sequence[int] | None) -> list[np.ndarray]:
-    """Counts for each model its differences by their upper 16 bits, or, with `upper`, by their lower 16 bits.
+    """Counts, for each model, its differences by the upper 16 bits of their absolute values.
 
-    With `upper`, only the differences with these upper 16 bits are counted.
+    With `upper`, only differences with these upper 16 bits are counted, by their lower 16 bits.
     """
     counts: list[np.ndarray] = []
     for base, models in tensors():
@@ -104,7 +106,7 @@ def _counted(tensors: Pass, upper: Sequence[int] | None) -> list[np.ndarray]:
 
 
 def _bits(base: Tensor, model: Tensor) -> Iterator[np.ndarray]:
-    """Yields the absolute differences as integers with the same bits."""
+    """Yields the absolute differences of a tensor in chunks, as integers with the same bits."""
     for start in range(0, base.numel(), CHUNK):
         part = slice(start, start + CHUNK)
         yield (model.flatten()[part] - base.flatten()[part]).abs_().numpy().view(np.uint32)

@@ -24,11 +24,11 @@ class FreshFigure:
     """A figure of the best trial and of the unchanged configuration with fresh seeds."""
 
     best: Estimate
-    """Mean over the seeds for the best trial."""
+    """Mean value of the figure over the fresh seeds with the best configuration."""
     as_it_is: Estimate | None
-    """Mean over the seeds for the unchanged configuration; None if its trial failed."""
+    """Mean value of the figure over the fresh seeds with the unchanged configuration; None if trial 0 failed."""
     difference: Estimate | None
-    """Mean of the differences, paired by seed; None if the trial of the unchanged configuration failed."""
+    """Mean difference of the figure between both configurations, paired by seed; None if trial 0 failed."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class Confirmed:
     """The gain of the best trial over the unchanged configuration, with fresh seeds."""
 
     values: dict[str, Any]
-    """The values of the best trial, by field."""
+    """Values of the searched fields in the best trial, keyed by field."""
     seeds: list[int]
     """The fresh seeds."""
     fresh: dict[str, FreshFigure]
-    """The objectives by name, and the score on test if there are tasks."""
+    """The compared figures, keyed by name: all objectives, and the score on test if there are tasks."""
     apparent: float | None
     """How much better the best trial was than the unchanged configuration in the search, in the first objective;
-    positive is better. None if the trial of the unchanged configuration failed."""
+    positive is better. None if trial 0, the unchanged configuration, failed."""
     gained: float | None
-    """How much better the best trial is with fresh seeds; None if the trial of the unchanged configuration failed."""
+    """How much better the best configuration is with fresh seeds, in the first objective; None if trial 0 failed."""
     selection: float | None
-    """The part of the apparent gain that was luck: `apparent` minus `gained`. None if one of them is, or if the
-    objective was measured on dev in the search and on test here."""
+    """The part of the apparent gain that was luck: `apparent` minus `gained`. None if one of these is None, or if the
+    search measured the first objective on dev and this stage measures it on test."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Returns sentences and a table on the gain of the best trial with fresh seeds."""
@@ -79,7 +79,7 @@ class Confirmed:
 
     @property
     def gain(self) -> str:
-        """A sentence on how much of the gain in the first objective was luck of selection; empty if it is not known."""
+        """A sentence on how much of the gain in the first objective was luck; empty if the luck is not known."""
         if self.gained is None or self.apparent is None:
             return "Your configuration failed, so the gain of the best values is not known."
         if self.selection is None:
@@ -101,9 +101,9 @@ class Confirm(Stage[Confirmed]):
     name: str
     search: Search
     best: Mapping[str, Trial]
-    """Runs of the best trial by seed, tested on the test split."""
+    """New runs of the best configuration, keyed by seed. The runs are tested on the test split."""
     as_it_is: Mapping[str, Trial]
-    """Runs of the unchanged configuration by seed; empty if its trial failed."""
+    """New runs of the unchanged configuration, keyed by seed; empty if trial 0 failed."""
     values: Mapping[str, Any]
 
     @classmethod

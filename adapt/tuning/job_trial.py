@@ -1,4 +1,6 @@
-"""Stage `trial`: a job with values for the searched fields. Also writes values in names and files, and sets resources.
+"""Stage `trial` runs a job with values for the searched fields, and measures the result.
+
+This module also adds a digest of the values to names, writes configurations to files, and sets resources of trials.
 
 Trials run next to each other on one machine. A search whose trials no machine of the cluster can hold is refused before
 the first trial. A trial whose device ran out of memory continues with smaller micro-batches, which do not change keys.
@@ -46,7 +48,7 @@ DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
 
 @dataclass(frozen=True)
 class TrialMeasured:
-    """The figures of a trial by name: the numbers of the job's result, and scores of fine-tuning."""
+    """The figures of a trial: the numbers in the job's result, and scores of fine-tuning."""
 
     figures: dict[str, Estimate]
 
@@ -75,7 +77,7 @@ class Trial(Stage[TrialMeasured]):
     final: Stage[Any]
     """The last stage of the job."""
     runs: Mapping[str, tuple[Finetune, ...]]
-    """Fine-tuning runs by task, one per seed."""
+    """Fine-tuning runs of each task, one per seed, keyed by task."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns nothing, because the result depends only on the stages that the trial reads."""
@@ -151,7 +153,7 @@ def _taught(context: Context, task: TaskConfig) -> tuple[Finetune, ...]:
 
 
 def numbers_of(result: Any) -> dict[str, Estimate]:
-    """Returns the numbers of a result by name, with their intervals. Losses have names like `losses.domain.after`."""
+    """Returns the numbers of a result with their intervals, keyed by name, such as `losses.domain.after`."""
     nested = {
         f"{name}.{key}.{inner}": figure
         for name, value in vars(result).items()
@@ -234,7 +236,7 @@ def check_place(config: Config, trial: Trial) -> None:
         trial: one of its trials. All trials need the same resources.
 
     Raises:
-        ClusterError: the cluster does not have them; the message says how much it has.
+        ClusterError: the cluster does not have enough resources. The message says how much it has.
     """
     stages: list[Stage[Any]] = everything([trial])
     if any(isinstance(stage, Train) for stage in stages):
@@ -264,14 +266,14 @@ def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
 
 
 def taken(trial: Trial, given: Container[str], store: Store) -> dict[str, int]:
-    """Returns the micro-batches of a trial's finished stages that are smaller than configured, by field.
+    """Returns the micro-batches of a trial's finished stages that are smaller than configured, keyed by field.
 
-    They are read from records, so they are also known after the driver was killed. Micro-batches that `auto` chose are
-    not included, because they depend on the machine only.
+    The micro-batches are read from records, so they are also known after the driver was killed. Micro-batches that
+    `auto` chose are not included, because they depend on the machine only.
 
     Args:
         trial: a trial whose stages have finished.
-        given: keys of stages that are inputs of the search, and not of this trial only.
+        given: keys of stages that are inputs of the whole search. These stages are skipped.
         store: the store with the records of the stages.
     """
     smaller: dict[str, int] = {}
@@ -298,7 +300,10 @@ def _is_less(ran: int, stage: Stage[Any], record: Record) -> bool:
 
 
 def named_by_values(config: Config, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration with a digest of the values in its name, because sequences are identified by name."""
+    """Returns the configuration with a digest of the values in its name.
+
+    Sequences of domains are identified by name, so trials with different values need different names.
+    """
     if not values:
         return config
     return replace(config, name=f"{config.name}-{hashlib.sha256(canonical(values).encode()).hexdigest()[:DIGITS]}")
@@ -325,18 +330,18 @@ def as_file(settings: Mapping[str, Any]) -> str:
 
 
 def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
-    """Returns the values of some fields of a configuration. Fields of a method that it does not use are left out."""
+    """Returns the values of some fields of a configuration, without fields of methods that are not used."""
     all_values = flat(config)
     return {name: _plain(all_values[name]) for name in fields_of_space if name in all_values}
 
 
 def shown(value: Any) -> str:
-    """Formats a value; floats have three significant digits."""
+    """Formats a value as text. Floats get three significant digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def values_shown(values: Mapping[str, Any]) -> str:
-    """Formats the values of a trial by field; `unchanged` if it has none."""
+    """Formats the fields of a trial with their values; returns `unchanged` if there are none."""
     return ", ".join(f"{name} {shown(value)}" for name, value in values.items()) or "unchanged"
 
 

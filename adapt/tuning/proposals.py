@@ -1,7 +1,7 @@
 """Proposes the values of each trial, from the seed, the number of the trial and the results of earlier trials.
 
-So a search proposes the same values on any machine, also after interruptions. Finished stages are found by their keys
-and do not run again. Searcher `tpe` is Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
+Therefore a search proposes the same values on any machine, even after interruptions, and finished stages are found by
+their keys and do not run again. Searcher `tpe` is Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 """
 
 import importlib.util
@@ -18,27 +18,27 @@ from adapt.config import TuneConfig
 from adapt.support.errors import ConfigError
 
 Space = Mapping[str, Any]
-"""Domains of Ray Tune (`ray.tune.search.sample.Domain`), by the dotted names of fields."""
+"""A search space: a domain of Ray Tune (`ray.tune.search.sample.Domain`) for each field, keyed by dotted field name."""
 Values = dict[str, Any]
-"""The values of a trial, by dotted field."""
+"""The values of the searched fields in a trial, keyed by dotted field name."""
 Results = Sequence[Sequence[float] | None]
-"""The objectives of trials with a result, in the order of their numbers; None for a trial that failed."""
+"""For each finished trial, in the order of trial numbers, the values of all objectives; None for a failed trial."""
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """The proposals of a searcher."""
+    """Computes the proposals of a searcher: the number of trials, and the values of each trial."""
 
     count: int
     """Number of trials."""
     propose: Callable[[Sequence[Values], Results], Values]
-    """Returns the values of the next trial, given the values of all earlier trials and the results of the first ones.
-    """
+    """Function that returns the values of the next trial. Its arguments are the values of all earlier trials, and the
+    results of the first of these trials."""
     lag: int | None
-    """Number of latest trials whose results are not used, because they may still run; None if no results are used."""
+    """Number of latest trials whose results are not used because they may still run; None if no results are used."""
 
     def told(self, number: int) -> int:
-        """Returns the number of trials that must have a result before a trial is proposed, given its number from 0."""
+        """Returns how many trials must have a result before the trial with this number (from 0) is proposed."""
         return 0 if self.lag is None else max(0, number - self.lag)
 
 

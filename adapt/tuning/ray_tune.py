@@ -25,17 +25,17 @@ from adapt.tuning.proposals import Proposals, Values
 from adapt.tuning.trial_scheduler import lengths_of
 
 Answer = Mapping[str, float] | None
-"""The objectives of a trial by name; None if the trial failed."""
+"""Values of a trial's objectives, keyed by name; None if the trial failed."""
 Asked = tuple[int, int]
-"""The number of a trial and of one of its turns, from 0. With a scheduler, a trial has several turns: it is measured
-after each, and the scheduler decides whether it continues."""
+"""A turn of a trial: the number of the trial and the number of the turn, both from 0. With a scheduler, a trial has
+several turns: it is measured after each turn, and the scheduler decides whether it continues."""
 AS_IT_IS = 0
 """The number of the trial with the unchanged configuration. Proposed trials have the numbers after it."""
 TURN = "turn"
 """Name of the quantity that Tune's schedulers use as time: the `lengths` of `Board`."""
 GOES_ON = "free memory on the machines, then run the same command: the search continues where it stopped"
 DEATHS = 3
-"""How often the process of a trial is restarted after it died."""
+"""Largest number of restarts of a trial's waiting process after it died."""
 
 
 @dataclass
@@ -45,15 +45,15 @@ class Board:
     proposals: Proposals
     objectives: list[str]
     may_begin: Callable[[int], bool | None]
-    """Returns whether the budget allows the trial with this number; None while this is not known."""
+    """Function that returns whether the budget allows the trial with this number; None while the cost is unknown."""
     lengths: list[int] = field(default_factory=lambda: [1])
-    """The length of a trial up to the end of each turn, in units of the first turn. Trial 0 has only the last turn."""
+    """Length of a trial up to the end of each turn, in units of the first turn. Trial 0 has only the last turn."""
     values: list[Values] = field(default_factory=lambda: [{}])
-    """The values of each trial. Trial 0, the unchanged configuration, has none."""
+    """Values of each trial. The entry of trial 0, the unchanged configuration, is empty."""
     heard: dict[Asked, Answer] = field(default_factory=dict)
-    """Results of the turns that have ended."""
+    """Results of finished turns, keyed by trial and turn."""
     answers: dict[int, Answer] = field(default_factory=dict)
-    """Results of the trials that have ended, after their last turn."""
+    """Results of finished trials after their last turn, keyed by trial number."""
     is_over: bool = False
     """Whether an error has ended the search, so that no more trials are proposed."""
 
@@ -63,7 +63,7 @@ class Board:
         return len(self.lengths)
 
     def next(self) -> int | None:
-        """Proposes the next trial and returns its number; returns None while it must wait for results.
+        """Proposes the next trial and returns its number; returns None while the proposal must wait for results.
 
         Raises:
             StopIteration: there are no more trials.
@@ -123,7 +123,7 @@ def dispatch(
     Args:
         board: proposals and results of the trials.
         at_once: largest number of trials that run at the same time.
-        scheduler: scheduler of Ray Tune; None if all trials have all turns.
+        scheduler: scheduler of Ray Tune; None if every trial runs to its end.
         begin: called when a turn begins.
         look: called repeatedly; returns the turns that have ended since the last call.
 
@@ -171,7 +171,7 @@ def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str
     """Runs Ray Tune in a thread. Its own files are temporary, because all results are in the store."""
     hush()
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a message even with verbose=0
-    os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a trial that failed reports nothing
+    os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a failed trial reports no metrics
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     asked = tune.with_parameters(_asks, mailbox=mailbox)
     settings = tune.TuneConfig(
@@ -244,13 +244,13 @@ class _InOrder(Searcher):
         super().__init__(metric=board.objectives[0], mode="max")
         self._board = board
         self._numbers: dict[str, int] = {}
-        """The number of each trial, by Tune's id."""
+        """Numbers of the trials, keyed by Tune's trial id."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles this object, but the board cannot leave this process
 
     def suggest(self, trial_id: str) -> Any:
-        """Returns number, turns and lengths of the next trial; None while it must wait for results."""
+        """Returns the next trial's number, turns and lengths; None while the proposal must wait for results."""
         try:
             number = self._board.next() if self._numbers else AS_IT_IS
         except StopIteration:

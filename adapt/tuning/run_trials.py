@@ -51,14 +51,14 @@ class Trials:
     search: Search
     store: Store
     room: tuple[Mapping[str, float] | None, int]
-    """Resources for stages, from `adapt.stage.run_stages.room`."""
+    """Resources for stages, and the largest number of stages at once (`adapt.stage.run_stages.room`)."""
     work: Work = field(default_factory=lambda: Work([], {}))
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
     begun: dict[Asked, Trial] = field(default_factory=dict)
     rows: dict[Asked, TrialRow] = field(default_factory=dict)
-    """Results of the turns that have ended."""
+    """Results of finished turns, keyed by trial and turn."""
     fewer: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Reduced micro-batches, by field, of trials whose device ran out of memory."""
+    """For each trial whose device ran out of memory, its reduced micro-batches, keyed by field."""
     first_error: BaseException | None = None
 
     def begin(self, asked: Asked, values: Mapping[str, Any]) -> None:
@@ -78,7 +78,7 @@ class Trials:
         return self.search.trial({**self.values[number], **self.fewer.get(number, {})}, turn)
 
     def _begin_smaller(self, asked: Asked, error: DeviceMemoryError) -> None:
-        """Restarts a turn with the next smaller micro-batch. This changes no key, so finished stages are reused."""
+        """Restarts a turn with the next smaller micro-batch. Keys stay the same, so finished stages are reused."""
         number = asked[0]
         smaller = with_fewer(self.search.configure(self.values[number]), error)
         log(f"trial {number}: {error.what}; it continues with {values_shown(smaller)}")
@@ -143,9 +143,9 @@ class Trials:
         return {name: row.figures[name].value for name in names} if row.figures else None
 
     def hours(self, numbers: Container[int]) -> float:
-        """Returns the device-hours of the finished stages of some trials, each counted once.
+        """Returns the device-hours of the finished stages of some trials.
 
-        Stages that are inputs of the whole search are not counted.
+        A stage that several trials share is counted once. Stages that are inputs of the whole search do not count.
         """
         given = {stage.key for stage in everything(self.search.inputs.values())}
         stages = everything(trial for asked, trial in list(self.begun.items()) if asked[0] in numbers)
@@ -154,7 +154,11 @@ class Trials:
         return sum(record.cost.get("device_hours") or 0.0 for record in records if record)
 
     def may_begin(self, number: int) -> bool | None:
-        """Returns whether the budget allows one more trial; None while no trial has ended, so its cost is not known."""
+        """Returns whether the budget allows one more trial.
+
+        A trial is assumed to cost as much as the most expensive finished trial. Before any trial has finished, the
+        cost is unknown and the result is None. Without a budget, the result is always True.
+        """
         budget = self.search.config.tune.budget_device_hours
         if budget is None:
             return True
@@ -176,7 +180,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 
     Args:
         search: the search.
-        asked: its proposals.
+        asked: the proposals of the search.
         store: the store of the stages.
         folder: folder of the search, in which trackers write.
 
@@ -206,7 +210,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
-        with suppress(Exception):  # the error of the search is more important than that of a tracker
+        with suppress(Exception):  # the search's error is raised, not a tracker's
             trackers.close(failed=True)
         raise
     trackers.close()
@@ -228,7 +232,7 @@ def _line(row: TrialRow, objectives: list[str]) -> str:
 
 
 MOST_ROWS = 15
-"""Largest number of ended trials that are shown, the best first, and largest number of failed trials."""
+"""Largest number of finished trials in the progress table (the best ones), and largest number of failed trials."""
 PERIOD_S = 1.0
 """Shortest time between two writes of the progress file while no trial ends [seconds]."""
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from adapt.tuning.search_stage import Search
 
 SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
-"""Fields that must not be searched, because the best seed is only the luckiest."""
+"""Fields that must not be searched: the best seed would only be the luckiest one."""
 DRAWS = 4
-"""Number of samples of the space that are tried to see whether a field changes the trial."""
+"""Number of random samples of the space with which a check tests whether a field changes the trial."""
 
 
 def checked(search: "Search") -> tuple[Space, Proposals]:
@@ -32,7 +32,7 @@ def checked(search: "Search") -> tuple[Space, Proposals]:
     """
     config = search.config
     check_fresh_seeds(config)
-    if config.tune.fresh_seeds:  # the best trial is tested
+    if config.tune.fresh_seeds:  # the best trial will be tested on the test split
         check_test_files(config)
     space = read_space(search.space)
     check_turns(config, space)
@@ -56,7 +56,7 @@ def _check_going_on(search: "Search", space: Space) -> None:
         try:
             shorter, longer = search.trial(values, 0), search.trial(values)
         except ConfigError:
-            continue  # it may be valid together with other values of the space
+            continue  # the value may be valid together with other values
         check_goes_on(search.config.tune.scheduler, shorter, longer)
 
 
@@ -70,7 +70,7 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
         trial: returns the stages of a configuration, without running them.
 
     Raises:
-        ConfigError: a field is refused; the message names it.
+        ConfigError: a field is refused. The message names the field.
     """
     config = configure({})
     kinds = named_in({"method": vars(config.method), "select": vars(config.select)})
@@ -97,7 +97,7 @@ def _matters(name: str, space: Space, configure: Configure, trial: Callable[[Con
         try:
             keys = {trial(configure({**drawn, name: end})).key for end in _two(ends(space[name]))}
         except ConfigError:
-            continue  # these values contradict each other; other values of the space may not
+            continue  # these values contradict each other, but others may not
         if len(keys) > 1:
             return True
     return False

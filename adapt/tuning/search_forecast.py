@@ -16,26 +16,26 @@ from adapt.tuning.proposals import Proposals, Values
 from adapt.tuning.search_stage import SUMS, Search
 
 SHOWN = 40
-"""Largest number of trials in a table."""
+"""Largest number of trials in the table of a forecast."""
 DEVICE_KINDS = ("finetune", "importance")
 """Kinds of stages other than trainings whose records have device-hours."""
 
 
 @dataclass(frozen=True)
 class TrialAhead:
-    """A trial of a forecast, without the stages that it shares with earlier trials."""
+    """The forecast of one trial. Stages that the trial shares with earlier trials are not counted again."""
 
     number: int
     values: Mapping[str, Any]
     to_run: int
-    """Number of stages that are neither finished nor part of an earlier trial."""
+    """Number of the trial's stages that are neither finished nor part of an earlier trial."""
     found: int
-    """Number of all other stages of the trial."""
+    """Number of the trial's stages that are finished or part of an earlier trial."""
     device_hours: float | None
-    """Device-hours of the stages that are not part of an earlier trial, finished or not; None if the duration of a
-    stage is not known."""
+    """Device-hours of the trial's stages that are not part of an earlier trial, whether finished or not. None if the
+    device-hours of such a stage are not known."""
     refused: str = ""
-    """The error if the values of the trial contradict each other; else empty."""
+    """Error message if the values of the trial contradict each other; otherwise empty."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,10 @@ def told_ahead(asked: Proposals) -> list[Values]:
 
 
 def hours_of_all(ahead: Iterable[TrialAhead], count: int) -> float | None:
-    """Estimates the device-hours of `count` trials and trial 0, from those of some trials; None if not known."""
+    """Estimates the device-hours of trial 0 and `count` further trials from the forecasts of some trials.
+
+    Returns None if the device-hours of trial 0 or of all other forecast trials are not known.
+    """
     first, *others = [each.device_hours for each in ahead if not each.refused]
     known = [hours for hours in others if hours is not None]
     if first is None or (others and not known):
@@ -173,7 +176,8 @@ def _ahead(search: Search, number: int, values: Mapping[str, Any], store: Store,
 def _hours(stage: Stage[Any], store: Store) -> float | None:
     """Returns the device-hours of a stage; None if they are not known.
 
-    A finished stage has them in its record. A training has a forecast, and other stages the mean of their kind.
+    The device-hours of a finished stage are read from its record, and those of a training are forecast. Other stages
+    that use devices are assumed to take the mean of the finished stages of their kind. All remaining stages take 0.
     """
     if record := store.known(stage.kind, stage.name, stage.key):
         return float(record.cost.get("device_hours") or 0.0)

@@ -30,11 +30,11 @@ from adapt.tuning.search_stage import BEST_FILE, Search, Searched
 
 @dataclass(frozen=True)
 class SearchRun(SelfShown):
-    """The result of a search. `print(search)` shows the trials, and the gain of the best one."""
+    """The result of a search. `print(search)` shows all trials, and the gain of the best configuration."""
 
     searched: Finished[Searched]
     confirmed: Finished[Confirmed] | None
-    """The best trial with fresh seeds; None if `tune.fresh_seeds` is empty."""
+    """Result of the best configuration with fresh seeds; None if `tune.fresh_seeds` is empty."""
     report: Path
     """The HTML file of the report."""
 
@@ -69,7 +69,7 @@ def run_search(search: Search) -> SearchRun:
 
 
 def _report(search: Search, entries: list[Entry], store: Store) -> Path:
-    """Writes the report, unless it is newer than the records that it shows."""
+    """Writes the HTML report and returns its path. A report that is newer than all its records is not written again."""
     folder = store.root / "reports" / f"search-{search.name}"
     page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
     if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):
@@ -81,14 +81,14 @@ def _report(search: Search, entries: list[Entry], store: Store) -> Path:
 
 PROGRAM = "dontstop tune"
 SHORT = {"--space": "--tune.space", "--job": "--tune.job"}
-"""Short names of options in this command."""
+"""Full names of the short options of `dontstop tune`."""
 
 
 def search_asked(arguments: Sequence[str]) -> Search:
     """Returns the search that the command line describes.
 
     Raises:
-        AdaptError: it names no space, or a job that cannot be searched, or the configuration cannot work.
+        AdaptError: the command line names no space or an unknown job, or the configuration cannot work.
     """
     arguments = [_long(argument) for argument in arguments]
     tune = read_given(arguments).get("tune")
@@ -106,7 +106,7 @@ def job_searched(tune: Mapping[str, Any]) -> Job:
     """Returns the searched job: `tune.job`, else the job with the name of the file of the space.
 
     Raises:
-        ConfigError: there is no such job.
+        ConfigError: no job has this name.
     """
     space = str(tune.get("space") or "")
     if name := tune.get("job"):

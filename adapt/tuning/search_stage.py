@@ -33,7 +33,7 @@ from adapt.tuning.proposals import Proposals, Space
 from adapt.tuning.trial_scheduler import STEPS, steps_after
 
 BEST_FILE = "best.yaml"
-"""Name of the configuration file of the best trial, for `--config`."""
+"""Name of the file with the configuration of the best trial. The option `--config` of jobs reads such files."""
 SUMS = ("export", "scores", "sequence", "trial")
 """Kinds of stages whose cost is the sum of the costs of their inputs."""
 
@@ -45,23 +45,23 @@ class TrialRow:
     number: int
     """Number of the trial. Trial 0 is the unchanged configuration."""
     values: dict[str, Any]
-    """The values of the searched fields, by dotted name; empty for trial 0."""
+    """Values of the searched fields, keyed by dotted field name; empty for trial 0."""
     key: str
-    """The key of its stage `trial`; empty if it has none because its values contradict each other."""
+    """Key of the trial's stage; empty if the values contradict each other, so that the trial has no stage."""
     figures: dict[str, Estimate]
-    """The measured figures, with dev as the test split; empty if the trial failed."""
+    """Measured figures, keyed by name, with dev as the test split; empty if the trial failed."""
     error: str = ""
-    """The error if the trial failed; else empty."""
+    """Error message if the trial failed; otherwise empty."""
     steps: int | None = None
-    """Training steps after which the trial was last measured; None without a scheduler."""
+    """Number of training steps after which the trial was last measured; None without a scheduler."""
     turns: dict[int, float] = field(default_factory=dict)
-    """The first objective after each turn, by training steps; empty without a scheduler."""
+    """Values of the first objective after each turn, keyed by number of training steps; empty without a scheduler."""
     fitting: dict[str, int] = field(default_factory=dict)
-    """Micro-batches that were reduced after a device ran out of memory, by field; empty if none was."""
+    """Micro-batches that were reduced after a device ran out of memory, keyed by field."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The values of the trial, and its reduced micro-batches."""
+        """Values of the trial and its reduced micro-batches, keyed by field."""
         return {**self.values, **self.fitting}
 
 
@@ -71,16 +71,16 @@ class Searched:
 
     job: str
     objectives: dict[str, str]
-    """For each objective, `min` or `max`, whichever is better."""
+    """The better direction of each objective, `min` or `max`, keyed by objective."""
     trials: list[TrialRow]
     best: int
     """Number of the best trial by the first objective."""
     front: list[int]
     """Numbers of the trials on the Pareto front: no other trial is at least as good in every objective."""
     device_hours: float
-    """Device-hours of all stages of all trials, each counted once, also those that ran before the search."""
+    """Device-hours of the stages of all trials. Each stage counts once, even if it ran before the search."""
     stages: int
-    """Number of stages of all trials, each counted once."""
+    """Number of stages of all trials. A shared stage counts once."""
     shared: int
     """Number of times that a trial reused a stage of another trial."""
     as_it_is: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Searched:
         return next(row for row in self.trials if row.number == self.best)
 
     def in_order(self) -> list[TrialRow]:
-        """Returns the trials by number of steps, then by the first objective, the best first and failed ones last."""
+        """Returns the trials ordered by number of steps, then by the first objective. Failed trials come last."""
         name, way = next(iter(self.objectives.items()))
         return best_first(self.trials, name, way) + [row for row in self.trials if not row.figures]
 
@@ -139,7 +139,7 @@ class Searched:
 
 
 SHOWN = 40
-"""Largest number of trials in a table, the best first."""
+"""Largest number of trials in the table of a search. The best trials are listed first."""
 
 
 def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
@@ -147,7 +147,7 @@ def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[Trial
 
     Args:
         rows: results of the trials.
-        objective: the figure by which they are ordered.
+        objective: the figure by which the trials are ordered.
         way: `min` or `max`, whichever is better.
     """
     sign = 1 if way == "min" else -1
@@ -170,17 +170,17 @@ class Search(Stage[Searched]):
     space: str
     """Path of the file with the space."""
     digest: str
-    """The digest of that file."""
+    """Digest of the file with the space."""
     as_it_is: str
-    """The key of trial 0, the unchanged configuration."""
+    """Key of the stage of trial 0, the unchanged configuration."""
     context_of: Callable[[Config], Context] = Context.of
     """Returns the context from which a trial's stages are created. In a chain, trials start from a stage's model."""
     given: tuple[Any, ...] = ()
-    """Inputs of all trials that are not part of the search: `adapt.model.start.Start`, stages, or None. They are the
-    inputs of this stage."""
+    """Inputs of all trials that are not part of the search: `adapt.model.start.Start`, stages, or None. The search
+    stage has the same inputs."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the space and the settings of the search, from which trials follow (and from their results)."""
+        """Returns the space and the settings of the search, which determine all trials together with their results."""
         tune = self.config.tune
         learns = {"at_once": tune.at_once, **deciding("optuna")} if tune.searcher == "tpe" else {}
         judged = {"scheduler": tune.scheduler, "turns": tune.turns, "reduction": tune.reduction}
@@ -206,7 +206,7 @@ class Search(Stage[Searched]):
 
     @cached_property
     def ways(self) -> dict[str, str]:
-        """For each objective, `min` or `max`, whichever is better according to the type of the job's result."""
+        """The better direction of each objective, `min` or `max`, as the type of the job's result declares it."""
         result = self.trial({}).final.result_type()
         return {name: "min" if is_lower_better(name, result) else "max" for name in self.config.tune.objectives}
 

@@ -26,12 +26,12 @@ from adapt.tuning.job_trial import Trial
 from adapt.tuning.search_stage import Search, TrialRow
 
 EXPERIMENT = "dontstop"
-"""Name of the MLflow experiment, which is also that of trainings."""
+"""Name of the MLflow experiment. Trainings are logged to the same experiment."""
 PARENT = "mlflow.parentRunId"
-"""The tag by which MLflow nests runs."""
+"""MLflow's tag for the parent of a nested run."""
 FOLDER = "tensorboard"
 DIGITS = 24
-"""Number of digits of the search's key in tags."""
+"""Number of leading digits of the search's key in MLflow tags."""
 
 
 class SearchTrackers:
@@ -89,7 +89,7 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
     steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
     target = folder / f"trial-{row.number}"
-    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # else names only differ by seconds
+    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # unique names, also within a second
         for summary in hparams(_told(row.values), figures):
             writer.file_writer.add_summary(summary)
         for name, value in figures.items():
@@ -106,7 +106,7 @@ def _told(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SearchInMLflow:
-    """Logs a search to MLflow. When an interrupted search continues, its runs are found by their tags.
+    """Logs a search to MLflow. When an interrupted search continues, it finds its earlier runs by their tags.
 
     Args:
         search: the search.
@@ -135,7 +135,7 @@ class SearchInMLflow:
         self._client.set_terminated(run, "FAILED" if row.error else "FINISHED")
         for training in trainings:
             for found in self._found("dontstop.key", training.key):
-                if PARENT not in found.data.tags:  # a shared training belongs to the first of its trials
+                if PARENT not in found.data.tags:  # a shared training is a child of the first trial
                     self._client.set_tag(found.info.run_id, PARENT, run)
 
     def close(self, failed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Reads the search space: fields with the domains of their values. This module imports Ray Tune."""
+"""Reads a search space, which has a domain of values for each searched field. This module imports Ray Tune."""
 
 import importlib.util
 import inspect
@@ -14,7 +14,7 @@ from adapt.parse.yaml_file import place_in, read_yaml
 from adapt.support.errors import AdaptError, ConfigError, nearest
 
 DOMAINS = ("uniform", "quniform", "loguniform", "qloguniform", "randint", "qrandint", "lograndint", "qlograndint")
-"""Names of Ray Tune's domains that a YAML file may use, each with a list of arguments."""
+"""Names of Ray Tune's domains that a YAML file may use. Each domain takes a list of arguments."""
 EXAMPLE = "write `training.learning_rate: {loguniform: [1e-5, 1e-3]}`, or a list of values"
 
 
@@ -69,7 +69,7 @@ def _functions(module: ModuleType) -> list[Callable[[], Any]]:
 def _from_yaml(path: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in read_yaml(path).items():
-        if isinstance(value, Mapping) and "." not in str(name):  # a section
+        if isinstance(value, Mapping) and "." not in str(name):  # a section with fields
             fields |= {f"{name}.{field}": domain for field, domain in value.items()}
         else:
             fields[str(name)] = value
@@ -92,7 +92,7 @@ def _named(name: str, value: Mapping[str, Any], path: str) -> Any:
 
 
 def _number(given: Any) -> float:
-    """Returns a number, also if YAML has read it as a string, such as 1e-5."""
+    """Converts a value to a number. YAML reads some numbers, such as 1e-5, as strings."""
     return given if isinstance(given, int | float) else float(given)
 
 

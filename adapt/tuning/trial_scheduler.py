@@ -19,7 +19,7 @@ LENGTHS = (STEPS, "training.max_tokens", "training.max_flops", "training.epochs"
 
 
 def lengths_of(tune: TuneConfig) -> list[int]:
-    """Returns the length of a trial up to the end of each turn, in units of the first turn."""
+    """Returns, for each turn, the length of a trial up to the end of that turn, in units of the first turn."""
     return [tune.reduction**turn for turn in range(tune.turns)] if tune.scheduler != "none" else [1]
 
 
@@ -40,7 +40,7 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
         fields: names of the searched fields.
 
     Raises:
-        ConfigError: they cannot; the message says which fields must be set.
+        ConfigError: the trainings cannot continue. The message says which fields must be set.
     """
     tune, training = config.tune, config.training
     if tune.scheduler == "none":
@@ -74,7 +74,7 @@ def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
         longer: the same trial up to the end of a later turn.
 
     Raises:
-        ConfigError: the steps depend on the length; the message says why.
+        ConfigError: the training steps depend on the length. The message says why.
     """
     shared = {stage.key for stage in everything([shorter])}
     for stage in everything([longer]):

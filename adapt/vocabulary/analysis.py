@@ -16,18 +16,18 @@ from adapt.vocabulary.vocabulary_results import BrokenWord, DomainWords, Extensi
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
 SHOWN = 30
-"""Number of split words that are listed in the result."""
+"""Largest number of split words that are listed in the result."""
 
 
 def analyze_domains(
     config: Config, pretrained: Pretrained, texts: Mapping[str, Iterable[str]], general: str
 ) -> tuple[int, dict[str, DomainWords]]:
-    """Returns the number of a tokenizer's tokens, and how it splits the words of each domain.
+    """Returns the number of tokens in a tokenizer's vocabulary, and how the tokenizer splits the words of each domain.
 
     Args:
         config: the job's configuration (`vocabulary`, `objective` and the sequence length).
         pretrained: the model, for its tokenizer and its dimensions.
-        texts: documents by domain. General text must come first, if there is any.
+        texts: documents, keyed by domain. General text must come first, if there is any.
         general: name of general text in `texts`, with which domains are compared.
 
     Raises:
@@ -61,7 +61,7 @@ def analyze_words(
         texts: the documents of a domain.
         reader: the word reader of the tokenizer.
         names: the tokenizer's pieces by id, as readable text.
-        min_count: rarer words are not candidates for tokens.
+        min_count: words with fewer occurrences are not candidates for tokens.
         size: the dimensions of the model; None if they are not known.
         work: sequence length and objective, from which FLOPs per token follow.
         general: the result for general text, with which the number of pieces per byte is compared.
@@ -73,7 +73,7 @@ def analyze_words(
     counts = np.array([word.count for word in words])
     lengths = np.array([len(word.pieces) for word in words])
     count, pieces = int(counts.sum()), int(counts @ lengths)
-    frequent = lengths[counts >= min_count] if counts[0] >= min_count else lengths  # the most frequent come first
+    frequent = lengths[counts >= min_count] if counts[0] >= min_count else lengths  # words are sorted by count
     broken = broken_words(words, min_count)
     best = elbow([word.saved for word in broken])
     shown = sorted({*sizes(len(broken)), best})
@@ -115,8 +115,8 @@ def extensions(
     """Computes the savings if the first words of a list became tokens, for several numbers of tokens.
 
     Args:
-        broken: split words, those that save most first.
-        numbers: the numbers of tokens.
+        broken: split words, ordered by the number of pieces that they would save.
+        numbers: the numbers of new tokens for which savings are computed.
         words: number of words in the corpus.
         pieces: number of pieces in the corpus.
         size: the dimensions of the model; None if they are not known.
@@ -138,7 +138,7 @@ def extensions(
 def _work_of_a_token(size: ModelSize, work: Workload, added: int) -> float:
     """Returns the FLOPs of a forward pass per token, for a model with `added` more tokens in its vocabulary.
 
-    The sequence length is unchanged, although a sequence then has more text.
+    The sequence length in tokens stays the same, although a sequence then contains more text.
     """
     return forward_flops(replace(size, head_parameters=size.head_parameters + added * size.hidden), work)
 
@@ -166,7 +166,7 @@ def parameters_and_compute(
 
 
 MOST = 20_000
-"""Largest number of tokens in a curve."""
+"""Largest number of new tokens in a curve of savings."""
 
 
 def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWord]:
@@ -174,7 +174,7 @@ def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWo
 
     Args:
         words: the counted words of a corpus.
-        min_count: rarer words are left out.
+        min_count: words with fewer occurrences are left out.
     """
     broken = [word for word in words if word.saved > 0 and word.count >= min_count]
     return sorted(broken, key=lambda word: (-word.saved, word.word))[:MOST]
@@ -197,6 +197,6 @@ def elbow(saved: Sequence[int]) -> int:
 
 
 def sizes(most: int) -> list[int]:
-    """Returns the numbers of tokens in a curve: 0, then 10, 20, 50, 100, 200, 500 and so on, and `most`."""
+    """Returns the numbers of new tokens in a curve of savings: 0, 10, 20, 50, 100, 200, 500 and so on, and `most`."""
     steps = [digit * 10**power for power in range(1, 7) for digit in (1, 2, 5)]
     return [0, *(step for step in steps if step < most), *([most] if most else [])]

@@ -15,7 +15,7 @@ LONGEST = 10
 """Largest number of pieces in a beginning of a word that may become a token, as in arXiv 2109.07460."""
 
 LETTERS = 60
-"""Longer strings are not words, but codes or badly extracted text [characters]."""
+"""Largest length of a word [characters]. Longer strings are codes or badly extracted text."""
 
 
 def by_saved(words: Sequence[CountedWord], reader: WordReader, min_count: int) -> list[CountedWord]:
@@ -28,7 +28,8 @@ def by_divergence(
 ) -> list[CountedWord]:
     """Returns beginnings of words with at least two pieces, ordered by their divergence from general text.
 
-    A sequence s of pieces, which is t followed by one more piece, has the probability P(s) = C(s) / C(t) in a corpus.
+    Let the sequence s be the sequence t followed by one more piece. Its probability in a corpus is P(s) = C(s) / C(t),
+    where C counts occurrences at the beginning of words.
     Its score is P_D log(P_D / P_S), where D is the domain and S general text, with add-one smoothing in S.
 
     Args:
@@ -66,7 +67,9 @@ def _joined(sequence: tuple[int, ...], count: int, reader: WordReader) -> Counte
 def by_training(
     words: Sequence[CountedWord], trained: Tokenizer, reader: WordReader, min_count: int
 ) -> list[CountedWord]:
-    """Returns the pieces of a tokenizer that was trained on the domain, ordered by the savings.
+    """Returns the pieces of a tokenizer that was trained on the domain, ordered by savings.
+
+    The savings of a piece are the number of pieces that the corpus would save if it became a token.
 
     Args:
         words: the counted words of the domain.

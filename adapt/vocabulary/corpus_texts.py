@@ -1,4 +1,4 @@
-"""Reads a part of a corpus's training text in one process, evenly from the whole corpus."""
+"""Reads a sample of a corpus's training text in one process, in equal parts from all items of the corpus."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -24,22 +24,22 @@ from adapt.vocabulary.word_reader import WordReader
 
 Pieces = Sequence[Sequence[int]]
 Rows = Callable[[Tensor, Pieces, torch.Generator], Tensor]
-"""Computes the rows of new tokens, given a table [V, ...], the old pieces of each new token, and a random generator."""
+"""Function that computes rows of new tokens from a table [V, ...], each new token's old pieces, and a generator."""
 
 
 def mean_subword(table: Tensor, pieces: Pieces, draws: torch.Generator) -> Tensor:
-    """Returns the mean of the rows of each token's old pieces. In the head, the logit is then the mean of theirs."""
+    """Returns the mean of the rows of each token's old pieces. In the head, this gives the mean of their logits."""
     return torch.stack([table[list(old)].mean(0) for old in pieces])
 
 
 def normal_rows(table: Tensor, pieces: Pieces, draws: torch.Generator) -> Tensor:
-    """Draws rows from a normal distribution with the mean and the deviation of each dimension of the table."""
+    """Draws rows from normal distributions with the mean and the standard deviation of each dimension of the table."""
     noise = torch.randn((len(pieces), *table.shape[1:]), generator=draws, dtype=table.dtype)
     return table.mean(0) + noise * table.std(0)
 
 
 def zero_rows(table: Tensor, pieces: Pieces, draws: torch.Generator) -> Tensor:
-    """Returns rows of zeros."""
+    """Returns a row of zeros for each new token."""
     return table.new_zeros((len(pieces), *table.shape[1:]))
 
 
@@ -64,7 +64,7 @@ def add_rows(model: PreTrainedModel, pieces: Mapping[int, Sequence[int]], known:
     Args:
         model: a language model.
         pieces: for the id of each new token, the ids of its old pieces.
-        known: the highest old id plus 1. Rows from here on may be padding.
+        known: the highest old id plus 1. Rows of the model from this index on may be padding.
         init: a name in INITS.
         seed: seed of random rows.
     """
@@ -98,7 +98,7 @@ def embedding_rows(model: PreTrainedModel) -> int:
 
 
 def token_tables(model: PreTrainedModel) -> list[nn.Parameter]:
-    """Returns the parameters with one row per token: embeddings, head and head bias; tied ones only once."""
+    """Returns the parameters with one row per token: embeddings, head and head bias. Tied ones are returned once."""
     head = model.get_output_embeddings()
     tables = embedding_table(model), getattr(head, "weight", None), getattr(head, "bias", None)
     return list({id(table): table for table in tables if isinstance(table, nn.Parameter)}.values())
@@ -110,7 +110,7 @@ class OnlyRows:
     Gradients of all other rows are set to 0, and there is no weight decay, so AdamW does not change them at all.
 
     Args:
-        model: the model; its other parameters are frozen, in place.
+        model: the model. All parameters except the tables with one row per token are frozen, in place.
         ids: ids of the tokens.
         learning_rate: learning rate of AdamW.
     """
@@ -137,7 +137,7 @@ def _only_rows(gradient: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 TERMS = 64
-"""Largest number of tokens in a weighted sum (k in the paper)."""
+"""Largest number of tokens in the weighted sum for a new row (k in the paper)."""
 
 
 def transplanted(
@@ -148,7 +148,7 @@ def transplanted(
     Args:
         targets: the donor's rows of the new tokens, [N, H'].
         anchors: the donor's rows of the shared tokens, [M, H'].
-        tables: our rows of the shared tokens, each [M, ...]. All are summed with the same weights.
+        tables: our rows of the shared tokens, each [M, ...]. All tables are summed with the same weights.
         terms: largest number of tokens in a weighted sum.
     """
     most = min(terms, *anchors.shape)
@@ -162,7 +162,7 @@ def transplant_rows(
 ) -> None:
     """Initializes the rows of new tokens in embeddings, head and head bias from a donor's embeddings, in place.
 
-    If the donor splits a token into several pieces, the mean of their rows is used.
+    If the donor splits a new token into several pieces, the mean of the pieces' rows is used.
 
     Args:
         model: the model, which already has rows for the new tokens.

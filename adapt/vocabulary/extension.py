@@ -28,9 +28,9 @@ from adapt.vocabulary.vocabulary_results import Extended
 from adapt.vocabulary.word_reader import CountedWord, WordReader
 
 CHECKED = 1000
-"""Number of the newest tokens whose pieces are checked after a tokenizer was written."""
+"""Number of tokens, those with the highest ids, that are checked after a tokenizer was written."""
 ROUNDS = 3
-"""Largest number of times that the tokenizer is built, each time without the tokens that no word used."""
+"""Largest number of times that the tokenizer is built. Each time, tokens that no word used are left out."""
 
 
 def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
@@ -49,7 +49,7 @@ def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary
 
 @dataclass(frozen=True)
 class Reached:
-    """A tokenizer whose new tokens all occur in words of the corpus, or are intermediate results of merges."""
+    """A tokenizer whose new tokens occur in words of the corpus or are intermediate results of merges."""
 
     rebuilt: Rebuilt
     chosen: list[CountedWord]

@@ -1,4 +1,4 @@
-"""Trains a tokenizer on a domain, and creates a model with random weights for it, with a given architecture."""
+"""Trains a tokenizer on a domain, and creates a model of a given architecture with random weights for it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ DIMENSIONS = {
 def write_scratch(
     pretrained: Pretrained, texts: Iterable[str], size: int | None, dimensions: str | None, seed: int, folder: Path
 ) -> tuple[int, int]:
-    """Writes a new tokenizer and model, and returns the number of tokens and the number of parameters.
+    """Writes a new tokenizer and model, and returns the numbers of tokens and of parameters.
 
     Args:
         pretrained: the model whose architecture, kind of tokenizer and special tokens are used.

@@ -1,4 +1,7 @@
-"""Extends a model's vocabulary by words of domains, or trims it to the tokens of some texts. It imports torch."""
+"""Extends a model's vocabulary by words of domains, or trims it to the tokens of some texts.
+
+This module imports torch.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -64,7 +67,7 @@ def extend_model(
     Args:
         task: the model, and the options of the extension.
         texts: returns the documents of the domains; it may be called twice.
-        general: general text for candidates by `divergence`; else None.
+        general: general text, which candidates by `divergence` need; None for other candidates.
         folder: the folder in which the model is written.
 
     Returns:
@@ -146,7 +149,7 @@ def _words(reader: WordReader, texts: Iterable[str], domains: Iterable[str]) -> 
 
 
 def _described(reached: Reached, tokenizer: PreTrainedTokenizerFast, reader: WordReader) -> Iterator[dict[str, Any]]:
-    """Yields each new token with its id and its old pieces, and for words the number of occurrences."""
+    """Yields a description of each new token: id, old pieces and, if the token is a word, number of occurrences."""
     words = {word.word: word for word in reached.chosen}
     for token, number in reached.rebuilt.added.items():
         word = words.get(token)
@@ -163,7 +166,7 @@ def trim_model(
     Args:
         config: the job's configuration.
         start: the original model.
-        texts: documents whose tokens remain.
+        texts: documents. Every token that occurs in them remains.
         domains: names of the domains, for messages.
         folder: the folder in which the model is written.
 

@@ -1,8 +1,8 @@
 """Rebuilds a tokenizer with more tokens inside its model, such that old ids are unchanged.
 
-Tokens that are only added to a tokenizer are cut out of a text before the model splits it, also inside words, and
-tokenizing takes longer with each of them. Instead, BPE gets merges that lead from the old pieces of a word to one
-token, and Unigram gets pieces with a slightly higher score than the best path over other pieces.
+Tokens that are only added to a tokenizer would be cut out of a text before the model splits it, even inside words.
+Tokenizing would also take longer with each added token. Instead, BPE gets merges that lead from the old pieces of a
+word to one token, and Unigram gets pieces with a slightly higher score than the best path over other pieces.
 """
 
 import json
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from adapt.support.errors import ModelError
 
 Described = dict[str, Any]
-"""A tokenizer's model as in tokenizer.json."""
+"""Description of a tokenizer's model, as in tokenizer.json."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Rebuilt:
 
     backend: Tokenizer
     added: dict[str, int]
-    """The new tokens with their ids, in order."""
+    """Ids of the new tokens, keyed by token, in ascending order."""
     steps: frozenset[str]
     """New tokens that are only intermediate results of merges."""
     left_out: list[str]
-    """Words that did not become tokens, because texts without them would be split differently."""
+    """Words that did not become tokens, because with them other texts would be split differently."""
 
 
 def rebuild(backend: Tokenizer, pieces: Mapping[str, Sequence[str]]) -> Rebuilt:
@@ -78,14 +78,14 @@ def check_ids(old: Mapping[str, int], added: Mapping[str, int], found: Mapping[s
 def _wordpiece(
     model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
-    """Returns all words as tokens. WordPiece takes the longest piece that fits, so each word becomes one token."""
+    """Returns all words as new tokens. WordPiece takes the longest fitting piece, so each word stays one token."""
     return list(pieces), []
 
 
 def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]) -> tuple[list[str], list[str]]:
     """Appends new merges, and returns the new tokens, intermediate ones last, and the words that are left out."""
     merges, left_out = new_merges(pieces.values(), old)
-    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # else as texts with a space
+    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # otherwise strings with a space
     model["merges"] += [list(merge) if in_lists else " ".join(merge) for merge in merges]
     made = [left + right for left, right in merges]
     return [
@@ -130,9 +130,10 @@ FAMILY: dict[str, Family] = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _u
 def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Returns merges from left to right: for `hep at itis`, (hep, at) and then (hepat, itis).
 
-    They come after all old merges, so a text is first split into its old pieces, which remain if no new merge applies.
-    The intermediate result `hepat` becomes a token too, which all words with this beginning share. A word is left out
-    if an intermediate result is an old token, because a merge to an old token would change texts without a new word.
+    New merges come after all old merges, so a text is first split into its old pieces. These pieces remain if no new
+    merge applies. The intermediate result `hepat` becomes a token too, and all words with this beginning share it. A
+    word is left out if an intermediate result is an old token, because a merge to an old token would change texts
+    without a new word.
 
     Args:
         words: the old pieces of each word, at least two.
@@ -156,9 +157,10 @@ def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[l
 
 
 MARGIN = 0.01
-"""Score of a new piece above the best path over other pieces [nats]. So it is chosen, and little else changes."""
+"""Difference between the score of a new piece and the best path over other pieces [nats]. It is small, so that the new
+piece is chosen and little else changes."""
 UNKNOWN = 10.0
-"""Score of an unknown character below the lowest score of a piece [nats], as in the library."""
+"""Difference between the lowest score of a piece and the score of an unknown character [nats], as in the library."""
 
 
 def new_scores(scores: Mapping[str, float], pieces: Sequence[str]) -> dict[str, float]:

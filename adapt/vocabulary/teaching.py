@@ -31,11 +31,11 @@ from adapt.objective.objective import Batch, Objective
 from adapt.vocabulary.embedding_rows import OnlyRows, embedding_table
 
 TOKENS = 50
-"""Length of a snippet [tokens]."""
+"""Largest length of a snippet for distillation [tokens]."""
 STEP_SNIPPETS = 16
-"""Number of snippets per step."""
+"""Number of snippets per step of distillation."""
 HELD_OUT = 20
-"""One of this many snippets is held out to measure the error."""
+"""The first of every 20 snippets is held out from training to measure the error."""
 
 
 def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) -> Iterator[np.ndarray]:
@@ -44,7 +44,7 @@ def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) 
     Args:
         documents: token ids of each document.
         new: ids of the new tokens.
-        most: largest number of snippets per new token. A snippet with several new tokens counts for each of them.
+        most: largest number of snippets per new token. A snippet counts for every new token in it.
     """
     asked, counts = np.array(sorted(new)), Counter[int]()
     for tokens in documents:
@@ -61,7 +61,7 @@ def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) 
 
 @dataclass(frozen=True)
 class Error:
-    """The error before and after distillation: mean squared difference of hidden states on held-out snippets."""
+    """Error before and after distillation: mean squared difference of hidden states on held-out snippets."""
 
     before: float
     after: float
@@ -141,9 +141,9 @@ def _mean_error(error: Any, snippets: Sequence[np.ndarray]) -> float:
 
 
 STEP_ROWS = 16
-"""Number of rows per step."""
+"""Number of rows of packed text per step of the warm-up."""
 LONGEST = 128
-"""Largest length of a row [tokens]."""
+"""Largest length of a row in the warm-up [tokens]."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def warm_up(
 
 
 def batches_in_turn(documents: Iterable[np.ndarray], length: int) -> Iterator[Batch]:
-    """Concatenates documents, splits them into rows, and yields full batches of rows. The rest is dropped."""
+    """Concatenates documents, splits them into rows, and yields full batches. An incomplete last batch is dropped."""
     size, held = STEP_ROWS * length, [np.zeros(0, np.int64)]
     starts, number = [np.zeros(0, bool)], 0
     for tokens in documents:
@@ -257,7 +257,7 @@ def warm_rows(extended: Pretrained, new: Sequence[int], texts: Iterable[str], co
     asked, causal = config.vocabulary, config.objective.kind == "causal"
     model = load_model(extended.model, causal, extended.trust_remote_code)
     tokenizer = load_tokenizer(extended.model, extended.tokenizer, extended.trust_remote_code)
-    # single tokens are masked: words, spans and entities need marks that only prepared text has
+    # Single tokens are masked. Masking words, spans or entities needs marks that only prepared text has.
     objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, config.seed)
     documents, length = _documents(extended, texts), config.training.sequence_length
     warmed = warm_up(model, objective, documents, new, asked.warmup_steps, asked.learning_rate, length, _device())

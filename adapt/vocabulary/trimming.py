@@ -19,7 +19,7 @@ from adapt.vocabulary.embedding_rows import token_tables
 from adapt.vocabulary.word_reader import WordReader
 
 SPECIAL_ID = "_token_id"
-"""Settings of config.json that are the id of a token end with this."""
+"""Ending of the names of settings in config.json that contain token ids."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Trimmed:
 
     backend: Tokenizer
     kept: list[int]
-    """The old id of each remaining token, in the order of new ids."""
+    """Old ids of the remaining tokens, ordered by new id."""
 
     @property
     def ids(self) -> dict[int, int]:
-        """The new id of each remaining token, by its old id."""
+        """New ids of the remaining tokens, keyed by old id."""
         return {old: new for new, old in enumerate(self.kept)}
 
 
@@ -95,7 +95,7 @@ def _needed_by_merges(model: Mapping[str, Any], ids: Mapping[str, int], keep: se
 
 
 def _renumber(whole: dict[str, Any], ids: Mapping[str, int], new: Mapping[int, int]) -> None:
-    """Removes tokens from the content of tokenizer.json, and replaces all ids of the others by their new ids."""
+    """Removes tokens from the content of tokenizer.json, and replaces the ids of the remaining tokens by new ids."""
     model = whole["model"]
     vocabulary = model["vocab"]
     if model["type"] == "Unigram":
@@ -115,7 +115,7 @@ def _renumber(whole: dict[str, Any], ids: Mapping[str, int], new: Mapping[int, i
 
 
 def _with_new_ids(value: Any, ids: Mapping[str, int], new: Mapping[int, int]) -> Any:
-    """Returns a part of a post-processor with new ids. It names tokens as `["</s>", 2]` or in lists `ids`."""
+    """Replaces token ids in a part of a post-processor, which names tokens as `["</s>", 2]` or in lists `ids`."""
     if isinstance(value, list):
         if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int):
             return [value[0], new[ids[value[0]]]]
@@ -149,7 +149,9 @@ def with_new_ids(settings: Mapping[str, Any], trimmed: Trimmed) -> dict[str, Any
 
 
 def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
-    """Removes the rows of all other tokens from a model, in place. The logits of the remaining tokens do not change.
+    """Removes from a model the rows of all tokens that are not kept, in place.
+
+    The logits of the remaining tokens do not change.
 
     Args:
         model: a language model.
@@ -158,6 +160,6 @@ def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
     with torch.no_grad():
         for table in token_tables(model):
             table[: len(kept)] = table[kept].clone()
-    model.config.pad_token_id = None  # else resizing would set a row to zeros
+    model.config.pad_token_id = None  # otherwise resizing would set a row to zeros
     with quiet():
         model.resize_token_embeddings(len(kept), mean_resizing=False)

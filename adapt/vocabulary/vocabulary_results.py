@@ -11,7 +11,7 @@ from adapt.support.better import Less, More
 from adapt.support.errors import DataError
 
 SHOWN = 10
-"""Number of words that are shown of each kind."""
+"""Largest number of words in a table or list of a result."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class BrokenWord:
 
     word: str
     count: int
-    """Number of occurrences in the text."""
+    """Number of occurrences of the word in the text."""
     pieces: list[str]
-    """The pieces as readable text."""
+    """Pieces of the word as readable text."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Extension:
     """The savings of adding a number of tokens."""
 
     tokens: int
-    """Number of words that become tokens, beginning with those that save most pieces."""
+    """Number of words that become tokens. The words that save most pieces are added first."""
     fertility: float
-    """Pieces per word with these tokens."""
+    """Number of pieces per word with the added tokens."""
     length_saved: float
-    """Share of the pieces that these tokens save."""
+    """Share of the text's pieces that the added tokens save."""
     compute_saved: float | None
-    """Saved share of the FLOPs of training on the same text: the text is shorter, but the head has more rows. None if
-    the dimensions of the model are not known."""
+    """Share of the FLOPs of training on the same text that the added tokens save. The text has fewer pieces, but the
+    head has more rows. None if the dimensions of the model are not known."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class DomainWords:
     """Number of distinct words."""
     pieces: int
     fertility: float
-    """Pieces per word (Rust et al., arXiv 2012.15613)."""
+    """Number of pieces per word (Rust et al., arXiv 2012.15613)."""
     fragment_score: float
-    """Pieces per distinct word, over the distinct words with at least `vocabulary.min_count` occurrences."""
+    """Mean number of pieces per distinct word, over the words with at least `vocabulary.min_count` occurrences."""
     broken_share: float
     """Share of the words that are split into several pieces."""
     unknown_share: float
@@ -64,24 +64,24 @@ class DomainWords:
     byte_share: float
     """Share of the pieces that are bytes or other parts of a character."""
     length_overhead: float | None
-    """Pieces per byte, relative to general text, minus 1; None without general text."""
+    """Ratio of pieces per byte to pieces per byte of general text, minus 1; None without general text."""
     worst: list[BrokenWord]
-    """The split words that would save most pieces as tokens."""
+    """Split words that would save most pieces if they became tokens."""
     candidates: int
-    """Number of words that would save pieces as tokens, with at least `vocabulary.min_count` occurrences; at most
-    20,000."""
+    """Number of words that would save pieces if they became tokens, among words with at least `vocabulary.min_count`
+    occurrences; at most 20,000."""
     elbow: int
     """Number of tokens after which a further token saves less than the mean of all candidates."""
     curve: list[Extension]
-    """Savings by number of tokens, from none to all candidates, including the elbow."""
+    """Savings for several numbers of new tokens, from 0 to all candidates, including the elbow."""
 
     @property
     def at_elbow(self) -> Extension:
-        """The savings of the tokens up to the elbow."""
+        """Savings with the number of new tokens at the elbow."""
         return next(extension for extension in self.curve if extension.tokens == self.elbow)
 
     def sentence(self, name: str) -> str:
-        """Says how often words are split, and what new tokens would save."""
+        """Returns sentences on how often words are split and how many tokens new tokens would save."""
         best = self.at_elbow
         said = (
             f"The tokenizer splits {self.broken_share:.1%} of the words of {name} into several tokens"
@@ -93,7 +93,7 @@ class DomainWords:
         return f"{said}. Adding {tokens} would make its text {best.length_saved:.1%} shorter."
 
     def cells(self) -> list[str]:
-        """Formats the cells of WORD_COLUMNS."""
+        """Formats the statistics as table cells, one per column of WORD_COLUMNS."""
         best = self.at_elbow
         return [
             f"{self.words:,}",
@@ -134,12 +134,12 @@ class Analyzed:
     """How a tokenizer splits the words of each domain."""
 
     vocabulary: int
-    """Number of tokens of the tokenizer."""
+    """Number of tokens in the tokenizer's vocabulary."""
     domains: dict[str, DomainWords]
-    """The result for each domain by name; general text is `(general)`."""
+    """Results keyed by domain; the key of general text is `(general)`."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows how often words are split, and tables of words and of what more tokens would save."""
+        """Shows how often words are split, and tables of split words and of the savings with more tokens."""
         rows = [[name, *words.cells()] for name, words in self.domains.items()]
         series = [(name, number) for number, name in enumerate(self.domains)]
         drawing = Drawing(self._curves(record.name), "Tokens per word by number of tokens added; the dot is the elbow.")
@@ -224,7 +224,7 @@ class Extended(OneModel):
     fertility_after: Less[float]
     """Tokens per word of the corpus after the extension."""
     length_saved: More[float]
-    """Saved share of the tokens of the corpus."""
+    """Share of the corpus's tokens that the extension saves."""
     init: str
     """How new rows were initialized (`vocabulary.init`)."""
     first: list[str]
@@ -232,8 +232,8 @@ class Extended(OneModel):
     parameters_added: Less[int | None] = None
     """Number of added parameters: new rows, and a module if there is one."""
     compute_saved: More[float | None] = None
-    """Saved share of the FLOPs of training on the same text: the text is shorter, but the model is larger. None if the
-    dimensions of the model are not known."""
+    """Share of the FLOPs of training on the same text that the extension saves. The text has fewer tokens, but the
+    model is larger. None if the dimensions of the model are not known."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Returns sentences on the new tokens and the savings, and the path of the model."""

@@ -19,10 +19,10 @@ from adapt.model.tokenize.library_calls import plain_of
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """Name of a piece that is a single byte, in tokenizers that fall back to bytes."""
 WORTH_CHUNKS = 300_000
-"""From this number of distinct chunks on, it is faster to find out how chunks may be cut, and to split each distinct
-piece once."""
+"""Smallest number of distinct chunks for which `by_piece` is used. It first tests where chunks may be cut, and then
+splits each distinct part once, which is slower for fewer chunks."""
 NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-"""The character that a decoder shows for a part of a character."""
+"""Character that a decoder returns for an incomplete character, such as some bytes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,18 @@ class CountedWord:
     surface: str
     """The word as readable text."""
     count: int
-    """Number of occurrences in the corpus."""
+    """Number of occurrences of the word in the corpus."""
     pieces: tuple[int, ...]
-    """The ids of its pieces, in order."""
+    """Ids of the word's pieces, in order."""
     unknown: bool
-    """Whether a part of it is unknown to the tokenizer."""
+    """Whether a part of the word is unknown to the tokenizer."""
 
     @property
     def saved(self) -> int:
-        """Number of pieces that the corpus would save if the word were one token. Unknown words count their letters."""
+        """Number of pieces that the corpus would save if the word were one token.
+
+        For an unknown word, the number of characters is used instead of the number of pieces.
+        """
         return self.count * ((len(self.surface) if self.unknown else len(self.pieces)) - 1)
 
 
@@ -60,7 +63,7 @@ class WordReader:
         self.backend = backend
         self._normalizer, self._pre, self._model = backend.normalizer, backend.pre_tokenizer, backend.model
         self.lead = ""
-        """A space if the tokenizer distinguishes words after a space; else empty."""
+        """A space if the tokenizer distinguishes words after a space; otherwise empty."""
         self.lead = max(("", " "), key=lambda lead: self._fits(lead) * len("".join(self.words(lead + "b"))))
 
     def _fits(self, lead: str) -> bool:
@@ -109,9 +112,9 @@ class WordReader:
         return tuple(found)
 
     def keys(self) -> dict[str, int]:
-        """Returns the ids of all tokens by readable text, with a ▁ if the token begins a word.
+        """Returns the ids of all tokens, keyed by readable text. Keys of tokens that begin a word start with ▁.
 
-        These names are the same for all types of tokenizers. Bytes and parts of characters are left out.
+        The keys of equal tokens are the same for all types of tokenizers. Bytes and parts of characters are left out.
         """
         found: dict[str, int] = {}
         for token, number in self.backend.get_vocab(with_added_tokens=False).items():
@@ -122,7 +125,7 @@ class WordReader:
         return found
 
     def joined(self, pieces: Sequence[int]) -> str:
-        """Joins pieces to the beginning of a word, in the tokenizer's spelling."""
+        """Joins pieces to one string, the beginning of a word in the tokenizer's spelling."""
         first, *others = (str(self.backend.id_to_token(piece)) for piece in pieces)
         return "".join([first, *(other.removeprefix(self._continues) for other in others)])
 
@@ -170,7 +173,7 @@ def count_chunks(texts: Iterable[str]) -> tuple[Counter[str], int]:
 
 
 def count_words(chunks: Mapping[str, int], reader: WordReader) -> list[CountedWord]:
-    """Returns the words of counted chunks, the most frequent first, words of equal frequency in alphabetical order.
+    """Returns the words of counted chunks, ordered by frequency. Words of equal frequency are in alphabetical order.
 
     A word has a letter or a digit, so punctuation marks are not words.
     """
@@ -181,7 +184,7 @@ def count_words(chunks: Mapping[str, int], reader: WordReader) -> list[CountedWo
             for word in reader.words(chunk):
                 counts[word] += count
     found = sorted(_read(counts, reader), key=attrgetter("word"))
-    found.sort(key=attrgetter("count"), reverse=True)  # a stable sort
+    found.sort(key=attrgetter("count"), reverse=True)  # a stable sort keeps the alphabetical order
     return found
 
 

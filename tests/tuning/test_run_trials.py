@@ -70,7 +70,7 @@ def test_the_micro_batch_that_a_finished_training_took_is_kept(
 ) -> None:
     """A trial of a resumed search reuses the smaller micro-batch that its finished training needed.
 
-    `given` is the micro-batch of the configuration, and `asked` the one that the training's record names as requested.
+    `given` is the micro-batch of the configuration, and `asked` the configured micro-batch in the training's record.
     The training ran with 2. This is not reused if `auto` chose it or if it equals the configured micro-batch.
     """
 
