@@ -1,8 +1,9 @@
-"""The undocumented parts of DeepSpeed that dontstop uses. No other module uses such parts.
+"""Access to the undocumented parts of DeepSpeed. No other module of dontstop uses such parts.
 
-Another version of DeepSpeed may lack one of these names. Assigning to a missing name would raise no error: losses would
-be scaled twice, or gradients of an earlier step added. So every name is looked up before it is used, and `EngineParts`
-looks up all names that a run needs before the first step. `adapt.support.versions` has the tested version.
+Another version of DeepSpeed may lack one of these names. Assigning to a missing name would raise no error: losses
+would be scaled twice, or gradients of an earlier step added. Therefore, every name is looked up before it is used, and
+`EngineParts` looks up all names that a run needs before the first step. `adapt.support.versions` has the tested
+version.
 """
 
 from argparse import Namespace
@@ -37,14 +38,14 @@ except ImportError as error:
 
 VERSION = deepspeed.__version__
 CLASSES_IN_FILES = [fragment_address, ZeroStageEnum, LossScaler, DynamicLossScaler]
-"""Classes that DeepSpeed's checkpoint files contain besides tensors and plain values. Loading them runs no code."""
+"""Classes in DeepSpeed's checkpoint files other than tensors and plain values. Loading these classes runs no code."""
 _NEEDED: dict[int, tuple[str, ...]] = {
     0: (),
     1: ("torch_autocast_gradscaler", "loss_scale", "single_partition_of_fp32_groups"),
     2: ("torch_autocast_gradscaler", "loss_scale", "single_partition_of_fp32_groups"),
     3: ("torch_autocast_gradscaler", "loss_scale", "fp32_partitioned_groups_flat", "grad_partitions_flat_buffer"),
 }
-"""Attributes of DeepSpeed's optimizer that a training uses, by ZeRO stage."""
+"""Attributes of DeepSpeed's optimizer that a training uses, keyed by ZeRO stage."""
 
 
 def attribute(holder: Any, name: str) -> Any:
@@ -69,10 +70,10 @@ def assign(holder: Any, name: str, value: Any) -> None:
 
 
 def compile_no_collective() -> None:
-    """Turns off DeepSpeed's shared-memory collective, which takes 30 s to compile; gloo and NCCL do the same.
+    """Turns off DeepSpeed's shared-memory collective, which takes 30 s to compile. Gloo and NCCL replace it.
 
     Raises:
-        TrainingError: this DeepSpeed has no such switch.
+        TrainingError: this version of DeepSpeed has no switch for the collective.
     """
     switches = getattr(deepspeed.ops, "__compatible_ops__", {})
     if "deepspeed_shm_comm" not in switches:
@@ -87,7 +88,7 @@ class EngineParts:
         engine: engine that has not trained yet.
         zero_stage: ZeRO stage, 0 to 3.
         offloads: whether the optimizer's state is in the machine's memory instead of the device's.
-        trained: parameters of the optimizer.
+        trained: parameters that the optimizer updates.
 
     Raises:
         TrainingError: the installed DeepSpeed lacks a name that a run at this stage uses.
@@ -109,10 +110,10 @@ class EngineParts:
                     attribute(held, name)
 
     def set_loss_scale(self, scale: float) -> None:
-        """Replaces DeepSpeed's dynamic loss scale, which is torch's GradScaler, by a fixed one.
+        """Replaces DeepSpeed's dynamic loss scale, which is torch's GradScaler, by a fixed loss scale.
 
-        At stage 0 DeepSpeed then does not scale, so the caller of `backward` must multiply the loss. At stages 1 to 3,
-        GradScaler would clip gradients before it divides them, and change the scale within a step.
+        At stage 0, DeepSpeed then does not scale, so the caller of `backward` must multiply the loss. At stages 1 to
+        3, GradScaler would clip gradients before it divides them by the scale, and change the scale within a step.
         """
         if self._stage == 0:
             assign(self._engine, "torch_autocast_z0_gradscaler", None)
@@ -121,12 +122,18 @@ class EngineParts:
             assign(self._zero, "loss_scale", scale)
 
     def weights(self, parameter: Any) -> tuple[int, Tensor] | None:
-        """Returns the part of a parameter that this rank's optimizer updates, and its offset, at stages 1 and 2."""
+        """Returns the part of a parameter that this rank's optimizer updates, and its offset, at stages 1 and 2.
+
+        Returns None if other ranks update the whole parameter.
+        """
         held = attribute(parameter, "_hp_mapping")
         return None if held is None else (held.lp_fragment_address.start, held.hp_fragment.detach())
 
     def gradient(self, parameter: Any) -> Tensor:
-        """Returns the gradient of that part at stages 1 and 2; changing it in place changes the optimizer's step."""
+        """Returns the gradient of the part of a parameter that `weights` returns, at stages 1 and 2.
+
+        Changes of the gradient in place affect the optimizer's step.
+        """
         held = attribute(parameter, "_hp_mapping")
         return cast(Tensor, held.get_lp_grad_fragment(attribute(parameter, "_index_in_param_group")))
 
@@ -140,7 +147,10 @@ class EngineParts:
             attribute(self._zero, "norm_for_param_grads")[identity] = gradient.norm()
 
     def drop_gradients(self) -> None:
-        """Clears gradients that DeepSpeed keeps after a step at stages 1 to 3, of parameters that had no gradient."""
+        """Clears gradients that DeepSpeed keeps after a step at stages 1 to 3.
+
+        DeepSpeed keeps changed gradients of parameters that had no gradient.
+        """
         held = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         gradients = [group.grad for group in attribute(self._zero, held) if group.grad is not None]
         if self._stage == 3:
@@ -164,7 +174,7 @@ def join_shards(source: Path, target: Path) -> None:
 
     Args:
         source: folder with DeepSpeed's files.
-        target: folder to write.
+        target: folder for the converted files.
     """
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         attribute(ds_to_universal, "main")(

@@ -1,4 +1,4 @@
-"""The DeepSpeed engine: one optimizer step at any ZeRO stage. Needs torch.distributed, not Ray."""
+"""The DeepSpeed engine: one optimizer step at any ZeRO stage. It needs torch.distributed, but not Ray."""
 
 import json
 import math
@@ -24,7 +24,8 @@ from adapt.train.optimizer import build_optimizer, set_learning_rate
 from adapt.train.precision import LossScale, Precision
 
 compile_no_collective()
-warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # several per step
+# DeepSpeed triggers several of these warnings per step
+warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
 _REDUCED_ELEMENTS = 4_000_000
 """Number of gradient elements that stage 0 sums over ranks at once."""
@@ -39,10 +40,10 @@ class ParameterPart:
     begin: int
     """Index of the part's first element in the flattened parameter."""
     value: torch.Tensor
-    """Flat fp32 weights, which the optimizer updates."""
+    """Weights of the part as a flat fp32 tensor, which the optimizer updates."""
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
-        """Returns the same part of another tensor of the parameter's shape."""
+        """Returns the same part of another tensor that has the parameter's shape."""
         return whole.flatten()[self.begin : self.begin + len(self.value)]
 
 
@@ -51,12 +52,13 @@ class Engine:
 
     Args:
         model: model with fp32 weights, on any device.
-        training: settings of the optimizer.
+        training: training settings, including those of the optimizer.
         zero_stage: ZeRO stage, 0 to 3.
-        precision: precision of forward and backward passes; weights and optimizer stay fp32.
+        precision: precision of forward and backward passes. Weights and optimizer stay fp32.
         micro_batch: number of sequences per pass.
         accumulation: number of passes per step.
-        offload: state kept in the machine's memory instead of the device's (see `adapt.config.ResourcesConfig`).
+        offload: parts of the state that are in the machine's memory instead of the device's (see
+            `adapt.config.ResourcesConfig`).
         splits_head: whether steps may train only the language-model head.
     """
 
@@ -77,7 +79,8 @@ class Engine:
         self._adamw = build_optimizer(model, training, zero_stage > 0, splits_head)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
-        self._sizes = {name: parameter.numel() for name, parameter in self._trained.items()}  # before ZeRO divides them
+        # before ZeRO divides the parameters
+        self._sizes = {name: parameter.numel() for name, parameter in self._trained.items()}
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=self._adamw,
@@ -87,7 +90,7 @@ class Engine:
         self._set_scale(LossScale() if precision == "fp16" else None)
 
     def _set_scale(self, scale: LossScale | None) -> None:
-        """Replaces DeepSpeed's loss scale; None stands for no scaling."""
+        """Replaces DeepSpeed's loss scale. None turns scaling off."""
         self.scale = scale
         self._inside.set_loss_scale(scale.value if scale else 1.0)
 
@@ -103,9 +106,9 @@ class Engine:
         return torch.device(self._engine.device)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Adds the gradients of a micro-batch. Training minimizes the sum of the losses of all passes and ranks."""
+        """Adds the gradients of a micro-batch. Training minimizes the sum of the losses over all passes and ranks."""
         factor = float(dist.get_world_size())  # DeepSpeed averages over ranks
-        if self.scale and self.zero_stage == 0:  # the other stages multiply and divide by themselves
+        if self.scale and self.zero_stage == 0:  # at other stages, DeepSpeed multiplies and divides by the scale itself
             factor *= self.scale.value
         with self._engine.no_sync() if self.zero_stage == 0 else nullcontext():  # stage 0: see _reduce
             self._engine.backward(loss * factor, scale_wrt_gas=False)
@@ -113,7 +116,10 @@ class Engine:
             self._reduce()
 
     def _reduce(self) -> None:
-        """Averages gradients over ranks at stage 0, in pieces. DeepSpeed would copy all at once, even with one rank."""
+        """Averages gradients over ranks at stage 0, in pieces.
+
+        DeepSpeed would copy all gradients at once, even with one rank.
+        """
         for parameter in self._trained.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)  # as at other stages, so that weight decay applies
@@ -121,24 +127,25 @@ class Engine:
             self._engine.allreduce_gradients(bucket_size=_REDUCED_ELEMENTS)
 
     def step(self, learning_rate: float, head_alone: bool = False) -> float:
-        """Ends a pass; after the last pass of a step, updates the weights.
+        """Ends a pass. After the last pass of a step, updates the weights.
 
         Args:
             learning_rate: learning rate of the step.
             head_alone: whether to train only the language-model head, which needs `splits_head`.
 
         Returns:
-            Global gradient norm before clipping: 0 after the other passes, and infinite if fp16 overflowed, which skips
-            the step and lowers the loss scale.
+            Global gradient norm before clipping. It is 0 after passes that do not end a step. It is infinite if fp16
+            overflowed, which skips the step and lowers the loss scale.
 
         Raises:
-            TrainingError: the norm is not finite (with fp16: at any loss scale). The weights are unchanged.
+            TrainingError: the norm is not finite, or not finite at any loss scale with fp16. The weights are
+                unchanged.
         """
         set_learning_rate(self._engine.optimizer.param_groups, learning_rate, head_alone)
         at_boundary = self._engine.is_gradient_accumulation_boundary()
         norm = self._clip() if at_boundary and self.zero_stage == 0 else 0.0
         self._engine.step()
-        if self._has_changed and self.zero_stage > 0:  # DeepSpeed keeps gradients of parameters that had none
+        if self._has_changed and self.zero_stage > 0:  # DeepSpeed keeps changed gradients of parameters that had none
             self._inside.drop_gradients()
         self._has_changed = False
         if at_boundary and self.zero_stage > 0:
@@ -147,19 +154,22 @@ class Engine:
         return norm
 
     def _clip(self) -> float:
-        """Scales, checks and clips gradients before the step at stage 0, where DeepSpeed checks nothing."""
+        """Unscales, checks and clips gradients before the step at stage 0, where DeepSpeed does none of this.
+
+        Returns the norm before clipping, which is infinite if it is not finite.
+        """
         if self.scale:
             for parameter in self._trained.values():
                 cast(torch.Tensor, parameter.grad).div_(self.scale.value)
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained.values(), self.max_norm or math.inf))
         self._judge(norm)
         if not math.isfinite(norm):
-            self._engine.zero_grad()  # without gradients the optimizer does nothing
+            self._engine.zero_grad()  # the optimizer does nothing without gradients
             return math.inf  # as at the other stages, also for NaN
         return norm
 
     def _judge(self, norm: float) -> None:
-        """Adjusts the loss scale to the norm of a step; raises TrainingError if the run cannot continue."""
+        """Adjusts the loss scale to the norm of a step. Raises TrainingError if the run cannot continue."""
         finite = math.isfinite(norm)
         if self.scale:
             self.scale.update(overflowed=not finite)
@@ -169,14 +179,14 @@ class Engine:
             raise TrainingError(f"the gradient norm is {norm}", fix)
 
     def parts(self) -> Iterator[ParameterPart]:
-        """Yields the part of each trained parameter that this rank holds; at stage 0, the whole parameter."""
+        """Yields the part of each trained parameter that this rank holds. At stage 0, this is the whole parameter."""
         for name, parameter in self._trained.items():
             if self.zero_stage == 0:
                 yield ParameterPart(name, 0, parameter.detach().view(-1))
             elif self.zero_stage < 3:
                 if held := self._inside.weights(parameter):
                     yield ParameterPart(name, *held)
-            else:  # the last rank's part is padded to the size of the other parts
+            else:  # the part of the last rank is padded to the size of the other parts
                 held = safe_get_local_fp32_param(parameter)
                 begin = dist.get_rank() * len(held)
                 if (count := min(len(held), self._sizes[name] - begin)) > 0:
@@ -186,8 +196,8 @@ class Engine:
         """Replaces the gradients of a step before they are clipped.
 
         Args:
-            change: function of this rank's part of a parameter and its gradient (flat fp32) that returns the new
-                gradient.
+            change: function that returns the new gradient. Its arguments are this rank's part of a parameter, and the
+                gradient of the part as a flat fp32 tensor.
         """
         scale = self.scale.value if self.scale else 1.0
         self._has_changed = True
@@ -204,7 +214,7 @@ class Engine:
                 self._inside.note_norm(parameter, held)
 
     def _gradient(self, parameter: Any) -> torch.Tensor:
-        """Returns this rank's part of a parameter's gradient; at stages 0 to 2, in-place changes affect the step."""
+        """Returns this rank's part of a parameter's gradient. At stages 0 to 2, changes in place affect the step."""
         if self.zero_stage == 0:
             return cast(torch.Tensor, parameter.grad)
         if self.zero_stage < 3:
@@ -212,7 +222,10 @@ class Engine:
         return cast(torch.Tensor, safe_get_local_grad(parameter))
 
     def report(self) -> dict[str, float]:
-        """Returns fp16's loss scale and number of skipped steps; empty with other precisions."""
+        """Returns the loss scale and the number of skipped steps with fp16.
+
+        Returns an empty mapping with other precisions.
+        """
         return {"loss_scale": self.scale.value, "skipped_steps": self.scale.skipped_steps} if self.scale else {}
 
     def save(self, folder: Path, progress: dict[str, Any]) -> None:
@@ -226,11 +239,11 @@ class Engine:
         """Restores the state that `save` wrote, and returns its `progress`. All ranks must call it.
 
         The state may have been written with another number of ranks or at another ZeRO stage. Frozen parameters and
-        buffers are then not read, and keep the values of the loaded model.
+        buffers are then not read, and have the values of the loaded model.
 
         Raises:
-            TrainingError: the state is of other resources and cannot be converted, or DeepSpeed does not load it. The
-                model is unchanged.
+            TrainingError: the state was written with other resources and cannot be converted, or DeepSpeed does not
+                load it. The model is unchanged.
         """
         written = json.loads((folder / STATE_FILE).read_text())
         shape = {key: written[key] for key in self._shape}
@@ -272,11 +285,15 @@ class Engine:
             return
         with self._inside.loading_by_parameter():
             self._read(parts)
-        for state in self._adamw.state.values():  # stage 3 shares one counter, which each would increment
+        # at stage 3, all parameters share one step counter, which each of them would increment
+        for state in self._adamw.state.values():
             state["step"] = state["step"].to(state["exp_avg"].device, copy=True)
 
     def full_state(self) -> dict[str, torch.Tensor]:
-        """Returns the complete weights of the model on the CPU; empty on ranks other than 0. All ranks must call it."""
+        """Returns the complete weights of the model on the CPU. All ranks must call it.
+
+        On ranks other than 0, the result is empty.
+        """
         module, first = self._engine.module, dist.get_rank() == 0
         parameters = list(module.parameters())
         with deepspeed.zero.GatheredParameters(parameters, enabled=self.zero_stage == 3):

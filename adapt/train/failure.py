@@ -1,4 +1,4 @@
-"""Carries errors of a rank to the user, and keeps their causes when they pass between processes."""
+"""Passes errors of a rank to the user, with their causes even if they pass between processes."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from adapt.support.versions import untried
 
 @contextmanager
 def portable_errors() -> Iterator[None]:
-    """Raises errors of the block in a form that can be sent to another process, where the chain of causes is lost.
+    """Converts errors of the block so that they can be sent to another process, where the chain of causes is lost.
 
     If one of our own errors is among the causes, that error is raised. An error that cannot be unpickled becomes a
     RuntimeError with its text.
@@ -32,7 +32,10 @@ def portable_errors() -> Iterator[None]:
 
 
 def _travels(error: Exception) -> bool:
-    """Whether an error can be pickled and unpickled: some classes need arguments that the error does not store."""
+    """Returns whether an error can be pickled and unpickled.
+
+    Some classes of errors cannot, because they need arguments that the error does not store.
+    """
     try:
         cloudpickle.loads(cloudpickle.dumps(error))
     except Exception:
@@ -43,8 +46,8 @@ def _travels(error: Exception) -> bool:
 def known(error: BaseException, folder: Path) -> AdaptError | None:
     """Finds a cause of an error that would occur again if the training were retried.
 
-    Such causes are our own errors, and the operating system's refusal to write into `folder`. Returns None for all
-    others, which may not occur again, such as a device that ran out of memory after some steps.
+    Such causes are our own errors, and the operating system's refusal to write to `folder`. Returns None for all other
+    errors, and for a device that ran out of memory after some steps.
     """
     if ours := find_ours(error):
         return None if isinstance(ours, DeviceMemoryError) and ours.steps else ours
@@ -53,10 +56,10 @@ def known(error: BaseException, folder: Path) -> AdaptError | None:
 
 
 def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
-    """Reads the operating system's refusal to write from an error.
+    """Returns the StorageError for an error that contains the operating system's refusal to write, else None.
 
-    It may be an OSError of Python, a text of safetensors (in Rust's format), or a text of shutil, which joins several
-    OSErrors.
+    Such an error is an OSError of Python, a text of safetensors (in Rust's format), or a text of shutil, which joins
+    several OSErrors.
     """
     if isinstance(cause, OSError) and cause.errno:
         return storage_error(cause, folder)
@@ -80,7 +83,10 @@ def as_ours(error: BaseException, folder: Path) -> AdaptError:
 
 
 def first_of(ranks: Mapping[int, BaseException]) -> str:
-    """Describes the failure that caused the others: a rank that died comes first, since its peers then lose it."""
+    """Describes the failure that caused the others.
+
+    A rank that died is described first, because the errors of other ranks follow from the lost connection.
+    """
     dead = {rank: getattr(error, "health_check_failure", None) for rank, error in ranks.items()}
     for rank, error in [*dead.items(), *ranks.items()]:
         if error:

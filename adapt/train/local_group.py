@@ -1,8 +1,8 @@
-"""A private process group for ranks that all run on this machine: they meet in a file, and listen on loopback only.
+"""A private process group for ranks that all run on this machine. They meet in a file, and listen only on loopback.
 
-Ray Train's own backend lets rank 0 open PyTorch's TCPStore, which listens on all interfaces and asks for no token. Rank
-0 also writes down the placement group, so that the driver can free its resources if Ray Train's controller was killed.
-Ray Train frees them through the dashboard, which a Ray that the job started itself does not have.
+With Ray Train's own backend, rank 0 would open PyTorch's TCPStore, which listens on all interfaces and requires no
+token. Rank 0 also records the placement group, so that the driver can free its resources if Ray Train's controller was
+killed. Ray Train itself frees them through the dashboard, which a Ray that the job started does not have.
 """
 
 import os
@@ -47,7 +47,7 @@ class LocalBackend(Backend):
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         """Starts the process group, after all ranks have started and before they train.
 
-        After a crash, the new group gets a new file, because the old file holds the addresses of lost ranks.
+        After a crash, the new group gets a new file, because the old file contains the addresses of lost ranks.
         """
         store = Path(tempfile.mkdtemp(prefix="store-", dir=backend_config.folder)) / "store"
         ranks = range(len(worker_group))
@@ -60,7 +60,9 @@ class LocalBackend(Backend):
 
 
 def free_reserved(folder: Path) -> None:
-    """Frees the cores and GPUs of a training whose controller died. Ray would hold them until the driver ends.
+    """Frees the cores and GPUs of a training whose controller died.
+
+    Otherwise, Ray would reserve them until the driver ends.
 
     Args:
         folder: the training's `LocalTorchConfig.folder`.
@@ -70,7 +72,7 @@ def free_reserved(folder: Path) -> None:
 
 
 def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> None:
-    """Joins the process group; called on each rank."""
+    """Joins the process group. Each rank calls it."""
     import torch.distributed as dist
 
     if rank == 0 and (reserved := get_current_placement_group()):
@@ -82,7 +84,7 @@ def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> N
         LOCAL_RANK=str(context.get_local_rank()),
         LOCAL_WORLD_SIZE=str(context.get_local_world_size()),
         NODE_RANK="0",
-        MASTER_ADDR="127.0.0.1",  # DeepSpeed requires these two variables, but then uses the existing group
+        MASTER_ADDR="127.0.0.1",  # DeepSpeed requires these two variables, but uses the existing group
         MASTER_PORT="0",
         GLOO_SOCKET_IFNAME=_LOOPBACK,
         NCCL_SOCKET_IFNAME=_LOOPBACK,

@@ -1,4 +1,8 @@
-"""Training loop of one rank: wait for data, corrupt it, forward, backward, optimizer step, report, save."""
+"""Training loop of one rank.
+
+A step waits for data, corrupts it, runs forward and backward passes, and updates the weights. The loop also reports
+metrics and saves checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from adapt.train.schedule import learning_rate
 from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
-    from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well
+    from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
 
 T = TypeVar("T")
 
@@ -34,13 +38,14 @@ class Loop:
 
     Args:
         engine: model and optimizer.
-        objective: computes the loss.
-        method: calls the objective, and may add terms to the loss.
-        training: settings.
+        objective: objective that computes the loss.
+        method: method that calls the objective, and may add terms to the loss.
+        training: training settings.
         micro_batch: number of sequences per pass.
         steps: number of steps of the run.
-        seed: seed of the dropout. The dropout of a pass is a function of (seed, step, number of the pass among those of
-            all ranks). So it needs no state, and does not depend on the number of ranks if passes keep their rows.
+        seed: seed of the dropout. The dropout of a pass is a function of the seed, the step and the number of the pass
+            among the passes of all ranks. It therefore has no state, and does not depend on the number of ranks if
+            each pass has the same rows.
         wishes: requests for checkpoints between the regular ones.
         branch_step: number of steps after which the state is saved for longer runs, if any.
         head_warmup: number of steps at the start in which only the language-model head is trained.
@@ -68,13 +73,13 @@ class Loop:
 
         Args:
             batches: this rank's share of each global batch, from step `progress.step` on.
-            progress: counts to start from; updated.
-            report: called with the metrics every `log_interval_steps` steps.
-            save: called on all ranks every `checkpoint_interval_steps` steps, at the start of a cooldown, on request,
-                and at the end.
+            progress: counts to start from. They are updated after each step.
+            report: function that is called with the metrics every `log_interval_steps` steps.
+            save: function that is called on all ranks every `checkpoint_interval_steps` steps, at the start of a
+                cooldown, on request, and at the end.
 
         Raises:
-            TrainingError: loss or gradient is not finite; raised on all ranks, before the weights change.
+            TrainingError: the loss or a gradient is not finite. All ranks raise the error, before the weights change.
         """
         meter = Meter(progress, self.steps)
         saved = progress.step
@@ -100,13 +105,13 @@ class Loop:
     def step(self, columns: dict[str, np.ndarray], step: int, rate: float) -> tuple[torch.Tensor, int, float]:
         """Takes one optimizer step on this rank's share of a global batch.
 
-        The loss is the sum over the predictions of all ranks, divided by their number. So neither the loss nor the
-        terms that the method adds depend on how the global batch is divided into ranks and micro-batches. Dropout
-        depends only on the division into micro-batches.
+        The loss is the sum over the predictions of all ranks, divided by the number of predictions. Therefore, neither
+        the loss nor the terms that the method adds depend on how the global batch is divided into ranks and
+        micro-batches. Dropout depends only on the division into micro-batches.
 
         Returns:
-            This rank's part of the global mean loss, number of tokens in the global batch, and gradient norm before
-            clipping.
+            This rank's part of the global mean loss, the number of tokens in the global batch, and the gradient norm
+            before clipping.
         """
         batch = Batch.of(columns)
         corrupted = replace(self.objective.corrupt(batch).bound_for(self.engine.device), rows=batch.rows)
@@ -115,7 +120,7 @@ class Loop:
         dist.all_reduce(counts, group=among_hosts())
         targets, tokens, said = counts.tolist()
         self.wishes.hear(said)
-        targets = max(targets, 1)  # with causal models, one-token documents have no target
+        targets = max(targets, 1)  # in causal models, documents with one token have no target
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         parts = corrupted.split(self.micro_batch)
@@ -135,7 +140,10 @@ class Loop:
         return total, tokens, norm
 
     def _with_dropout(self, passes: Iterator[T], step: int, first: int) -> Iterator[T]:
-        """Seeds the dropout of each pass; `first` is the number of the first pass among those of all ranks."""
+        """Seeds the dropout of each pass.
+
+        `first` is the number of this rank's first pass among the passes of all ranks.
+        """
         for number in count(first):
             torch.manual_seed(_dropout_seed(self.seed, step, number))
             if (outcome := next(passes, None)) is None:

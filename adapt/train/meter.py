@@ -20,7 +20,7 @@ class Meter:
     """Measures the time of steps, and averages loss and speed between reports.
 
     Args:
-        progress: counts to continue; updated after every step.
+        progress: counts to continue. They are updated after every step.
         steps: number of steps of the run.
     """
 
@@ -61,8 +61,8 @@ class Meter:
     def report(self) -> dict[str, Any]:
         """Averages the metrics of the steps since the last report. All ranks must call it.
 
-        The loss is summed over ranks. The share of time spent waiting for a CPU core is the largest of all ranks,
-        because the others wait for that rank.
+        The loss is summed over ranks. The share of time spent waiting for a CPU core is the largest share of all
+        ranks, because the other ranks wait for that rank.
         """
         loss = torch.stack(self._losses).mean()
         dist.all_reduce(loss)
@@ -78,7 +78,7 @@ class Meter:
             "peak_memory_bytes": _peak_memory(),
         }
         share = self._cores.share()
-        longest = torch.tensor(-1.0 if share is None else share)  # negative where no rank knows
+        longest = torch.tensor(-1.0 if share is None else share)  # negative if no rank has a measurement
         dist.all_reduce(longest, dist.ReduceOp.MAX, group=among_hosts())
         if longest >= 0:
             values[CORE_WAIT] = longest.item()
@@ -87,7 +87,10 @@ class Meter:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Returns the peak memory of any rank's device since its process began [bytes]. All ranks must call it."""
+    """Returns the peak memory since the start of the process, the largest over all ranks [bytes].
+
+    This is the memory of the GPU, or of the process if there is no GPU. All ranks must call it.
+    """
     peak = torch.tensor(_peak_memory(), device=device)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
     return int(peak)
@@ -103,16 +106,16 @@ def _peak_memory() -> int:
 class Utilization:
     """Model FLOPs utilization (MFU; Chowdhery et al., arXiv 2204.02311).
 
-    The FLOP/s that training the model needs, divided by the FLOP/s that its devices reach when they multiply large
-    matrices, which is measured at the start.
+    The MFU is the FLOP/s that training the model needs, divided by the FLOP/s that the devices reach when they
+    multiply large matrices. The latter is measured at the start.
     """
 
     needed: float
-    """FLOPs per token of forward and backward pass, without recomputation."""
+    """FLOPs per token of a forward and backward pass, without recomputation."""
     done: float
-    """FLOPs per token of forward and backward pass, with recomputation."""
+    """FLOPs per token of a forward and backward pass, with recomputation."""
     peak: float
-    """Peak rate of all devices together [FLOP/s]."""
+    """Matrix multiplication rate of all devices together [FLOP/s]."""
 
     @classmethod
     def measure(
@@ -127,9 +130,9 @@ class Utilization:
         return cls(training_flops(size, work), training_flops(size, work, recompute), peak.item())
 
     def mfu(self, tokens_per_s: float) -> float:
-        """Computes the MFU of a run at this speed: between 0 and about 1."""
+        """Returns the MFU of a run at this speed, which is between 0 and about 1."""
         return self.needed * tokens_per_s / self.peak
 
     def added(self, report: dict[str, Any]) -> dict[str, Any]:
-        """Returns the report with `mfu` added."""
+        """Returns a copy of a report with `mfu` added."""
         return {**report, "mfu": self.mfu(report["tokens_per_s"])}

@@ -1,6 +1,6 @@
 """Writes a run's metrics to a file that the driver reads, to TensorBoard and Ray, and if configured to MLflow and W&B.
 
-Ray's gauges are for the cluster's own monitoring: Prometheus scrapes them on every node.
+Ray's gauges are for the cluster's monitoring: Prometheus reads them on every node.
 """
 
 import importlib.util
@@ -22,14 +22,14 @@ from adapt.support.redact import has_password, redacted
 from adapt.train.training_run import METRICS_FILE, TrainingRun
 
 ENVIRONMENT = {
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # else MLflow refuses a folder, the only local store of mlflow-skinny
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # otherwise MLflow refuses a folder, the only local store of mlflow-skinny
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "WANDB_SILENT": "true",
 }
 NAME_FILE = "tracked.txt"
-"""File with the name of a training in MLflow and W&B."""
+"""Name of the file with the training's name in MLflow and W&B."""
 _FAILED_S = 5.0
-"""Time that trackers have to close after the run has failed [s]; the error is shown only after that."""
+"""Time that trackers have to close after the run has failed [s]. The error is only shown after this time."""
 
 
 class Tracker(Protocol):
@@ -45,7 +45,7 @@ class Tracker(Protocol):
 
 
 def check_trackers(tracking: TrackingConfig) -> None:
-    """Checks before any work starts that the configured trackers are installed, and that no address has a password.
+    """Checks before any work starts that configured trackers are installed and that no address contains a password.
 
     Raises:
         ConfigError: a package is not installed, or MLflow's address contains a password, which messages would show.
@@ -66,7 +66,7 @@ def check_trackers(tracking: TrackingConfig) -> None:
 
 
 def mlflow_folder(tracking: TrackingConfig) -> Path | None:
-    """Returns the folder that MLflow writes to; None if MLflow has a server or is not configured."""
+    """Returns the folder that MLflow writes to. Returns None if MLflow uses a server or is not configured."""
     uri = tracking.mlflow_uri
     local = uri and urlsplit(uri).scheme in ("", "file") and uri not in ("databricks", "databricks-uc", "uc")
     return Path(urlsplit(uri).path).expanduser() if uri and local else None
@@ -99,7 +99,10 @@ class Trackers:
         closing.join(_FAILED_S)
 
     def _give_up(self) -> None:
-        """Closes all trackers after a failure, ignoring their errors: the error of the run matters more."""
+        """Closes all trackers after a failure.
+
+        Their errors are ignored, because the error of the run is more important.
+        """
         for tracker in self._trackers:
             with suppress(Exception):
                 tracker.close(failed=True)
@@ -124,7 +127,7 @@ def _open(job: TrainingRun, step: int) -> list[Tracker]:
 
 
 def _name(job: TrainingRun, step: int) -> str:
-    """Returns the run's name in MLflow and W&B: a new one if training starts at step 0, else the stored one.
+    """Returns the run's name in MLflow and W&B. It is new if training starts at step 0, else it is the stored name.
 
     Trackers accept each step only once, so a training that starts again under the same key needs a new name.
     """
@@ -147,7 +150,7 @@ def _shown(value: Any) -> Any:
 class File:
     """Writes metrics as JSON lines.
 
-    At the start, removes incomplete lines, and those of steps after the checkpoint that the run resumes from.
+    At the start, incomplete lines are removed, and lines of steps after the checkpoint that the run resumes from.
     """
 
     def __init__(self, path: Path, step: int) -> None:
@@ -172,7 +175,7 @@ def _step(line: str) -> float:
 
 
 class TensorBoard:
-    """Writes event files to the stage's folder; `purge_step` hides steps that a resumed run repeats."""
+    """Writes event files to the stage's folder. `purge_step` hides steps that a resumed run repeats."""
 
     def __init__(self, job: TrainingRun, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -209,12 +212,12 @@ class MLflow:
             mlflow.log_params(_settings(job), run_id=self._run)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Logs the metrics unless the run has this step already, since MLflow cannot replace logged values."""
+        """Logs the metrics unless the run already has this step, because MLflow cannot replace logged values."""
         if step > self._known:
             self._mlflow.log_metrics(metrics, step=step, run_id=self._run)
 
     def close(self, failed: bool) -> None:
-        """Ends the run; works from any thread, unlike `mlflow.end_run`."""
+        """Ends the run. Unlike `mlflow.end_run`, this works from any thread."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
@@ -235,7 +238,7 @@ class WandB:
         )
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Logs the metrics. W&B itself ignores steps that the run has already."""
+        """Logs the metrics. W&B itself ignores steps that the run already has."""
         self._run.log(metrics, step=step)
 
     def close(self, failed: bool) -> None:
@@ -244,7 +247,7 @@ class WandB:
 
 
 PREFIX = "dontstop_train_"
-"""Prefix of the gauges' names, before which Ray puts `ray_`."""
+"""Prefix of the names of gauges. Ray adds `ray_` before it."""
 TAGS = ("name", "key")
 
 
@@ -271,9 +274,9 @@ class RayMetrics:
                     self._gauges[name].set(value, tags=self._tags)
 
     def close(self, failed: bool) -> None:
-        """Does nothing: Ray forgets the gauges of a process that has ended."""
+        """Does nothing, because Ray removes the gauges of a process that has ended."""
 
 
 def gauge_name(metric: str) -> str:
-    """Returns the name of a metric's gauge, with only characters that Prometheus accepts."""
+    """Returns the name of a metric's gauge. It contains only characters that Prometheus accepts."""
     return PREFIX + re.sub(r"\W", "_", metric)

@@ -1,6 +1,7 @@
-"""Options that are applied to a model before it trains: dropout, gradient checkpointing, torch.compile, frozen weights.
+"""Options that are applied to a model before it trains.
 
-On CPUs, the C library is also set to reuse freed memory: otherwise 7 to 20% of a training step go to fresh pages.
+The options are dropout, gradient checkpointing, torch.compile and frozen weights. On CPUs, the C library is also
+configured to reuse freed memory. Otherwise, 7 to 20% of a training step are spent on fresh memory pages.
 """
 
 import ctypes
@@ -21,11 +22,11 @@ def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torc
 
     Args:
         model: model that no engine has wrapped yet.
-        training: settings.
-        device: device that it will train on.
+        training: training settings.
+        device: device that the model will train on.
 
     Raises:
-        ConfigError: there is no compiler.
+        ConfigError: no compiler is found.
         ModelError: the model does not support a configured option.
     """
     if device.type == "cpu":
@@ -44,7 +45,7 @@ def freeze(model: PreTrainedModel, training: TrainingConfig) -> None:
 
     Args:
         model: model that no engine has wrapped yet, with the parameters that the method adds.
-        training: settings.
+        training: training settings.
 
     Raises:
         ConfigError: an entry matches no parameter, or no parameter would be trained.
@@ -60,11 +61,11 @@ def checkpoint(model: PreTrainedModel) -> None:
     """Stores only the input of each layer, and runs the layer again in the backward pass (Chen et al., 1604.06174).
 
     Raises:
-        ModelError: the architecture does not support it.
+        ModelError: the architecture does not support gradient checkpointing.
     """
     if not model.supports_gradient_checkpointing:
         raise unsupported_option(model, "training.gradient_checkpointing")
-    # the reentrant variant needs inputs with gradients, and breaks hooks
+    # The reentrant variant needs inputs with gradients, and breaks hooks.
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
@@ -87,16 +88,17 @@ def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:
     return ModelError(f"{field} does not work with {type(model).__name__}", f"leave {field} off")
 
 
-# glibc's malloc.h
+# constants of glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> None:
-    """Makes glibc reuse large blocks instead of returning them to the kernel and requesting zeroed ones.
+    """Makes glibc reuse large blocks instead of returning them to the kernel and requesting zeroed blocks.
 
-    A training step repeatedly frees and allocates blocks of the same sizes, which are above the size from which glibc
-    maps each block separately. The process's peak memory does not change. With other C libraries, nothing happens.
+    A training step repeatedly frees and allocates blocks of the same sizes. By default, glibc maps each of these
+    blocks separately, because they are large. The process's peak memory does not change. With other C libraries,
+    nothing happens.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -11,9 +11,9 @@ from adapt.model.masked_updates import has_held_rows
 from adapt.model.trainable import rate_factors
 
 FACTOR = "rate_factor"
-"""Key in a parameter group for its factor of the learning rate."""
+"""Key in a parameter group for the group's factor of the learning rate."""
 IS_HEAD = "is_head"
-"""Key in a parameter group for whether its parameters belong to a language-model head that is first trained alone."""
+"""Key in a parameter group for whether its parameters belong to a language-model head that is trained first."""
 
 
 def build_optimizer(
@@ -26,9 +26,9 @@ def build_optimizer(
 
     Args:
         model: model, on the device that it trains on.
-        training: settings.
+        training: training settings.
         sharded: whether ZeRO will replace each parameter by this rank's share of it.
-        splits_head: whether the language-model head gets separate groups, so that only the head can be trained.
+        splits_head: whether the language-model head gets separate groups, so that steps can train only the head.
     """
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     spared = set() if training.decay_embeddings else embeddings
@@ -59,12 +59,12 @@ def _group(parameters: list[nn.Parameter], decay: float, factor: float, is_head:
 
 
 def head_parameters(model: Any) -> set[nn.Parameter]:
-    """Returns a model's parameters outside of its base model. A table that both share belongs to the base model."""
+    """Returns a model's parameters outside of its base model. Tied embeddings belong to the base model."""
     return set(model.parameters()) - set(model.base_model.parameters())
 
 
 def _rate_factors(model: Any, training: TrainingConfig) -> dict[nn.Parameter, float]:
-    """Returns the factor of the learning rate by parameter; empty if all factors are 1."""
+    """Returns the factor of the learning rate, keyed by parameter. Returns an empty mapping if all factors are 1."""
     if training.embedding_rate == training.layer_decay == 1:
         return {}
     named = dict(model.named_parameters())
@@ -78,8 +78,9 @@ def set_learning_rate(groups: list[dict[str, Any]], rate: float, head_alone: boo
     Args:
         groups: parameter groups of the optimizer.
         rate: learning rate of the step.
-        head_alone: whether only the language-model head is trained in this step. All other groups then get the rate 0,
-            so that neither gradients nor weight decay move them; AdamW's averages of their gradients are updated.
+        head_alone: whether only the language-model head is trained in this step. The learning rate of all other groups
+            is then 0, so that neither gradients nor weight decay change their parameters. AdamW's averages of their
+            gradients are still updated.
     """
     for group in groups:
         group["lr"] = 0.0 if head_alone and not group.get(IS_HEAD) else rate * group.get(FACTOR, 1.0)
@@ -92,23 +93,24 @@ class StableAdamW(torch.optim.AdamW):
     where v is the bias-corrected mean of its squared gradients. All else, including the state, is torch's AdamW.
 
     Args:
-        groups: groups of one parameter each. ZeRO flattens, pads and shards each group separately, so each share
-            belongs to a single parameter.
-        sharded: whether ZeRO shards the groups. The sums of the shares are then added over the ranks of the default
-            process group, so that the RMS is that of the whole parameter.
+        groups: parameter groups with one parameter each. ZeRO flattens, pads and shards each group separately, so that
+            each share belongs to a single parameter.
+        sharded: whether ZeRO shards the groups. Sums over shares are then added over the ranks of the default process
+            group, so that the RMS is the RMS of the whole parameter.
         **settings: arguments of AdamW.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, sharded: bool, **settings: Any) -> None:
         super().__init__(groups, **settings)
         self._sharded = sharded
-        self._device = groups[0]["params"][0].device  # for sums over ranks, since ZeRO may move its shares to the CPU
+        # device for sums over ranks, because ZeRO may move its shares to the CPU
+        self._device = groups[0]["params"][0].device
         for group in self.param_groups:
             group["numel"] = group["params"][0].numel()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Takes a step of all groups whose parameter has a gradient (ZeRO steps one group at a time)."""
+        """Takes a step of all groups whose parameter has a gradient. ZeRO steps one group at a time."""
         groups = self.param_groups
         self.param_groups = [group for group in groups if any(p.grad is not None for p in group["params"])]
         rates = [group["lr"] for group in self.param_groups]

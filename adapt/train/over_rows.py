@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Share: TypeAlias = list[tuple[int, np.ndarray]]
-"""Batches as pairs of a number and an array of rows."""
+"""Batches of rows, as pairs of the batch's number and an array of rows."""
 OnRows: TypeAlias = "Callable[[torch.device, str, Share], R]"
-"""Function of a device, the precision to compute in, and some of the batches."""
+"""Function of a device, the precision of the computation, and some of the batches."""
 
 
 def batches_of(rows: np.ndarray, size: int) -> Share:
@@ -32,20 +32,20 @@ def batches_of(rows: np.ndarray, size: int) -> Share:
 def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: int = 1) -> tuple[list[R], float]:
     """Calls a function on batches of rows, divided among one Ray task per worker.
 
-    Each batch is computed by a single task, so its result does not depend on the number of tasks. It does not depend
-    on the device either: if precision `auto` differs between devices, all batches are computed again in fp32.
+    Each batch is computed by a single task, so that its result does not depend on the number of tasks. It does not
+    depend on the device either: if precision `auto` differs between devices, all batches are computed again in fp32.
 
     Args:
-        function: a function of a module, or a `partial` of one.
+        function: function of a module, or a `partial` of such a function.
         batches: numbered batches of rows.
-        config: settings of the resources and the precision.
-        sequences: number of sequences per pass, if it follows `training.micro_batch`.
+        config: configuration with the resources and the precision.
+        sequences: number of sequences per pass, if `training.micro_batch` determines it.
 
     Returns:
-        The results of all tasks, and the time that devices were reserved [s], summed over tasks.
+        Results of all tasks, and the time for which devices were reserved [s], summed over tasks.
 
     Raises:
-        DeviceMemoryError: a device, or its machine, ran out of memory.
+        DeviceMemoryError: a device or its machine ran out of memory.
     """
     resources = config.resources
     workers = min(most_of(resources.workers), len(batches))
@@ -66,13 +66,15 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
 
 
 def on_device(function: OnRows[R], share: Share, precision: str, shared_by: int) -> tuple[R, float, str]:
-    """Runs as a Ray task. Returns the function's result, the time on the device [s], and the precision it ran in.
+    """Computes some of the batches in a Ray task.
+
+    Returns the function's result, the time on the device [s], and the precision of the computation.
 
     Args:
         function: as in `over_rows`.
-        share: the batches of this task.
-        precision: the configured precision, which may be `auto`.
-        shared_by: number of tasks, of all trainings, that share a machine's cores.
+        share: batches of this task.
+        precision: configured precision, which may be `auto`.
+        shared_by: number of tasks, over all trainings, that share a machine's cores.
     """
     start = time.monotonic()
     hide_unreserved_gpus()

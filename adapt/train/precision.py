@@ -1,4 +1,4 @@
-"""Chooses the precision that a device, and all ranks together, compute in; scales the loss for fp16."""
+"""Chooses the precision that a device or all ranks compute in, and scales the loss for fp16."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +16,9 @@ _GROWTH_STEPS = 2000
 
 
 def resolve(wanted: str, device: torch.device) -> Precision:
-    """Returns the precision to run with: `auto` is bf16 if the device multiplies faster in it than in fp32, else fp32.
+    """Returns the precision to run with.
+
+    `auto` is bf16 if the device multiplies faster in bf16 than in fp32, else fp32.
 
     Raises:
         ConfigError: the device does not support the configured precision.
@@ -45,9 +47,9 @@ def least_of_ranks(number: int, device: torch.device) -> int:
 
 
 def agreed_precision(wanted: str, device: torch.device) -> Precision:
-    """Returns the common precision of all ranks: `auto` is bf16 only if it is bf16 on every rank's device.
+    """Returns the common precision of all ranks. `auto` is bf16 only if it is bf16 on the device of every rank.
 
-    All ranks must call it.
+    All ranks must call this function.
 
     Raises:
         ConfigError: this rank's device does not support the configured precision.
@@ -62,16 +64,16 @@ def agreed_precision(wanted: str, device: torch.device) -> Precision:
 class LossScale:
     """Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740).
 
-    In fp16, gradients below 6e-8 become 0. So the loss is multiplied by about the largest scale at which gradients do
-    not overflow, and the summed gradients, in fp32, are divided by it. A step that overflows is skipped and halves the
-    scale; 2000 steps without overflow double it.
+    In fp16, gradients below 6e-8 become 0. The loss is therefore multiplied by about the largest scale at which
+    gradients do not overflow. The summed fp32 gradients are divided by the scale. A step that overflows is skipped and
+    halves the scale. 2000 steps without overflow double the scale.
     """
 
     value: float = 2.0**16
     good_steps: int = 0
-    """Number of steps without overflow since the scale last changed."""
+    """Number of steps without overflow since the last change of the scale."""
     skipped_steps: int = 0
-    """Number of steps that overflowed in the whole run."""
+    """Number of steps in the whole run that overflowed."""
 
     def update(self, overflowed: bool) -> None:
         """Adjusts the scale. Call it after each step.

@@ -1,4 +1,4 @@
-"""Shows a run's progress on the driver's stderr: a live line on a terminal, plain lines elsewhere."""
+"""Shows a run's progress on the driver's stderr: one live line on a terminal, and plain lines elsewhere."""
 
 import json
 import os
@@ -24,9 +24,9 @@ PARTS = {
     "MFU": ("mfu", "MFU {:.0%}"),
     "data wait": ("data_wait_share", "data wait {:.1%}"),
 }
-"""Parts of the progress line: name of the metric, and its format. A report contains some of the metrics."""
+"""Parts of the progress line: name of the metric, and format of the part. A report contains some of the metrics."""
 LEAST = ("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "loss", "best", "NPMI", "ETA")
-"""Parts of the progress line, least important first: narrow terminals leave these out first."""
+"""Parts of the progress line, least important first. Narrow terminals leave out the least important parts."""
 
 
 @contextmanager
@@ -84,7 +84,7 @@ class _Lines:
 
 
 def describe(metrics: dict[str, Any]) -> dict[str, str]:
-    """Formats a report for people, part by part. The wait for CPU cores is shown only if it is long."""
+    """Formats the parts of a report for people. The wait for CPU cores is shown only if it is long."""
     return {
         "step": f"step {metrics['step']}/{metrics['steps']}",
         **{name: shown.format(metrics[key]) for name, (key, shown) in PARTS.items() if key in metrics},

@@ -1,6 +1,6 @@
 """Runs a function on every rank with Ray Train, shows the ranks' metrics and messages, and raises our own errors.
 
-`launch` runs a training job. `EndAtOnce` decides which failures end it without a retry.
+`launch` runs a training job. `EndAtOnce` decides which failures end the job without a retry.
 """
 
 import json
@@ -59,20 +59,25 @@ class RankedRun:
     """A function that Ray Train runs on every rank, with its settings."""
 
     function: Callable[[dict[str, Any]], None]
-    """Function called on each rank with `told` and, as `sealing`, the `Sealing` of the run. Imports at the top of its
-    module are also executed in the driver."""
+    """Function that is called on each rank with `told`, to which the run's `Sealing` is added under `sealing`.
+
+    Imports at the top of the function's module are also executed in the driver.
+    """
     told: dict[str, Any]
     """Argument of the function."""
     folder: Path
-    """Folder of the stage, on storage that all nodes share. Ranks write metrics and notices there."""
+    """Folder of the stage, on storage that all nodes share. Ranks write metrics and notices to it."""
     name: str
     """Name of the run and of its folder of checkpoints. A restarted run finds its checkpoints by this name."""
     resources: ResourcesConfig
     sizes: Sequence[int]
-    """Possible numbers of ranks, ascending. If there are several, the run starts with as many ranks as there is room
-    for, and `adapt.train.elastic` changes the number."""
+    """Possible numbers of ranks, in ascending order.
+
+    If there are several, the run starts with as many ranks as there is room for, and `adapt.train.elastic` changes the
+    number.
+    """
     keep_checkpoints: int
-    """Number of newest checkpoints to keep."""
+    """Number of newest checkpoints that are not removed."""
 
     @property
     def run_folder(self) -> Path:
@@ -80,7 +85,7 @@ class RankedRun:
         return self.folder / CHECKPOINTS / self.name
 
     def sealing(self) -> Sealing:
-        """Returns the signer of the run's checkpoints; creates the user's key if there is none.
+        """Returns the signer of the run's checkpoints. Creates the user's key if there is none.
 
         Raises:
             ConfigError, StorageError: the key cannot be used.
@@ -91,12 +96,12 @@ class RankedRun:
 def on_all_ranks(run: RankedRun) -> None:
     """Runs a function on the cluster that this process is connected to, until it has succeeded on every rank.
 
-    After a crash all ranks start again, and can load the checkpoints that they saved (`adapt.train.checkpoints`).
+    After a crash, all ranks start again, and can load the checkpoints that they saved (`adapt.train.checkpoints`).
 
     Raises:
         ClusterError: the workers cannot be placed.
         AdaptError: the function raised one of our own errors.
-        StorageError: the disk is full or not writable, or this user's job wrote none of the checkpoints.
+        StorageError: the disk is full or not writable, or none of the checkpoints was written by this user's job.
         TrainingError: workers crashed too often.
     """
     await_resources(run.resources)
@@ -127,7 +132,9 @@ def on_all_ranks(run: RankedRun) -> None:
 
 
 def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
-    """Trains in a separate thread: in the main thread, Ray Train would handle the signals and end the process.
+    """Trains in a separate thread.
+
+    In the main thread, Ray Train would handle signals and end the process.
 
     Args:
         trainer: trainer of Ray Train.
@@ -148,7 +155,7 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
         while thread.is_alive():
             thread.join(0.2)  # short, so that ctrl-C is noticed
     except KeyboardInterrupt:
-        if library.is_active():  # without the library, the process ends and Ray with it
+        if library.is_active():  # outside of the library, the process ends, and Ray with it
             disconnect()
         raise
     if errors:
@@ -158,7 +165,7 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
 
 
 def _scaling(run: RankedRun) -> ScalingConfig:
-    """Returns Ray Train's configuration of the number of ranks and of the resources that each reserves."""
+    """Returns Ray Train's configuration of the number of ranks and of the resources that each rank reserves."""
     sizes, bundle = run.sizes, bundle_of(run.resources)
     workers: Any = sizes[0] if len(sizes) == 1 else (sizes[0], sizes[-1])
     return ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle)
@@ -166,8 +173,8 @@ def _scaling(run: RankedRun) -> ScalingConfig:
 
 def _run_config(run: RankedRun, is_local: bool) -> RunConfig:
     """Returns Ray Train's configuration of storage, retries, and environment variables of the ranks."""
-    callbacks: list[Any] = [EndAtOnce(run.folder)]  # Any, since Ray declares the type of an earlier version
-    # if the job started Ray itself, all of Ray's processes have the environment already
+    callbacks: list[Any] = [EndAtOnce(run.folder)]  # Any, because Ray declares the type of an earlier version
+    # If the job started Ray itself, all of Ray's processes already have these environment variables.
     environment: dict[str, Any] = {} if is_local else {"worker_runtime_env": {"env_vars": PROCESS_ENVIRONMENT}}
     return RunConfig(
         name=run.name,
@@ -180,7 +187,7 @@ def _run_config(run: RankedRun, is_local: bool) -> RunConfig:
 
 
 def _elastic(trainer: Any, run: RankedRun, scaling: ScalingConfig, is_local: bool) -> Any:
-    """Gives the trainer our policy for the number of ranks."""
+    """Replaces the trainer's policy for the number of ranks by our policy, and returns the trainer."""
     from adapt.ray.private import with_policy
     from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
 
@@ -192,7 +199,7 @@ class EndAtOnce(UserCallback):
     """Ends a training after a failure that a retry would repeat.
 
     After any other failure, the user gets a message, and Ray Train starts all ranks again. Ray Train checks all ranks
-    several times per second, so it does not wait for ranks that hang in a collective with the failed rank.
+    several times per second. It therefore does not wait for ranks that hang in a collective with the failed rank.
 
     Args:
         folder: folder of the stage, for messages.
@@ -202,8 +209,9 @@ class EndAtOnce(UserCallback):
         self._folder = folder
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raises an error of a rank that a retry would repeat; Ray Train ends the run if a callback raises."""
-        os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S  # Ray's 30 s are for healthy groups
+        """Raises an error of a rank that a retry would repeat. Ray Train ends the run if a callback raises an error."""
+        # Ray's default of 30 s is for healthy groups
+        os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S
         for error in worker_exceptions.values():
             if ours := known(error, self._folder):
                 raise ours
@@ -215,7 +223,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     """Runs a training job on the cluster that this process is connected to, from its last checkpoint if there is one.
 
     Returns:
-        The final counts (see `adapt.train.training_run.Progress`) and the resources of the workers.
+        Final counts (see `adapt.train.training_run.Progress`) and resources of the workers.
 
     Raises:
         ClusterError: the workers cannot be placed.
@@ -234,7 +242,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
-    """Trains on one rank; Ray Train calls it. Heavy libraries are imported here, and not in the driver."""
+    """Trains on one rank. Ray Train calls it. Heavy libraries are imported here and not in the driver."""
     hide_unreserved_gpus()
     from adapt.train.worker import train_rank
 

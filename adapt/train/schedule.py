@@ -1,4 +1,4 @@
-"""Number of steps of a run, division of its batches, and the learning rate at each step, all as pure functions."""
+"""Pure functions for the number of steps of a run, the division of its batches, and the learning rate at each step."""
 
 from dataclasses import dataclass
 from math import ceil, cos, lcm, pi, sqrt
@@ -7,12 +7,12 @@ from adapt.config import TrainingConfig, Workers, fewest_of, most_of
 from adapt.support.errors import ConfigError, DataError
 
 PAPER_STEPS = 12_500
-"""Steps of a run without a configured limit: the length of DAPT in the paper, section 3.1 (arXiv 2004.10964)."""
+"""Number of steps of a run without a configured limit: the length of DAPT in arXiv 2004.10964, section 3.1."""
 
 
 @dataclass(frozen=True)
 class RunLength:
-    """Number of steps of a run, and of rows per epoch."""
+    """Number of steps of a run, and number of rows per epoch."""
 
     steps: int
     rows: int
@@ -20,20 +20,20 @@ class RunLength:
 
 
 def rows_of(tokens: int, training: TrainingConfig) -> int:
-    """Returns the number of rows that this many tokens of a source fill; the last row may be short."""
+    """Returns the number of rows that a number of tokens of a source fill. The last row may be short."""
     return ceil(tokens / training.sequence_length)
 
 
 def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> RunLength:
     """Returns the length of a run, which ends at the first of the configured limits.
 
-    If the corpus is smaller than a batch, the batch holds rows of several epochs.
+    If the corpus is smaller than a batch, the batch contains rows of several epochs.
 
     Args:
-        training: settings with the limits. `max_flops` must already be converted to steps
+        training: training settings with the limits. `max_flops` must already be converted to steps
             (`adapt.train.capacity.flops`).
         epoch: number of rows in an epoch.
-        most: number of rows after which the run ends at the latest (rounded up to whole steps).
+        most: largest number of rows of the run, rounded up to whole steps. None for no such limit.
 
     Raises:
         DataError: the corpus has no rows.
@@ -51,7 +51,7 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
 
 
 def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
-    """Returns the numbers of workers that a training can run with: those that divide the global batch evenly.
+    """Returns the numbers of workers with which a training can run. These numbers divide the global batch evenly.
 
     Raises:
         ConfigError: the configured number, or an end of the configured range, does not divide the global batch.
@@ -69,17 +69,18 @@ def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
 
 
 def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
-    """Returns the number of sequences per pass of one device, and of passes per step.
+    """Returns the number of sequences per pass of one device, and the number of passes per step.
 
-    The product of both and the number of workers is the global batch. If the number of workers may change, the
-    sequences per pass divide the share of every possible number. So each pass has the same rows, and the same dropout,
-    for any number of workers.
+    The product of both numbers and the number of workers is the global batch. If the number of workers may change, the
+    sequences per pass divide a worker's share for every possible number. Each pass then has the same rows, and the
+    same dropout, for any number of workers.
 
     Args:
-        training: settings.
-        workers: number or range of training processes. The passes are those of the fewest workers.
-        most: largest number of sequences per pass. None stands for the configured number, or with `auto` for all of a
-            worker's share (see `adapt.train.capacity.memory`).
+        training: training settings.
+        workers: number or range of training processes. For a range, the number of passes is that of the fewest
+            workers.
+        most: largest number of sequences per pass. None stands for the configured number, or with `auto` for all
+            sequences of a worker's share (see `adapt.train.capacity.memory`).
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
@@ -94,7 +95,7 @@ def smaller_micro_batch(training: TrainingConfig, workers: Workers, sequences: i
     """Returns the next smaller number of sequences per pass that divides the workers' shares of the global batch.
 
     Args:
-        training: settings.
+        training: training settings.
         workers: number or range of training processes.
         sequences: present number of sequences per pass, at least two.
     """
@@ -105,8 +106,9 @@ def learning_rate(training: TrainingConfig, step: int, steps: int) -> float:
     """Returns the learning rate of a step (0 to `steps` - 1).
 
     The rate rises linearly during the warm-up and reaches its peak at the last warm-up step. After that, `linear` and
-    `cosine` (arXiv 1608.03983) decay to the floor, which they would reach one step after the last. `constant` stays at
-    the peak. `wsd` (arXiv 2404.06395) stays at the peak until `cooldown_start` and then decays by `training.decay`.
+    `cosine` (arXiv 1608.03983) decay towards the floor, which they would reach one step after the last step.
+    `constant` stays at the peak. `wsd` (arXiv 2404.06395) stays at the peak until `cooldown_start` and then decays by
+    `training.decay`.
     """
     warmup = warmup_steps(training, steps)
     if step < warmup:
@@ -136,7 +138,7 @@ def cooldown_start(training: TrainingConfig, steps: int) -> int:
 
 
 def branch_step(training: TrainingConfig, steps: int) -> int | None:
-    """Returns the step after which the state is saved for longer runs (`adapt.train.checkpoints.branch`), if any."""
+    """Returns the step after which the state is saved for longer runs (`adapt.train.checkpoints.branch`), else None."""
     return cooldown_start(training, steps) or None if training.schedule == "wsd" else None
 
 

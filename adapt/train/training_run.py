@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 METRICS_FILE = "metrics.jsonl"
-"""File of metrics, one line per report, written by rank 0."""
+"""Name of the file with metrics, one line per report, which rank 0 writes."""
 PROGRESS_FILE = "progress.json"
-"""File with the final counts of a run."""
+"""Name of the file with the final counts of a run."""
 NOTICE_FILE = "notices.jsonl"
-"""File of messages to the user while the training runs; see `tell`."""
+"""Name of the file with messages to the user while the training runs; see `tell`."""
 WISH_FILE = "checkpoint-now"
-"""File whose presence requests an additional checkpoint; see `adapt.train.elastic.requested_checkpoints`."""
+"""Name of a file whose presence requests an additional checkpoint; see `adapt.train.elastic.requested_checkpoints`."""
 CARRIED = "carried"
-"""Folder of files that a method writes for the training on the next domain."""
+"""Name of the folder with files that a method writes for the training on the next domain."""
 CHECKPOINTS = "checkpoints"
-"""Folder in which Ray Train stores the resumable checkpoints."""
+"""Name of the folder in which Ray Train stores the resumable checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,27 @@ class TrainingRun:
     folder: str
     """Folder of the stage."""
     corpora: tuple[str, ...]
-    """Folders of the prepared sources."""
+    """Folders of the prepared sources of text."""
     mixture: "Mixture | None"
-    """Share of each source in the run; None if the corpus is streamed."""
+    """Share of each source in the run. None if the corpus is streamed."""
     pretrained: Pretrained
-    """Model to start from."""
+    """Model that the training starts from."""
     steps: int
     """Number of steps of the run. A streamed corpus may end earlier."""
     branch_step: int | None = None
-    """Number of steps after which the state is kept for longer runs (see `adapt.train.checkpoints.branch`), if any."""
+    """Number of steps after which the state is stored for longer runs (`adapt.train.checkpoints.branch`), if any."""
     online: "Online | None" = None
-    """Settings of the corpus, if it is streamed."""
+    """Settings of the corpus if it is streamed, else None."""
     past: Mapping[str, str] = field(default_factory=dict)
-    """Folders of the earlier results that the method needs, by the method's name for each."""
+    """Folders of earlier results that the method needs, keyed by the names that the method uses for them."""
     base: str = ""
-    """Folder of the model that the first domain of the sequence started from; empty if that is `pretrained`."""
+    """Folder of the model that the first domain of the sequence started from. Empty if it is `pretrained`."""
     number: int | None = None
     """Number of the domain in a sequence, from 1."""
     domain: str = ""
     """Name of the domain."""
     texts: tuple[str, ...] = ()
-    """Folders of the domain's prepared text, a subset of `corpora`; empty if the corpus is streamed."""
+    """Folders of the domain's prepared text, a subset of `corpora`. Empty if the corpus is streamed."""
 
     head_warmup: int = 0
     """Number of steps at the start in which only the language-model head is trained."""
@@ -75,20 +75,20 @@ class TrainingRun:
 
 @dataclass
 class Progress:
-    """Counts of a run. A resumed run needs only these and the seed, besides weights and optimizer."""
+    """Counts of a run. Besides weights, optimizer and seed, a resumed run needs only these."""
 
     step: int = 0
     """Number of completed steps."""
     tokens: int = 0
     """Number of tokens trained on, over all ranks."""
     inherited_tokens: int = 0
-    """Number of these tokens that another run trained on, if this run started from its state."""
+    """Number of tokens of `tokens` that another run trained on, if this run started from the state of that run."""
     seconds: float = 0.0
-    """Time spent on the completed steps [s], without steps lost to crashes."""
+    """Time spent on the completed steps [s]. Steps lost to crashes are not included."""
     data_wait_seconds: float = 0.0
-    """Part of `seconds` spent waiting for batches [s]."""
+    """Part of `seconds` that was spent waiting for batches [s]."""
     device_seconds: float = 0.0
-    """Time of all devices together [s], including steps lost to crashes that this process saw."""
+    """Time of all devices together [s]. It includes steps lost to crashes, if this process took them."""
 
     @property
     def own_tokens(self) -> int:
@@ -97,7 +97,10 @@ class Progress:
 
 
 def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the progress of a run that starts from another run's state: its steps and tokens, but no time spent."""
+    """Returns the initial progress of a run that starts from another run's state.
+
+    The progress has the steps and tokens of the other run, but no time spent.
+    """
     inherited = Progress(**progress)
     return asdict(Progress(step=inherited.step, tokens=inherited.tokens, inherited_tokens=inherited.tokens))
 
@@ -109,5 +112,5 @@ def tell(folder: Path, message: str) -> None:
         folder: folder of the stage.
         message: message that the driver prints.
     """
-    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # the training matters more than a notice
+    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # the training is more important than a notice
         file.write(json.dumps({"said": message}) + "\n")

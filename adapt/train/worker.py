@@ -51,8 +51,8 @@ from adapt.train.worker_process import StarvationNotice, die_with_parent, only_r
 def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     """Runs one rank from start to end.
 
-    Raises every error, because other ranks may be waiting for this one: Ray Train then ends all ranks.
-    `adapt.train.ray_train` decides which errors end the run. After all others, the run resumes from the last
+    All errors are raised, because other ranks may be waiting for this rank: Ray Train then ends all ranks.
+    `adapt.train.ray_train` decides which errors end the run. After all other errors, the run resumes from the last
     checkpoint.
     """
     rank = ray.train.get_context().get_world_rank()
@@ -102,9 +102,9 @@ class RankParts:
     loop: Loop
     tokenizer: Any
     resources: dict[str, Any]
-    """Number of workers, precision, micro-batch, device and the like, as the stage's record shows them."""
+    """Number of workers, precision, micro-batch, device and other values, as the record of the stage shows them."""
     utilization: Utilization | None
-    """Computes the MFU; None if the model's dimensions are not known."""
+    """Measurement from which the MFU is computed. None if the model's dimensions are not known."""
 
     @classmethod
     def of(cls, job: TrainingRun) -> "RankParts":
@@ -132,7 +132,7 @@ class RankParts:
         place = RankPlace(device, precision, local_workers * trainings)
         folder = Path(job.folder)
         size, accumulation = passes(config, dimensions, model, objective, method, place, document_length, folder)
-        parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides them
+        parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides the parameters
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload, job.head_warmup > 0)
         may_grow = len(worlds(training, config.resources.workers)) > 1
@@ -179,7 +179,7 @@ class RankParts:
 def rank_device(local_world: int, trainings: int = 1) -> torch.device:
     """Returns the GPU that Ray Train assigned to this rank, or the CPU if there is none.
 
-    On a CPU, it also divides the machine's cores among the ranks, by setting torch's number of threads.
+    On a CPU, the function also sets torch's number of threads, so that the ranks share the machine's cores.
 
     Args:
         local_world: number of ranks of this training on this machine.
@@ -193,7 +193,7 @@ def rank_device(local_world: int, trainings: int = 1) -> torch.device:
 
 
 def _setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:
-    """Builds the method's setting; the length of the training is set only if the method depends on it."""
+    """Builds the method's setting. The length of the training is set only if the method depends on it."""
     config, start = job.config, job.pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     carried = start.model.parent / CARRIED
@@ -217,7 +217,10 @@ def _setting(job: TrainingRun, method: Method, device: torch.device, world: int,
 
 
 def _cut_short(method: Method, done: int, steps: int) -> str:
-    """Returns what the method could not complete because a streamed corpus ended early; empty if nothing."""
+    """Describes the work that the method could not complete because a streamed corpus ended early.
+
+    Empty if there is none.
+    """
     return method.cut_short(done) if done < steps and method.depends_on_length else ""
 
 
@@ -226,7 +229,8 @@ def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> Abstrac
     training, context = job.config.training, ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     if job.online:
-        server = [serve(job.online, first_step, world) if rank == 0 else None]  # all ranks use the server of rank 0
+        # all ranks read from the server of rank 0
+        server = [serve(job.online, first_step, world) if rank == 0 else None]
         dist.broadcast_object_list(server)
         return served(server[0], rank, first_step, job.steps)
     assert job.mixture
@@ -245,7 +249,7 @@ def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> Abstrac
 
 
 def _carry(method: Method, folder: Path) -> None:
-    """Lets the method write files for the training on the next domain; removes the folder if it writes none."""
+    """Lets the method write files for the training on the next domain. Removes the folder if the method writes none."""
     target = folder / CARRIED
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()

@@ -1,6 +1,6 @@
-"""A worker's process: number of threads, time that they wait for a CPU core, and its end.
+"""A worker's process: its number of threads, the time that they wait for a CPU core, and its end.
 
-If the driver is killed, its workers end too. The workers of a resumed run wait until the old ones have ended.
+If the driver is killed, its workers end too. The workers of a resumed run wait until the old workers have ended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def use_threads(count: float | None = None, shared_by: int = 1) -> None:
     """Sets the number of torch's threads, at least one.
 
     Args:
-        count: number of threads to divide; None for the number of cores that this process may use.
-        shared_by: number of processes that share them.
+        count: number of threads to divide among processes. None for the number of cores that this process may use.
+        shared_by: number of processes that share the threads.
     """
     import torch
 
@@ -33,7 +33,7 @@ def use_threads(count: float | None = None, shared_by: int = 1) -> None:
 CORE_WAIT = "core_wait_share"
 """Name of the metric for the share of time that threads wait for a CPU core."""
 STARVED = 0.3
-"""Share of time spent waiting for a core from which the user is warned."""
+"""Smallest share of time spent waiting for a core at which the user is warned."""
 _THREADS = Path("/proc/self/task")
 
 
@@ -41,7 +41,7 @@ class CoreWait:
     """Measures the share of time in which threads of this process were ready to run but had no CPU core.
 
     Linux counts for each thread how long it ran and how long it waited for a core (schedstat in proc(5)). Threads wait
-    if there are more threads than cores, if processes of a higher priority use the cores, and if a container has used
+    if there are more threads than cores, if processes of a higher priority use the cores, or if a container has used
     up its CPU quota. Waiting for data, locks or devices does not count.
     """
 
@@ -49,9 +49,9 @@ class CoreWait:
         self._seen = _times()
 
     def share(self) -> float | None:
-        """Returns the share since the last call, between 0 and 1; None if Linux does not count.
+        """Returns the share of waiting since the last call, between 0 and 1.
 
-        Threads that have ended are left out.
+        Returns None if Linux does not count or if no thread ran or waited. Threads that have ended are left out.
         """
         before, self._seen = self._seen, _times()
         spent = [
@@ -68,14 +68,14 @@ def _times() -> dict[str, tuple[int, int]]:
     times = {}
     with suppress(OSError):
         for thread in os.listdir(_THREADS):
-            with suppress(OSError, ValueError):  # it has ended meanwhile
+            with suppress(OSError, ValueError):  # the thread has ended in the meantime
                 ran, waited, _ = (_THREADS / thread / "schedstat").read_text().split()
                 times[thread] = int(ran), int(waited)
     return times
 
 
 class StarvationNotice:
-    """Warns the user once, when workers wait too long for CPU cores in two consecutive reports.
+    """Warns the user once if workers wait too long for CPU cores in two consecutive reports.
 
     Args:
         folder: folder of the stage.
@@ -86,7 +86,7 @@ class StarvationNotice:
         self._was_starved = self._has_told = False
 
     def look(self, report: dict[str, Any]) -> None:
-        """Checks a report, and writes the warning if it is due; called on rank 0."""
+        """Checks a report, and writes the warning if it is due. Rank 0 calls it."""
         is_starved = report.get(CORE_WAIT, 0) >= STARVED
         if is_starved and self._was_starved and not self._has_told:
             tell(self._folder, starvation(report[CORE_WAIT], os.nice(0)))
@@ -99,7 +99,7 @@ def starvation(share: float, niceness: int) -> str:
 
     Args:
         share: share of the time in which the worker was ready to run but had no core.
-        niceness: niceness of the workers; above 0, other processes run first.
+        niceness: niceness of the workers. If it is above 0, other processes run first.
     """
     cause = f"a worker waits for a CPU core {share:.0%} of the time, because other processes use the cores"
     if niceness > 0:
@@ -111,13 +111,16 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def die_with_parent() -> None:
-    """Makes Linux kill this process when its parent dies; otherwise workers of a killed driver train on for seconds."""
+    """Makes Linux kill this process when its parent dies.
+
+    Otherwise, workers of a killed driver would continue to train for seconds.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 @contextmanager
 def only_run(folder: Path, rank: int) -> Iterator[None]:
-    """Makes rank 0 wait for the end of an earlier run's rank 0, which may be orphaned on another node.
+    """Makes rank 0 wait until rank 0 of an earlier run has ended, which may be orphaned on another node.
 
     The other ranks then wait for rank 0.
 

@@ -2,13 +2,13 @@
 
     python -m adapt.train.capacity.device PRECISION WORKERS
 
-prints this machine's device and its matrix multiplication rate as a line of JSON. So other processes can get both
-without loading torch.
+This command prints this machine's device and its matrix multiplication rate as a line of JSON. Other processes use the
+command to get both without loading torch.
 
-Stages declare the cores and GPUs that they use, so that stages that run at the same time do not slow each other down. A
-stage on GPUs reserves the GPUs, and a core for each process. A stage on CPUs reserves all cores, divided by the number
-of trainings that share the machine (`resources.trainings_per_machine`). A joined cluster assigns the resources that
-processes ask for.
+Stages declare the cores and GPUs that they use, so that stages that run at the same time do not slow each other down.
+A stage on GPUs reserves the GPUs, and a core for each process. A stage on CPUs reserves all cores, divided by the
+number of trainings that share the machine (`resources.trainings_per_machine`). A joined cluster assigns the resources
+that processes request.
 """
 
 import json
@@ -29,7 +29,7 @@ from adapt.train.worker_process import use_threads
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 MEASURED_S = 0.3
-"""Time that the matrix multiplication rate is measured for [s]."""
+"""Duration of the measurement of the matrix multiplication rate [s]."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Device:
     kind: str
     """`cuda` or `cpu`."""
     memory: int
-    """Total memory, free or not [bytes], so that a restarted run makes the same decisions."""
+    """Total memory of the device [bytes]. Free memory is not used, so that a restarted run makes the same decisions."""
     shared_by: int = 1
     """Number of workers that share the device."""
     has_bf16: bool = False
@@ -57,7 +57,7 @@ class Device:
         return self.memory // self.shared_by
 
     def precision(self, wanted: str) -> str:
-        """Returns the precision to use on this device: resolves `auto` (see `adapt.train.precision`)."""
+        """Returns the precision to use on this device. `auto` is resolved as in `adapt.train.precision`."""
         return ("bf16" if self.has_bf16 else "fp32") if wanted == "auto" else wanted
 
 
@@ -71,10 +71,10 @@ def this_machine(shared_by: int = 1) -> Device:
 
 
 def quick_bf16(features: Collection[str], is_intel: bool) -> bool:
-    """Whether a CPU multiplies matrices faster in bf16 than in fp32.
+    """Returns whether a CPU multiplies matrices faster in bf16 than in fp32.
 
-    AMD's CPUs with AVX512-BF16 do, and Intel's with AMX. An Intel Xeon without AMX, which virtual machines may hide,
-    took 1.7 times as long in bf16.
+    This is true for AMD's CPUs with AVX512-BF16, and for Intel's CPUs with AVX512-BF16 and AMX. An Intel Xeon without
+    AMX, which virtual machines may hide, took 1.7 times as long in bf16 as in fp32.
 
     Args:
         features: names of the CPU's features in Linux.
@@ -84,24 +84,24 @@ def quick_bf16(features: Collection[str], is_intel: bool) -> bool:
 
 
 def has_gpu() -> bool:
-    """Whether this machine has the device file of an NVIDIA GPU, and the environment does not hide the GPU."""
+    """Returns whether this machine has the device file of an NVIDIA GPU and the environment does not hide the GPU."""
     return Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
 
 
 def lacks_gpu() -> bool:
-    """Whether this machine has no device file of any GPU driver, or the environment hides the GPUs."""
+    """Returns whether this machine has no device file of any GPU driver, or the environment hides the GPUs."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     drivers = [*Path("/dev").glob("nvidia*"), *(Path("/dev") / name for name in ("kfd", "dxg"))]
     return hidden or not any(file.exists() for file in drivers)
 
 
 def cpu_has_bf16() -> bool:
-    """Whether the CPUs of this machine support bf16; `adapt.train.precision` checks the same with torch."""
+    """Returns whether the CPUs of this machine support bf16, as `adapt.train.precision` finds out with torch."""
     return "avx512_bf16" in _read("/proc/cpuinfo")
 
 
 def machine_memory() -> int:
-    """Returns the memory of this machine, or the limit of the container that this process runs in [bytes]."""
+    """Returns the memory of this machine, or of its container if that has a lower limit [bytes]."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [int(text) for file in CGROUP_LIMITS if (text := _read(file).strip()).isdigit()]
     return min([physical, *limits])
@@ -130,7 +130,11 @@ def found(local_workers: int = 1) -> Device:
 
 
 def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | None = None) -> Device:
-    """Returns the device with the configured memory, or shared as configured by a fraction of `gpus_per_worker`."""
+    """Returns the device with the memory or the sharing that is configured.
+
+    If `memory_gib` is set, it replaces the memory. Otherwise, a fraction of a GPU as `gpus_per_worker` sets the number
+    of workers that share the GPU.
+    """
     if memory_gib is not None:
         return replace(device, memory=int(memory_gib * 2**30), shared_by=1)
     if device.on_gpu and gpus_per_worker and gpus_per_worker < 1:
@@ -139,7 +143,10 @@ def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | N
 
 
 def matmul_rate(kind: str, precision: str) -> float:
-    """Measures how fast this process's device multiplies square matrices [FLOP/s], the upper limit for training."""
+    """Measures the rate at which this process's device multiplies square matrices [FLOP/s].
+
+    No training can reach a higher rate.
+    """
     import torch
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -161,7 +168,10 @@ def matmul_rate(kind: str, precision: str) -> float:
 
 
 def training_needs(resources: ResourcesConfig) -> dict[str, float]:
-    """Returns the resources of a stage that uses all workers, at their largest number: {"CPU": 4, "GPU": 4}."""
+    """Returns the resources of a stage that uses all workers, such as {"CPU": 4, "GPU": 4}.
+
+    For a range of workers, these are the resources of the largest number.
+    """
     workers, gpus = most_of(resources.workers), _gpus(resources)
     return _needs(resources, workers * resources.cpus_per_worker, workers * gpus)
 
@@ -182,10 +192,12 @@ def _needs(resources: ResourcesConfig, cpus: float, gpus: float) -> dict[str, fl
 
 
 def check_compiler(on_gpu: bool) -> None:
-    """Checks for the compiler that torch.compile calls: C++ for CPUs, C for the launchers of GPU kernels.
+    """Checks that the compiler that torch.compile calls is installed.
+
+    The compiler is for C++ on CPUs, and for C on GPUs, where it compiles the launchers of kernels.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no compiler is found.
     """
     names = [os.environ.get("CC"), "gcc", "clang", "cc"] if on_gpu else [os.environ.get("CXX", "g++")]
     if not any(name and shutil.which(name) for name in names):
@@ -200,7 +212,11 @@ PROBE_S = 120
 
 
 def known_device(resources: ResourcesConfig) -> Device | None:
-    """Returns the device if it is known without Ray: the configured one or this machine's. None for a cluster's."""
+    """Returns the device of a worker if it is known without Ray, else None.
+
+    The device is known if its memory is configured or if workers run on this machine, but not if they run on a
+    cluster.
+    """
     if resources.device_memory_gib is not None:
         kind = "cpu" if resources.gpus_per_worker == 0 else "cuda"
         if resources.gpus_per_worker is None and address_of(resources) is None and not has_gpu():
@@ -227,7 +243,7 @@ def _processes(resources: ResourcesConfig) -> int:
     return most_of(resources.workers) * resources.trainings
 
 
-@lru_cache  # a chain calls it for every training
+@lru_cache  # cached, because a chain calls it for every training
 def _measured(precision: str, workers: int) -> tuple[Device, float]:
     command = [sys.executable, "-m", "adapt.train.capacity.device", precision, str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
@@ -239,7 +255,7 @@ def _measured(precision: str, workers: int) -> tuple[Device, float]:
 
 
 def device_of_workers(resources: ResourcesConfig) -> Device | None:
-    """Returns a worker's device on the cluster that this process is connected to; None if no node has room for one.
+    """Returns a worker's device on the connected cluster. Returns None if no node has room for a worker.
 
     If the device is not known without Ray, a task with a worker's resources examines the node that it runs on.
     """
@@ -256,7 +272,8 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
     device, node = ray.get(look_remotely.remote())
     if device.on_gpu:
         return limited(device, None, gpus)
-    on_node = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)  # the node may be a new one
+    # includes nodes that joined during the task
+    on_node = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)
     workers_per_node = int(on_node.get("CPU", 1) / resources.cpus_per_worker)
     return replace(device, shared_by=max(1, min(_processes(resources), workers_per_node)))
 

@@ -1,7 +1,7 @@
 """FLOPs of a training from the model's dimensions, and the conversion of a limit of FLOPs to a number of steps.
 
-See Kaplan et al., arXiv 2001.08361, section 2.1, and Chowdhery et al., arXiv 2204.02311, appendix B. Loads no heavy
-library, because plans use this module too.
+See Kaplan et al., arXiv 2001.08361, section 2.1, and Chowdhery et al., arXiv 2204.02311, appendix B. The module loads
+no heavy library, because plans use it too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,7 +49,10 @@ def predicted_fraction(objective: ObjectiveConfig) -> float:
 
 
 def forward_flops(size: ModelSize, work: Workload) -> float:
-    """Returns the FLOPs of a forward pass per token: two per matrix element; look-ups, norms, activations count 0."""
+    """Returns the FLOPs of a forward pass per token.
+
+    A token needs two FLOPs per element of each matrix. Embedding look-ups, norms and activations are not counted.
+    """
     return layer_flops(size, work.context) + 2 * size.head_parameters * work.predicted
 
 
@@ -76,13 +79,13 @@ def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> 
 
 
 def mean_length(corpus: Mapping[str, Any]) -> float | None:
-    """Returns the mean length of a prepared corpus' documents [tokens], from its record's metrics."""
+    """Returns the mean length of the documents of a prepared corpus [tokens], given the metrics of its record."""
     documents, tokens = corpus.get("train_documents"), corpus.get("train_tokens")
     return tokens / documents if documents and tokens else None
 
 
 def summed_sizes(corpora: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Adds up the numbers of documents and tokens of several prepared corpora, from their records' metrics."""
+    """Sums the numbers of documents and of tokens of several prepared corpora, given the metrics of their records."""
     prepared = list(corpora)
     return {name: sum(corpus.get(name) or 0 for corpus in prepared) for name in ("train_documents", "train_tokens")}
 
@@ -92,13 +95,13 @@ def with_flops_as_steps(
 ) -> Config:
     """Converts `training.max_flops` to a limit of steps, rounded up to a whole number.
 
-    The number of steps must not depend on the resources. So recomputation to save memory does not count, and the
-    method's work is that of a step in a single pass.
+    The number of steps must not depend on the resources. Recomputation to save memory therefore does not count, and
+    the method's FLOPs are those of a step with a single pass.
 
     Args:
         config: configuration of the training.
-        size: dimensions of the trained model; None if not known.
-        document_length: mean length of documents [tokens]; None if not known, which assumes that documents fill rows.
+        size: dimensions of the trained model. None if they are not known.
+        document_length: mean length of documents [tokens]. None assumes that each document fills a row.
         is_known: whether the method has stages before this training.
 
     Raises:

@@ -13,30 +13,30 @@ from adapt.train.capacity.flops import training_flops, workload
 from adapt.train.capacity.memory import GIB, Fit, does_not_fit, fit
 
 REACHED = 0.4
-"""Assumed speed of a training relative to the matrix multiplication rate, if no earlier training was measured."""
+"""Assumed ratio of the training speed to the matrix multiplication rate, if no earlier training was measured."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast of a training. Figures that are not known are None."""
+    """Forecast of a training. A value that is not known is None."""
 
     parameters: int
     fit: Fit | None = None
     refusal: str = ""
-    """Reason why the training will be refused; empty if it fits."""
+    """Reason why the training will be refused. Empty if the training fits."""
     tokens: int | None = None
     flops: float | None = None
     rate: float | None = None
     """Training speed of one device [FLOP/s]."""
     rate_from: str = ""
-    """Source of the rate, in words."""
+    """Source of `rate`, in words."""
     price_per_hour: float | None = None
     missing: list[str] = field(default_factory=list)
-    """Facts that would be needed for the missing figures, in words."""
+    """Names of the facts that the missing values depend on, in words."""
 
     @property
     def device_hours(self) -> float | None:
-        """Time of all devices together [h]."""
+        """Sum of the training time over all devices [h]."""
         return self.flops / self.rate / 3600 if self.flops and self.rate else None
 
     @property
@@ -46,7 +46,7 @@ class Forecast:
         return None if hours is None or price is None else hours * price
 
     def lines(self) -> dict[str, str]:
-        """Formats the forecast for people, as lines by topic."""
+        """Formats the forecast for people, as lines keyed by topic."""
         lines = {"parameters": f"{self.parameters:,}"}
         if self.fit:
             chosen, memory = self.fit, self.fit.memory
@@ -78,10 +78,10 @@ def forecast(
 
     Args:
         config: configuration of the job.
-        dimensions: dimensions of its model.
-        tokens: number of tokens to train on; None if it depends on a corpus that is not prepared yet.
-        document_length: mean length of the prepared corpus' documents [tokens].
-        store: storage with the records of earlier trainings, which tell the speed of the devices.
+        dimensions: dimensions of the job's model.
+        tokens: number of tokens to train on. None if it depends on a corpus that is not prepared yet.
+        document_length: mean length of the documents of the prepared corpus [tokens].
+        store: storage with the records of earlier trainings, which show the speed of the devices.
     """
     training, resources = config.training, config.resources
     missing, refusal, chosen = [], "", None
@@ -116,13 +116,20 @@ def forecast(
 
 
 def may_fit(config: Config, model: Path) -> bool:
-    """Whether a training fits its devices; true if the devices or the model's dimensions are not known without Ray."""
+    """Returns whether a training fits its devices.
+
+    Returns true if the devices or the model's dimensions are not known without Ray.
+    """
     size, device = model_size(model), known_device(config.resources)
     return size is None or device is None or fit(config, size, device).fits
 
 
 def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
-    """Returns the FLOP/s of the last training on such a device, or else an assumed share of those measured now."""
+    """Returns the training speed of a device [FLOP/s] and its source in words.
+
+    The speed is that of the last training on such a device. Without such a training, it is an assumed part of the
+    matrix multiplication rate, which is measured now.
+    """
     precision = device.precision(config.training.precision) if device else config.training.precision
     for record in sorted(store.records("train"), key=lambda record: record.started_at, reverse=True):
         resources, flops = record.resources, record.metrics.get("flops")

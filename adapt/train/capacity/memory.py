@@ -16,16 +16,18 @@ from adapt.train.schedule import micro_batch
 
 GIB = 2**30
 BUCKET = 50_000_000
-"""Number of elements that ZeRO 1 to 3 sum over ranks at once; memory for one fp32 bucket is reserved. DeepSpeed's
-default is ten times as many, which takes 2 GB per device."""
+"""Number of elements that ZeRO 1 to 3 sum over ranks at once.
+
+One fp32 bucket of this size is reserved. DeepSpeed's default is ten times as large, which takes 2 GB per device.
+"""
 GATHERED = 1_000_000_000
 """DeepSpeed's stage3_max_live_parameters: largest number of elements that ZeRO 3 keeps gathered."""
 SCORES = 256 * 2**20
-"""Vocabulary scores that are in memory at once [bytes]; see adapt.model.linear_losses."""
+"""Largest size of the vocabulary scores that are in memory at once [bytes]; see adapt.model.linear_losses."""
 PROCESS_CPU = 1.0 * GIB
 """Memory of a worker's interpreter and libraries, and freed memory that the allocator keeps [bytes]."""
 PROCESS_GPU = 0.8 * GIB
-"""Memory of the CUDA context, its kernels and the libraries' workspaces [bytes]."""
+"""Memory of the CUDA context, its kernels and the workspaces of libraries [bytes]."""
 
 # Bytes that autograd stores per layer and token: (a s + b) per unit of hidden width and c s per unit of inner width,
 # where s is the size of a number in the pass's precision. Counted with torch.autograd.graph.saved_tensors_hooks on
@@ -38,8 +40,10 @@ _INNER_WRITTEN_OUT = 5
 _WRITTEN_OUT = {"gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu"}
 """Activations that transformers implements by elementary operations, each of which stores its input."""
 LONG = 1024
-"""Document length up to which CPUs store attention weights [tokens]; with dropout they store them at any length (see
-adapt.model.packing.attention)."""
+"""Document length up to which CPUs store attention weights [tokens].
+
+With dropout, CPUs store them at any length (see adapt.model.packing.attention).
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Memory:
     parameters: float
     gradients: float
     optimizer: float
-    """AdamW's two averages, and DeepSpeed's own copy of the parameters."""
+    """AdamW's two averages, and DeepSpeed's fp32 copy of the parameters at ZeRO 1 to 3."""
     buffers: float
     """DeepSpeed's buckets and gathered parameters."""
     method: float
@@ -58,10 +62,10 @@ class Memory:
     """Copies of the parameters that autograd stores: in the precision of the pass, or made by the method."""
     activations: float
     loss: float
-    """Vocabulary scores of one piece of the batch, and their gradients."""
+    """Vocabulary scores of one piece of the batch and their gradients, and the gradient of the head."""
     process: float
     host: float = 0.0
-    """State that offload moves to the machine's memory; not part of the total."""
+    """State that offload moves to the machine's memory. It is not part of the total."""
 
     @property
     def total(self) -> float:
@@ -69,7 +73,7 @@ class Memory:
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, float]:
-        """Returns the parts on the device by name [bytes]."""
+        """Returns the parts of the memory on the device [bytes], keyed by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "host"}
 
 
@@ -83,36 +87,42 @@ class Demand:
     zero_stage: int
     offload: str
     precision: str
-    """fp32, bf16 or fp16."""
+    """Precision of the passes: fp32, bf16 or fp16."""
     gradient_checkpointing: bool
     predicted: float
     """Share of the tokens that are predicted."""
     attended: float
-    """Mean number of tokens that a token attends to; at most the sequence length."""
+    """Mean number of tokens that a token attends to.
+
+    It is at most the sequence length, plus the tokens that the method adds.
+    """
     on_gpu: bool
     copies: float = 1.0
-    """Number of copies of the rows in a pass, since a method may compare views of them."""
+    """Number of copies of the rows in a pass. It is above 1 if the method compares views of the rows."""
     method: Method = field(default_factory=Method)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    """Settings that name the frozen parameters."""
+    """Training settings, which name the frozen parameters."""
 
     @classmethod
     def of(
         cls, config: Config, micro_batch: int, precision: str, on_gpu: bool, document_length: float | None = None
     ) -> "Demand":
-        """Reads the settings from a configuration, for its smallest number of workers, who share ZeRO's parts.
+        """Reads the settings from a configuration.
+
+        For a range of workers, these are the settings for the smallest number, because each worker then has the
+        largest part of ZeRO's state.
 
         Args:
             config: configuration of the job.
             micro_batch: number of sequences per pass.
-            precision: precision of the pass; `auto` counts as fp32, which needs the most memory.
+            precision: precision of the pass. `auto` counts as fp32, which needs the most memory.
             on_gpu: whether the device is a GPU.
-            document_length: mean length of documents [tokens]; None assumes that documents fill their rows.
+            document_length: mean length of documents [tokens]. None assumes that each document fills its row.
         """
         training, resources = config.training, config.resources
         method, length = method_of(config), training.sequence_length
         added = method.added_passes()
-        # mean over tokens, not documents: with the spread of lengths in text, about twice the mean over documents
+        # The mean over tokens is about twice the mean over documents, because lengths of texts vary.
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
             micro_batch=micro_batch,
@@ -180,9 +190,9 @@ def _activations(size: ModelSize, setting: Demand, added: AddedMemory) -> float:
     tokens = setting.micro_batch * setting.sequence_length * setting.copies
     layer = layer_bytes(size, setting.precision, setting.attended, setting.on_gpu)
     layer += (4 if setting.precision == "fp32" else 2) * added.layer_values
-    # one more layer, for the gradients that pass through it
+    # One layer is added for the gradients that pass through it.
     kept = size.layers * 4.0 * size.hidden + 2 * layer if setting.gradient_checkpointing else (size.layers + 1) * layer
-    return tokens * (kept + 12.0 * size.hidden)  # 12: the embeddings, with their norm and dropout
+    return tokens * (kept + 12.0 * size.hidden)  # 12 bytes for the embeddings with their norm and dropout
 
 
 def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) -> float:
@@ -195,7 +205,11 @@ def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) 
 
 
 def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:
-    """Returns the memory per attention weight on CPUs [bytes]: the weight, and with dropout its result and mask."""
+    """Returns the memory per attention weight on CPUs [bytes].
+
+    With dropout, this is the weight, its result after dropout, and the mask. Otherwise, it is the weight for short
+    documents.
+    """
     if size.attention_dropout:
         return 2 * number + 1
     return number if attended <= LONG else 0
@@ -211,10 +225,12 @@ def _loss(size: ModelSize, setting: Demand) -> float:
 
 
 USED = 0.8
-"""Share of the memory that an automatic micro-batch may fill: the estimate is inexact, and allocators waste some."""
+"""Share of the memory that an automatic micro-batch may fill. The estimate is inexact, and allocators waste memory."""
 CPU_TOKENS, GPU_TOKENS = 8_192, 65_536
-"""Largest number of tokens per pass of an automatic micro-batch. With this many, devices multiply matrices at their
-full rate, so more tokens would need memory without being faster."""
+"""Largest number of tokens per pass of an automatic micro-batch.
+
+With this many tokens, devices multiply matrices at their full rate, so that more tokens would only need more memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -234,13 +250,16 @@ class Fit:
 
 
 def fit(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> Fit:
-    """Returns the configured micro-batch, or for `auto` the largest that leaves 20% of the memory free, at least 1.
+    """Returns the micro-batch and the memory that it needs according to the estimate.
+
+    A configured micro-batch is used as it is. `auto` is the largest micro-batch that leaves 20% of the memory free, or
+    1 if none does.
 
     Args:
         config: configuration of the job.
-        size: dimensions of its model.
+        size: dimensions of the job's model.
         device: device of a worker.
-        document_length: mean length of the corpus' documents [tokens]; None if not yet known.
+        document_length: mean length of the documents of the corpus [tokens]. None if not yet known.
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
@@ -260,9 +279,10 @@ def fit(config: Config, size: ModelSize, device: Device, document_length: float 
 
 
 def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
-    """Returns the micro-batches that `auto` chooses from, largest first: divisors of a worker's share of the batch.
+    """Returns the micro-batches that `auto` chooses from, in the order in which they are tried.
 
-    A method that compares rows needs more work in several passes than in one, so it tries a single pass first.
+    These are the divisors of a worker's share of the batch, largest first, up to a limit of tokens per pass. A method
+    that compares rows needs more work in several passes than in one, so the whole share is tried first.
     """
     share, _ = micro_batch(replace(config.training, micro_batch="auto"), config.resources.workers)
     most = max(1, (GPU_TOKENS if on_gpu else CPU_TOKENS) // config.training.sequence_length)
@@ -285,7 +305,7 @@ def check_fits(config: Config, size: ModelSize, device: Device, document_length:
     """Refuses a training that needs more memory than its devices have, before any data is prepared.
 
     Raises:
-        ConfigError: it does not fit.
+        ConfigError: the training does not fit.
     """
     chosen = fit(config, size, device, document_length)
     if not chosen.fits:
@@ -323,9 +343,12 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
 
 
 def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
-    """Yields cumulative changes of the configuration that save memory, least harmful first."""
+    """Yields changes of the configuration that save memory, least harmful first.
+
+    Most changes include earlier changes.
+    """
     changes: dict[str, object] = {}
-    yield dict(changes)  # only the micro-batch, which `_with` sets to auto
+    yield dict(changes)  # no change but the automatic micro-batch of `_with`
     if not config.training.gradient_checkpointing:
         changes["training.gradient_checkpointing"] = True
         yield dict(changes)
@@ -353,7 +376,7 @@ def _workers(config: Config) -> list[Workers]:
 
 
 def _with(config: Config, changes: dict[str, object]) -> Config:
-    """Returns the configuration with an automatic micro-batch and changed values of some fields, by dotted name."""
+    """Returns the configuration with an automatic micro-batch and with changed fields, keyed by dotted name."""
     for name, value in {"training.micro_batch": "auto", **changes}.items():
         section, field = name.split(".")
         config = replace(config, **{section: replace(getattr(config, section), **{field: value})})

@@ -28,7 +28,7 @@ class RankPlace:
     device: torch.device
     precision: Precision
     shared_by: int
-    """Number of training processes on this machine, over all trainings."""
+    """Number of training processes on this machine, summed over all trainings."""
 
 
 def passes(
@@ -43,19 +43,20 @@ def passes(
 ) -> tuple[int, int]:
     """Returns the micro-batch and the number of passes per step, for the present number of ranks.
 
-    For `auto`, this is the largest micro-batch that fits by the estimate, then tried on the device if it is a GPU, and
-    the smallest of all ranks. The estimate uses the device's total memory, not its free memory, so that a restarted run
-    makes the same decision. All ranks must call it.
+    For `auto`, this is the largest micro-batch that fits by the estimate. If the device is a GPU, the micro-batch is
+    also tried on it. Then the smallest micro-batch of all ranks is used. The estimate is based on the device's total
+    memory instead of its free memory, so that a restarted run makes the same decision. All ranks must call this
+    function.
 
     Args:
         config: configuration of the job.
-        dimensions: dimensions of the model; None if not known, so that only trying decides.
+        dimensions: dimensions of the model. If None, only trial passes decide.
         model: model on its device, not yet wrapped by an engine.
-        objective: computes the loss.
-        method: may add terms to the loss.
+        objective: objective that computes the loss.
+        method: method, which may add terms to the loss.
         place: device of this rank.
-        document_length: mean length of the corpus' documents [tokens].
-        folder: folder of the stage, in which rank 0 records each micro-batch before it tries it.
+        document_length: mean length of the documents of the corpus [tokens].
+        folder: folder of the stage, in which rank 0 records each micro-batch before it is tried.
     """
     training, resources = config.training, config.resources
     if training.micro_batch != "auto":
@@ -78,12 +79,15 @@ def passes(
 
         size = largest_that_runs(run, candidates)
         if is_first:
-            (folder / PASS_FILE).unlink(missing_ok=True)  # if killed before the first step, the cause is another
+            (folder / PASS_FILE).unlink(missing_ok=True)  # a kill before the first step then has another cause
     return _cut(training, resources.workers, least_of_ranks(size, place.device))
 
 
 def _cut(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
-    """Returns the micro-batch, which does not depend on the present number of ranks, and the passes, which do."""
+    """Returns the micro-batch and the number of passes per step.
+
+    The micro-batch does not depend on the present number of ranks, but the number of passes does.
+    """
     size, _ = micro_batch(training, workers, most)
     return size, training.global_batch_size // (size * dist.get_world_size())
 
@@ -95,18 +99,18 @@ def _beyond_the_bare_model(memory: Memory, parameters: int) -> int:
 
 
 def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
-    """Returns the first size at which the device does not run out of memory; the last if none succeeds."""
+    """Returns the first size at which the device does not run out of memory. Returns the last size if none succeeds."""
     size = 1
     for size in sizes:
         try:
             run(size)
             return size
         except torch.OutOfMemoryError:
-            gc.collect()  # frees tensors that the error's stack holds
+            gc.collect()  # frees tensors that the stack of the error holds
     return size
 
 
-@without_others()  # a rank whose memory runs out must not leave others waiting
+@without_others()  # a rank that runs out of memory must not leave other ranks waiting
 def trial_pass(
     model: torch.nn.Module,
     objective: Objective,
@@ -116,14 +120,14 @@ def trial_pass(
     precision: Precision,
     reserved: int = 0,
 ) -> None:
-    """Runs a forward and backward pass with the largest memory: each row is filled by one document.
+    """Runs a forward and backward pass that needs the most memory: one document fills each row.
 
-    Afterwards the model has no gradients and all memory is free again.
+    Afterwards, the model has no gradients and the memory is free again.
 
     Args:
         model: model on its device, not yet wrapped by an engine.
-        objective: computes the loss.
-        method: may add terms to the loss.
+        objective: objective that computes the loss.
+        method: method, which may add terms to the loss.
         rows: number of rows in the pass.
         sequence_length: length of the rows [tokens].
         precision: precision of the pass.
@@ -154,7 +158,7 @@ def _batch(rows: int, length: int, marks: tuple[str, ...]) -> Batch:
     starts = np.zeros((rows, length), bool)
     starts[:, 0] = True
     columns = {
-        "tokens": np.full((rows, length), 10),  # any tokens will do
+        "tokens": np.full((rows, length), 10),  # an arbitrary token
         "lengths": np.full(rows, length),
         "epochs": np.zeros(rows, np.int64),
         "rows": np.arange(rows),

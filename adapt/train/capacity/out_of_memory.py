@@ -1,7 +1,7 @@
-"""Errors for trainings that run out of memory, on the device or on its machine, with a change that needs less.
+"""Errors of trainings that run out of memory on a device or its machine, with a change that needs less memory.
 
-A worker that Ray's memory monitor has killed cannot report its micro-batch. So it writes the number of sequences per
-pass to a file before it trains, and before each trial pass.
+A worker that Ray's memory monitor has killed cannot report its micro-batch. Each training therefore writes the number
+of sequences per pass to a file before it trains, and before each trial pass.
 """
 
 import json
@@ -17,10 +17,10 @@ from adapt.train.schedule import smaller_micro_batch
 
 
 def takes_less(training: TrainingConfig, workers: Workers, sequences: int) -> str:
-    """Returns the change of the configuration that needs less memory, as a fix for an error message.
+    """Returns a change of the configuration that needs less memory, as a fix for an error message.
 
     Args:
-        training: settings.
+        training: training settings.
         workers: number or range of training processes.
         sequences: number of sequences per pass when memory ran out.
     """
@@ -35,10 +35,10 @@ def takes_less(training: TrainingConfig, workers: Workers, sequences: int) -> st
 def memory_errors(
     training: TrainingConfig, workers: Workers, sequences: int, steps: Callable[[], int] = lambda: 0
 ) -> Iterator[None]:
-    """Converts an error that a device ran out of memory to DeviceMemoryError, with a fix.
+    """Converts the error of a device that ran out of memory to a DeviceMemoryError with a fix.
 
     Args:
-        training: settings.
+        training: training settings.
         workers: number or range of training processes.
         sequences: number of sequences per pass.
         steps: function that returns the number of completed steps.
@@ -54,7 +54,7 @@ def memory_errors(
 
 
 PASS_FILE = "pass.json"
-"""File with the number of sequences per pass, which exists while a training runs."""
+"""Name of the file with the number of sequences per pass. It exists while a training runs."""
 
 
 def note_pass(folder: Path, sequences: int) -> None:
@@ -69,10 +69,10 @@ def note_pass(folder: Path, sequences: int) -> None:
 
 @contextmanager
 def memory_kills(config: Config, folder: Path) -> Iterator[None]:
-    """Converts the error of a training whose worker the memory monitor killed to one with the number of sequences.
+    """Converts the error of a worker that the memory monitor killed to a DeviceMemoryError.
 
-    If the worker was killed before its first pass, for example while it loaded the model, the error stays the same,
-    because fewer sequences would not help.
+    The new error has the number of sequences per pass. If the worker was killed before its first pass, for example
+    while it loaded the model, the error stays the same, because fewer sequences would not help.
 
     Args:
         config: configuration of the training.

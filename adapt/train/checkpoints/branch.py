@@ -1,8 +1,9 @@
-"""Longer runs that continue shorter ones: schedule `wsd` stores the state before its cooldown.
+"""Lets longer runs continue shorter ones: schedule `wsd` stores the state before the cooldown.
 
-A longer run with the same settings takes exactly the same steps up to that state, since data order, masks and dropout
-are functions of (seed, step). So it starts from there: constant rate with cooldowns, Hägele et al., arXiv 2405.18392.
-A run whose method or mixture depends on its length says so in its identity, and always starts at step 0.
+A longer run with the same settings takes exactly the same steps up to that state, because the order of data, masks and
+dropout are functions of (seed, step). The longer run therefore starts from the state (constant rate with cooldowns,
+Hägele et al., arXiv 2405.18392). A run whose method or mixture depends on the length of the run always starts at step
+0. The identity of the method or mixture declares the dependence.
 """
 
 import json
@@ -24,7 +25,7 @@ from adapt.train.schedule import learning_rate
 from adapt.train.training_run import as_inherited
 
 BRANCHES = "branch"
-"""Subfolder of a training stage with the state at the start of its cooldown; it is never pruned."""
+"""Subfolder of a training stage with the state at the start of the cooldown. The state is never pruned."""
 DEPENDS_ON_LENGTH = "depends_on_length"
 """Key in the identity of a method or a mixture whose steps depend on the length of the training."""
 _LENGTH = ("max_steps", "max_tokens", "max_flops", "epochs", "cooldown_fraction")
@@ -46,10 +47,10 @@ class Branch:
 def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig, steps: int, run_folder: Path) -> None:
     """Copies the furthest usable state of finished runs to a run's checkpoints, unless the run is already further.
 
-    If the process is killed at any moment, the folder remains usable.
+    The folder remains usable if the process is killed at any moment.
 
     Args:
-        stage: the training that is about to run.
+        stage: training that is about to run.
         store: storage with the records of finished trainings.
         training: settings of this training.
         steps: number of steps of this training.
@@ -79,7 +80,7 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
         if fault := forgery_in(best.folder, theirs) or content_fault(best.folder, sealed):
             log(f"train: {best.folder} is skipped: {fault}")
             continue
-        if not sealed:  # written by an earlier version: links would change the status time that shows its age
+        if not sealed:  # written by an earlier version; links would change the status time, which shows the age
             reseal(best.folder, best.folder.name, theirs)
         run = Sealing(secret, sealed_run(run_folder.parent.parent, run_folder.name))
         _link(best.folder, run_folder, run)
@@ -88,12 +89,15 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
 
 
 def depends_on_length(what: Mapping[str, Any]) -> bool:
-    """Whether the identity of a training's method or mixture says that its steps depend on its length."""
+    """Returns whether a training declares that its steps depend on its length.
+
+    The declaration is in the identity of the training's method or mixture.
+    """
     return any(what.get(part, {}).get(DEPENDS_ON_LENGTH, False) for part in ("method", "mixture"))
 
 
 def _siblings(stage: Stage[Any], store: Store) -> Iterator[Branch]:
-    """Yields the states stored by finished runs that differ from this one in their length only."""
+    """Yields the states stored by finished runs that differ from this run only in their length."""
     wanted = _but_for_length(stage.version, stage.what(), {name: needed.key for name, needed in stage.inputs.items()})
     for record in store.records(stage.kind):
         inputs = {name: made["key"] for name, made in record.inputs.items()}
@@ -109,7 +113,7 @@ def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, 
 
 
 def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
-    """Whether a run of this length has the same learning rates up to the branch."""
+    """Returns whether a run with `steps` steps has the same learning rates up to the state of the branch."""
     theirs, length = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
     return branch.step <= steps and all(
         learning_rate(training, step, steps) == learning_rate(theirs, step, length) for step in range(branch.step)
@@ -117,8 +121,12 @@ def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
 
 
 def _link(source: Path, run_folder: Path, sealing: Sealing) -> None:
-    """Copies a state, by hard links where possible, since files never change. Its time and cost are reset to 0."""
-    with folder_aside(run_folder / source.name) as aside:  # an existing folder is incomplete, else it were the newest
+    """Copies a state, and resets its time and cost to 0.
+
+    Files are hard links where possible, because they never change.
+    """
+    # an existing folder is incomplete, because otherwise it would be the newest checkpoint
+    with folder_aside(run_folder / source.name) as aside:
         shutil.copytree(source, aside, copy_function=link_or_copy, dirs_exist_ok=True)
         state = json.loads((aside / STATE_FILE).read_text())
         write_atomically(aside / STATE_FILE, json.dumps({**state, "progress": as_inherited(state["progress"])}))

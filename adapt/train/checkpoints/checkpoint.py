@@ -1,4 +1,4 @@
-"""Resumable checkpoints: each rank writes its share to local disk, and Ray Train uploads it while training goes on."""
+"""Resumable checkpoints. Each rank writes its share to local disk, and Ray Train uploads it during the training."""
 
 import hashlib
 import shutil
@@ -22,14 +22,14 @@ from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, for
 from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
-    from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well
+    from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
 
 METHOD_FILE = "method.pt"
 """File in a checkpoint with the method's state."""
 _ARRIVAL_S = 300.0
-"""How long a failed rank waits for its last checkpoint to be stored [s]. An upload that fails ends the run itself."""
+"""Time that a failed rank waits for its last checkpoint to be stored [s]. A failed upload ends the run by itself."""
 _NO_SPACE = 2**20
-"""A disk with less free space counts as full [bytes]: a file that did not fit leaves some space free."""
+"""Free space below which a disk counts as full [bytes]. A file that did not fit leaves some space free."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Checkpoints:
     """Saves and loads the checkpoints of one run.
 
     Args:
-        engine: engine with model and optimizer, whose state is saved.
-        method: method, whose state is saved too if it has one.
+        engine: engine, whose model and optimizer are saved.
+        method: method, whose state is saved if it has one.
         run_folder: folder of the Ray Train run, in which checkpoints are stored.
         sealing: signs checkpoints, and verifies them before they are loaded.
         branches: folder on the same storage for the state after `branch_step`, which is never pruned.
@@ -56,7 +56,10 @@ class Checkpoints:
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """Delays an error of the block until the last checkpoint is stored, since errors end the uploading ranks."""
+        """Delays an error of the block until the last checkpoint is stored.
+
+        The error ends the ranks, which upload the checkpoint.
+        """
         try:
             yield
         except Exception:
@@ -69,7 +72,7 @@ class Checkpoints:
         """Saves the state of all ranks to local disk. Ray Train then uploads it in the background.
 
         Raises:
-            StorageError: local disk is full.
+            StorageError: the local disk is full.
         """
         with _local_space():
             folder = Path(tempfile.mkdtemp(prefix=self._prefix))
@@ -89,13 +92,13 @@ class Checkpoints:
         self._sent.append(self.run_folder / folder_name(progress.step))
 
     def load(self) -> Progress:
-        """Restores the newest complete checkpoint, if any, also if it was written with other resources.
+        """Restores the newest complete checkpoint, if there is one. It may have been written with other resources.
 
         Raises:
-            CheckpointError: its files are not those that the run wrote. The checkpoint was removed.
-            TrainingError: it was written with other resources and cannot be converted.
+            CheckpointError: the files of the checkpoint are not those that the run wrote. The checkpoint was removed.
+            TrainingError: the checkpoint was written with other resources and cannot be converted.
         """
-        for leftover in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):  # of ranks that were killed
+        for leftover in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):  # files that killed ranks left behind
             shutil.rmtree(leftover, ignore_errors=True)
         choice: list[Any] = [None, None, {}]  # rank 0 chooses, because nodes may see different states of the storage
         if dist.get_rank() == 0:
@@ -113,10 +116,10 @@ class Checkpoints:
         return progress
 
     def _check(self, checkpoint: Path, forgery: str | None, digests: dict[str, str]) -> None:
-        """Refuses a checkpoint that has changed since it was sealed. Each rank reads some of its files.
+        """Refuses a checkpoint that has changed since it was sealed. Each rank reads some of the files.
 
         Raises:
-            CheckpointError: on all ranks.
+            CheckpointError: the checkpoint has changed. All ranks raise the error.
         """
         rank, world = dist.get_rank(), dist.get_world_size()
         own = {name: digests[name] for name in sorted(digests)[rank::world]}
@@ -132,17 +135,18 @@ class Checkpoints:
 
     @property
     def _prefix(self) -> str:
-        """Prefix of this run's temporary folders; it differs from that of the same run in another storage root."""
+        """Prefix of this run's temporary folders. The same run in another storage root has another prefix."""
         return f"checkpoint-{hashlib.sha256(str(self.run_folder).encode()).hexdigest()[:12]}-"
 
 
 def _keep(folder: Path, target: Path) -> None:
     """Copies the shares of all ranks to `target`.
 
-    This happens before the step's checkpoint is stored: a run that resumed after it would never write the copy.
+    This happens before the checkpoint of the step is stored, because a run that resumes from it would never write the
+    copy.
     """
     if dist.get_rank() == 0:
-        shutil.rmtree(target, ignore_errors=True)  # an existing folder is incomplete, or was left by crashed ranks
+        shutil.rmtree(target, ignore_errors=True)  # an existing folder is incomplete or was left by crashed ranks
         target.mkdir(parents=True)
     dist.barrier()
     shutil.copytree(folder, target, dirs_exist_ok=True)
@@ -151,7 +155,7 @@ def _keep(folder: Path, target: Path) -> None:
 
 @contextmanager
 def _local_space() -> Iterator[None]:
-    """Raises StorageError if a write failed and local disk is full, since torch's error does not name the cause."""
+    """Raises StorageError if a write failed because the local disk is full. Torch's error does not name this cause."""
     local = tempfile.gettempdir()
     try:
         yield

@@ -1,8 +1,9 @@
 """Converts a checkpoint to one folder per parameter, which any number of ranks can load at any ZeRO stage.
 
-DeepSpeed's universal checkpoints do half of this. They leave out stage 0, can be loaded only at the stage that wrote
-them (1 and 2 count as one), and at stage 3 give every parameter the weight decay of the first group. So DeepSpeed joins
-the shards here, and this module adds what its loaders of all stages need.
+DeepSpeed's universal checkpoints do only a part of this. They do not support stage 0, and can be loaded only at the
+stage that wrote them (1 and 2 count as one stage). At stage 3, they give every parameter the weight decay of the first
+group. DeepSpeed therefore only joins the shards here, and this module adds the files that DeepSpeed's loaders need at
+any stage.
 """
 
 import os
@@ -32,10 +33,10 @@ def only_numbers() -> Iterator[None]:
     """Makes `torch.load` accept only tensors, plain values and four classes of DeepSpeed inside the block.
 
     DeepSpeed loads its checkpoints as unrestricted pickles, which can run code. An environment variable of PyTorch
-    overrules that.
+    prevents this.
 
     Raises:
-        TrainingError: a file holds an object of another class.
+        TrainingError: a file contains an object of another class.
     """
     before = os.environ.get(_ONLY_WEIGHTS)
     os.environ[_ONLY_WEIGHTS] = "1"
@@ -59,18 +60,18 @@ def only_numbers() -> Iterator[None]:
 def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator[Path]:
     """Converts a checkpoint to a temporary copy with one folder per parameter.
 
-    All ranks must call it. The first rank of each machine does the work.
+    All ranks must call this function. The first rank of each machine does the work.
 
     Args:
         folder: checkpoint that `Engine.save` wrote.
-        zero_stage: ZeRO stage at which it was written.
+        zero_stage: ZeRO stage at which the checkpoint was written.
         names: names of the trained parameters, in the optimizer's order.
 
     Yields:
-        The folder of the copy, on this rank's machine.
+        Folder of the copy, on this rank's machine.
 
     Raises:
-        TrainingError: the conversion failed; raised on all ranks.
+        TrainingError: the conversion failed on a rank. All ranks raise the error.
     """
     works = os.environ.get("LOCAL_RANK", "0") == "0"
     target, failure = tempfile.mkdtemp(prefix="reshaped-") if works else None, None
@@ -88,7 +89,7 @@ def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator
         try:
             yield Path(
                 [path for path, _ in by_rank[: dist.get_rank() + 1] if path][-1]
-            )  # a machine's ranks are in a row
+            )  # the ranks of a machine are consecutive
         finally:
             dist.barrier()
     finally:
@@ -97,7 +98,7 @@ def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator
 
 
 def read_parameter(folder: Path, name: str, like: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Reads a parameter's `fp32`, `exp_avg`, `exp_avg_sq` and `step` from a converted checkpoint.
+    """Reads `fp32`, `exp_avg`, `exp_avg_sq` and `step` of a parameter from a converted checkpoint.
 
     Args:
         folder: folder that `taken_apart` yielded.
@@ -115,7 +116,7 @@ def _take_apart(source: Path, zero_stage: int, names: Sequence[str], target: Pat
     for name in names:
         torch.save(step, parameters / name / "step.pt")
 
-    # DeepSpeed's loaders need these files. The settings in them are empty, so that those of the configuration apply.
+    # DeepSpeed's loaders need these files. Their settings are empty, so that the settings of the configuration apply.
     optimizer = {
         "ds_version": VERSION,
         "param_groups": [{}] * len(names),
@@ -146,7 +147,7 @@ def _join(source: Path, names: Sequence[str], target: Path) -> torch.Tensor:
     parameters = target / "zero"
     for file in (parameters / name / f"{key}.pt" for name in names for key in _TENSORS):
         value = _load(file)
-        if torch.is_tensor(value):  # from stage 3
+        if torch.is_tensor(value):  # the value is a bare tensor at stage 3
             torch.save({"param": value}, file)
     if (parameters / names[0] / "step.pt").exists():
         step: torch.Tensor = _load(parameters / names[0] / "step.pt")

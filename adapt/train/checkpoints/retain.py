@@ -1,8 +1,9 @@
-"""Finds the complete checkpoints of a run by their files only, and removes incomplete, forged and old ones.
+"""Finds the complete checkpoints of a run by their files, and removes incomplete, forged and old ones.
 
-Ray Train has a list of checkpoints too, but overwrites it in place, seconds after the files: if a process is killed in
-between, the list is truncated or out of date. So each rank seals its share with a list of its files
-(`adapt.train.checkpoints.seal`). A checkpoint is whole if the seals of all ranks exist and every file has its size.
+Ray Train has a list of checkpoints too, but overwrites it in place, seconds after the files. If a process is killed in
+between, the list is truncated or out of date. Therefore, each rank seals its share with a list of its files
+(`adapt.train.checkpoints.seal`). A checkpoint is whole if the seals of all ranks exist and every file has the listed
+size.
 """
 
 import json
@@ -22,7 +23,7 @@ _NAME = "step-{:08d}"
 
 
 def folder_name(step: int) -> str:
-    """Returns the name of the checkpoint of a step; names sort by step."""
+    """Returns the name of the checkpoint of a step. Sorted names are in the order of steps."""
     return _NAME.format(step)
 
 
@@ -32,7 +33,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether the files of all ranks are complete."""
+    """Returns whether the files of all ranks exist with their full size."""
     seals = seal_files(checkpoint)
     try:
         world_sizes = {int(seal.stem.rsplit("-", 1)[1]) for seal in seals}
@@ -51,12 +52,15 @@ def checkpoints(run_folder: Path) -> list[Path]:
 
 
 def newest_whole(run_folder: Path) -> Path | None:
-    """Returns the newest whole checkpoint of a run, from which it resumes; None if there is none."""
+    """Returns the newest whole checkpoint of a run, from which the run resumes. Returns None if there is none."""
     return next((checkpoint for checkpoint in reversed(checkpoints(run_folder)) if is_whole(checkpoint)), None)
 
 
 def remove_torn(run_folder: Path) -> None:
-    """Removes incomplete checkpoints, so that none of their files ends up in a later checkpoint of the same step."""
+    """Removes incomplete checkpoints.
+
+    Otherwise, their files could end up in a later checkpoint of the same step.
+    """
     for checkpoint in checkpoints(run_folder):
         if not is_whole(checkpoint):
             log(f"removed the checkpoint {checkpoint}, which is not whole: files are missing or have other sizes")
@@ -67,8 +71,8 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
     """Removes whole checkpoints that the run did not write itself, and logs each of them.
 
     Raises:
-        StorageError: none of the checkpoints was written by this run, for example because the key is lost. No
-            checkpoint is removed then.
+        StorageError: this run wrote none of the checkpoints, for example because the key is lost. No checkpoint is
+            removed then.
     """
     found = {checkpoint: forgery_in(checkpoint, sealing) for checkpoint in checkpoints(run_folder)}
     forged = {checkpoint: why for checkpoint, why in found.items() if why}
@@ -86,9 +90,9 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
 
 
 def mend_run(run_folder: Path, sealing: Sealing) -> None:
-    """Prepares a run's folder for a start: removes incomplete and forged checkpoints, and a list that is out of date.
+    """Prepares a run's folder for a start. Removes incomplete and forged checkpoints, and an outdated list.
 
-    With a list that names missing checkpoints, Ray Train would fail.
+    Ray Train would fail if its list of checkpoints named missing ones.
 
     Raises:
         StorageError: as in `remove_forged`.
@@ -108,6 +112,9 @@ def mend_run(run_folder: Path, sealing: Sealing) -> None:
 
 
 def prune(run_folder: Path, keep: int) -> None:
-    """Removes all but the newest `keep` checkpoints; Ray Train itself does not remove those missing from its list."""
+    """Removes all but the newest `keep` checkpoints.
+
+    Ray Train itself does not remove checkpoints that are missing from its list.
+    """
     for checkpoint in checkpoints(run_folder)[:-keep]:
         shutil.rmtree(checkpoint)

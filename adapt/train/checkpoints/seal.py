@@ -1,10 +1,11 @@
 """Seals of checkpoints: lists of files with sizes and digests, signed with the user's key.
 
-Each rank seals its share. A checkpoint is whole if the seals of all ranks exist and every file has its size. It is
-loaded only if, in addition, the seals are signed by this user's key for this run and step, there are no other files,
-and every file has its digest. So files of other users are never read, and a flipped bit is detected.
+Each rank seals its share. A checkpoint is whole if the seals of all ranks exist and every file has the listed size. It
+is loaded only if, in addition, the seals are signed by this user's key for this run and step, there are no other
+files, and every file has the listed digest. Files of other users are therefore never read, and a flipped bit is
+detected.
 
-Seals of earlier versions contain sizes only and have no signature. Such a checkpoint is accepted if none of its files
+Seals of earlier versions contain only sizes and have no signature. Such a checkpoint is accepted if none of its files
 has changed since the key was created.
 """
 
@@ -38,7 +39,7 @@ class Sealing:
         Args:
             seal: name of the seal's file, which contains the rank and the number of ranks.
             checkpoint: name of the checkpoint's folder.
-            files: size [bytes] and SHA-256, by name.
+            files: size [bytes] and SHA-256 of each file, keyed by name.
         """
         return canonical({"run": self.run, "checkpoint": checkpoint, "seal": seal, "files": files})
 
@@ -48,11 +49,11 @@ class Seal:
     """List of the files in a rank's share of a checkpoint."""
 
     sizes: Mapping[str, int]
-    """Sizes of its files [bytes], by their path in the checkpoint."""
+    """Size of each file [bytes], keyed by its path in the checkpoint."""
     digests: Mapping[str, str]
-    """SHA-256 of its files; empty in seals of earlier versions."""
+    """SHA-256 of each file, keyed by its path. Empty in seals of earlier versions."""
     signature: str
-    """Empty in seals of earlier versions."""
+    """Signature of the list. Empty in seals of earlier versions."""
 
     @classmethod
     def read(cls, file: Path) -> "Seal":
@@ -78,7 +79,7 @@ class Seal:
 
     @property
     def files(self) -> dict[str, tuple[int, str]]:
-        """Size [bytes] and digest of each file."""
+        """Size [bytes] and digest of each file, keyed by its path in the checkpoint."""
         return {name: (size, self.digests[name]) for name, size in self.sizes.items()}
 
 
@@ -95,7 +96,7 @@ def write_seal(folder: Path, rank: int, world: int, checkpoint: str, sealing: Se
         rank: rank of this process.
         world: number of ranks.
         checkpoint: name of the folder in which the shares of all ranks will be stored.
-        sealing: signs for the run.
+        sealing: signs the seal for the run.
     """
     seals = seal_files(folder)
     names = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file not in seals]
@@ -109,9 +110,9 @@ def reseal(folder: Path, checkpoint: str, sealing: Sealing, changed: str = "") -
 
     Args:
         folder: the checkpoint or its copy.
-        checkpoint: name of the folder in which it will be stored.
-        sealing: signs for the run that it will belong to.
-        changed: name of the file that was changed, if any.
+        checkpoint: name of the folder in which the checkpoint will be stored.
+        sealing: signs the seals for the run to which the checkpoint will belong.
+        changed: name of the changed file. Empty if no file was changed.
     """
     for file in seal_files(folder):
         seal = Seal.read(file)
@@ -122,7 +123,7 @@ def reseal(folder: Path, checkpoint: str, sealing: Sealing, changed: str = "") -
 def _sign(
     folder: Path, seal: str, names: list[str], checkpoint: str, sealing: Sealing, known: Mapping[str, str] | None = None
 ) -> None:
-    """Writes the seal of some files. `known` has the digests that need not be computed."""
+    """Writes the seal of some files. Files with a digest in `known` are not read."""
     digests = {**(known or {}), **sha256_of_all(folder, sorted(set(names) - set(known or {})))}
     files = {name: ((folder / name).stat().st_size, digests[name]) for name in sorted(names)}
     signature = sealing.secret.sign(sealing.text(seal, checkpoint, files))
@@ -130,9 +131,9 @@ def _sign(
 
 
 def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
-    """Returns why this user's job cannot have written a whole checkpoint for this run; None if it did.
+    """Returns why this user's job cannot have written a whole checkpoint for this run. Returns None if it did.
 
-    Does not read the content of files: see `content_fault`.
+    The content of files is not read: see `content_fault`.
     """
     listed = set()
     for file in seal_files(checkpoint):
@@ -154,10 +155,10 @@ def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
 
 
 def digests_of(checkpoint: Path) -> dict[str, str]:
-    """Reads the SHA-256 of all files of a checkpoint from its seals; those of earlier versions have none."""
+    """Reads the SHA-256 of all files of a checkpoint from its seals. Seals of earlier versions have no digests."""
     return {name: digest for file in seal_files(checkpoint) for name, digest in Seal.read(file).digests.items()}
 
 
 def content_fault(checkpoint: Path, digests: Mapping[str, str]) -> str | None:
-    """Compares files of a checkpoint with their digests, and describes those that have changed; None if none has."""
+    """Returns a description of the files of a checkpoint that do not have their digest. Returns None if all do."""
     return named_faults(changed_files(checkpoint, digests)) or None

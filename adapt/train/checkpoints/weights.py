@@ -20,33 +20,36 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS_FILE = "state/mp_rank_00_model_states.pt"
-"""File in which DeepSpeed stores the weights, if they are not divided over ranks."""
+"""File in which DeepSpeed stores the weights. At ZeRO stage 3, it does not exist, because the ranks hold parts."""
 FIX = "name exported models, or checkpoints of a finished training by method plain at ZeRO stage 0 to 2"
 
 
 @dataclass(frozen=True)
 class CheckpointWeights:
-    """The weights of a checkpoint, by parameter name."""
+    """The weights of a checkpoint, keyed by parameter name."""
 
     _tensors: Mapping[str, Tensor]
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shape of each tensor, by name."""
+        """Shape of each tensor, keyed by parameter name."""
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def read(self, name: str) -> Tensor:
-        """Returns one tensor, which is memory-mapped: its values are read from disk on use."""
+        """Returns one tensor. It is memory-mapped, so that values are read from disk on use."""
         return self._tensors[name]
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder contains a checkpoint rather than an exported model."""
+    """Returns whether a folder contains a checkpoint rather than an exported model."""
     return (folder / STATE_FILE).is_file() and not (folder / "config.json").exists()
 
 
 def training_of(folder: Path) -> Record | None:
-    """Loads the record of the training that wrote a checkpoint; None if it is not finished, or in another folder."""
+    """Loads the record of the training that wrote a checkpoint.
+
+    Returns None if the training is not finished, or if the checkpoint is outside of the training's folder.
+    """
     return load_record(folder.resolve().parents[2])
 
 
@@ -54,8 +57,8 @@ def checkpoint_files(folder: Path) -> list[Path]:
     """Returns the files that determine the weights of a checkpoint: its state and DeepSpeed's file of weights.
 
     Raises:
-        ModelError: the checkpoint is incomplete, its weights are divided over ranks, or its training is not finished
-            or has a method that turns the weights into a model only at the end.
+        ModelError: the checkpoint is incomplete or its weights are divided over ranks. Or its training is not
+            finished, or has a method that converts the weights to a model only at the end.
     """
     if not is_whole(folder):
         raise ModelError(f"the checkpoint {folder} is cut short", "name another step's checkpoint")
@@ -98,7 +101,7 @@ def weights_in_file(file: Path) -> CheckpointWeights:
 
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch raises many kinds, according to what is wrong
+    except Exception as error:  # torch raises different kinds of exceptions
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{file} cannot be read: {reason}", FIX) from error
     return CheckpointWeights({name: value for name, value in content["module"].items() if torch.is_tensor(value)})

@@ -30,7 +30,7 @@ from adapt.train.failure import as_ours
 from adapt.train.training_run import tell
 
 _AGAIN_S = 0.5
-"""Time between two checks while no training runs, or while a requested checkpoint is pending [s]."""
+"""Time between two checks while no training runs or while a requested checkpoint is pending [s]."""
 _SAID_S = 60.0
 """Time between two messages that the training waits for room [s]."""
 
@@ -42,11 +42,11 @@ class ElasticRun:
     folder: Path
     """Folder of the stage."""
     checkpoints: Path
-    """Folder of its checkpoints."""
+    """Folder of the checkpoints of the training."""
     asks_for_nodes: bool
-    """Whether there may be an autoscaler, which then gets a request for the largest number of workers."""
+    """Whether the cluster may have an autoscaler. The policy then requests nodes for the largest number of workers."""
     max_failures: int
-    """Allowed number of worker failures, not counting those caused by lost nodes."""
+    """Allowed number of worker failures. Failures caused by lost nodes do not count."""
 
 
 class ElasticPolicy(ScalingPolicy):
@@ -65,13 +65,16 @@ class ElasticPolicy(ScalingPolicy):
         self._size = 0
         """Number of workers in the group that was started last."""
         self._held: Counter[str] | None = Counter()
-        """Number of its workers by node, including failed ones; None while not yet known."""
+        """Number of workers of the group on each node, including failed workers, keyed by node id.
+
+        None while not yet known.
+        """
         self._next_look = self._next_word = 0.0
         self._saved: Path | None = None
-        """Newest checkpoint at the time of the last request for one."""
+        """Newest checkpoint at the time of the last request for a checkpoint."""
 
     def after_controller_start(self, train_run_context: TrainRunContext) -> None:
-        """Requests nodes from the autoscaler, and removes a request for a checkpoint that a killed run left."""
+        """Requests nodes from the autoscaler, and removes a request for a checkpoint that a killed run left behind."""
         self._wish.withdraw()
         if self._run.asks_for_nodes:
             super().after_controller_start(train_run_context)
@@ -80,7 +83,8 @@ class ElasticPolicy(ScalingPolicy):
         """Counts the failures of groups of workers.
 
         Raises:
-            TrainingError: there were too many. Ray Train's own limit is off, because it also counts lost nodes.
+            TrainingError: too many groups have failed. Ray Train's own limit is off, because it also counts lost
+                nodes.
         """
         if isinstance(current_state, ReschedulingState):
             self._held = Counter()  # a group that could not be started holds no resources
@@ -91,7 +95,10 @@ class ElasticPolicy(ScalingPolicy):
                 raise as_ours(error, self._run.folder)
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
-        """Starts workers when there is room: at the beginning, and after workers or nodes were lost."""
+        """Starts workers when there is room.
+
+        Ray Train calls it at the beginning and after workers or nodes were lost.
+        """
         self._ask_for_nodes()
         self._wish.withdraw()
         room, now = self._room(), time.monotonic()
@@ -99,7 +106,7 @@ class ElasticPolicy(ScalingPolicy):
             if room < self._sizing.worlds[0] and now >= self._next_word:
                 self._next_word = now + _SAID_S
                 tell(self._run.folder, f"waiting: there is room for {room} of {self._range()} workers")
-            time.sleep(_AGAIN_S)  # the controller asks again at once
+            time.sleep(_AGAIN_S)  # the controller calls this method again at once
             return NoopDecision()
         self._next_word = 0.0
         tell(self._run.folder, f"training with {size} of {self._range()} workers")
@@ -108,7 +115,10 @@ class ElasticPolicy(ScalingPolicy):
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
-        """Grows the group if there is room and a checkpoint was saved; called several times per second."""
+        """Grows the group if there is room and a requested checkpoint was saved.
+
+        Ray Train calls it several times per second.
+        """
         self._ask_for_nodes()
         self._held = Counter(worker.metadata.node_id for worker in worker_group_state.workers)
         if (now := time.monotonic()) < self._next_look:
@@ -158,10 +168,10 @@ _ANSWER_S = 2.0
 
 
 def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
-    """Returns the number of additional workers that fit on each node, by node id.
+    """Returns the number of additional workers that fit on each node, keyed by node id.
 
-    Leaves out nodes that do not answer or are about to leave. Each node is contacted directly, because Ray needs 15 s
-    to detect a lost node.
+    Nodes that do not answer or are about to leave are left out. Each node is contacted directly, because Ray needs 15
+    s to detect a lost node.
 
     Args:
         bundle: resources that a worker reserves.

@@ -1,9 +1,9 @@
 """Checkpoints between the regular ones: before the group of workers grows, and before a node leaves.
 
-The policy, in Ray Train's controller, requests a checkpoint by creating a file. Rank 0 looks for the file, and passes
-the request to the other ranks with the numbers that all ranks exchange in every step. Ray Train's public
-`get_preemption_info` says which nodes are about to leave. It makes all ranks wait for each other, so they call it only
-every few seconds, after a step in which rank 0 has sent a flag.
+The policy, in Ray Train's controller, requests a checkpoint by creating a file. Rank 0 looks for the file. It passes
+the request to the other ranks with the numbers that all ranks exchange in every step. Ray Train's public function
+`get_preemption_info` returns the nodes that are about to leave. Ranks wait for each other in this function, so they
+call it only every few seconds, after a step in which rank 0 has sent a flag.
 """
 
 import time
@@ -14,13 +14,13 @@ from adapt.train.training_run import WISH_FILE
 
 _LOOK_S = 1.0
 _ASK_S = 5.0
-"""Time between two calls of Ray Train about nodes that are about to leave [s]."""
+"""Time between two calls of Ray Train's function for nodes that are about to leave [s]."""
 _WISH, _ASK = 1, 2
 """Flags that rank 0 sends in a step: a checkpoint is requested, and all ranks should call Ray Train."""
 _LAST_S = 30.0
-"""Time before a node leaves at which a second checkpoint is saved [s], with the steps since the notice."""
+"""Time before a node leaves at which a second checkpoint is saved [s]. It contains the steps since the notice."""
 _UNTOLD_S = 120.0
-"""Time until a node is assumed to leave if its notice has no deadline [s]."""
+"""Assumed time until a node leaves if its notice has no deadline [s]."""
 
 
 @dataclass
@@ -52,23 +52,23 @@ class Wishes:
     """Receives requests for checkpoints on a rank.
 
     Args:
-        looks: whether this rank looks for the file; only one rank does.
-        folder: folder of the stage if the group may grow, else None.
-        nodes_may_go: whether nodes may leave, as those of a cluster may.
+        looks: whether this rank looks for the file. Only one rank does.
+        folder: folder of the stage if the group of workers may grow, else None.
+        nodes_may_go: whether nodes may leave, which is true on a cluster.
     """
 
     looks: bool = False
     folder: Path | None = None
     nodes_may_go: bool = False
     heard: bool = False
-    """Whether a checkpoint was requested in the last step; the same on all ranks."""
+    """Whether a checkpoint was requested in the last step. All ranks have the same value."""
     _next: float = 0.0
     _next_ask: float = 0.0
     _seen: int = 0
     """Time stamp of the last request that was seen [ns]."""
     _noticed: object = None
     _due: list[float] = field(default_factory=list)
-    """Times at which checkpoints are due before a node leaves, in seconds of `time.time`."""
+    """Times at which checkpoints are due before a node leaves [s since 1970]."""
 
     def look(self) -> int:
         """Returns the flags that this rank sends to all ranks in this step. Checks the file at most once per second."""
@@ -84,7 +84,7 @@ class Wishes:
         return said
 
     def hear(self, said: int) -> None:
-        """Takes the flags that rank 0 sent, on all ranks in the same step."""
+        """Takes the flags that rank 0 sent. All ranks call it in the same step."""
         self.heard = bool(said & _WISH)
         if said & _ASK:
             self._take_notice()
@@ -105,7 +105,7 @@ class Wishes:
         return bool(due)
 
     def _take_notice(self) -> None:
-        """Schedules a checkpoint as soon as a notice comes, and another shortly before the node leaves."""
+        """Schedules a checkpoint at once if there is a new notice, and another one shortly before the node leaves."""
         from ray.train import get_preemption_info
 
         if (noticed := get_preemption_info()) and noticed != self._noticed:

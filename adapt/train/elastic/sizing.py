@@ -1,4 +1,7 @@
-"""Decides on the number of workers of a training, from the room in the cluster and how long it has been available."""
+"""Decides on the number of workers of a training.
+
+The decision depends on the room in the cluster and on how long the room has been available.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ class Patience:
     """Waiting times before the number of workers changes."""
 
     settle_s: float = 5.0
-    """Time that the room must stay the same before a training starts with fewer workers than the maximum [s]."""
+    """Time for which the room must stay the same before a training starts with fewer workers than the maximum [s]."""
     look_s: float = 5.0
     """Time between two checks for more room while training [s]."""
     looks: int = 4
@@ -20,7 +23,7 @@ class Sizing:
     """Decides on the number of workers from the room at successive times.
 
     Args:
-        worlds: possible numbers of workers, ascending.
+        worlds: possible numbers of workers, in ascending order.
         patience: waiting times.
     """
 
@@ -31,7 +34,7 @@ class Sizing:
         self._larger: list[int] = []
 
     def start(self, room: int, now: float) -> int | None:
-        """Returns the number of workers to start with; None to wait.
+        """Returns the number of workers to start with. Returns None if the training should wait.
 
         Args:
             room: number of workers that the cluster has room for.
@@ -47,7 +50,7 @@ class Sizing:
         return size
 
     def grow(self, size: int, room: int) -> int | None:
-        """Returns a larger number of workers once several consecutive checks found room for it; None to stay.
+        """Returns a larger number of workers if several consecutive checks found room for it, else None.
 
         Args:
             size: present number of workers.
