@@ -23,13 +23,13 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 METADATA = "http://169.254.169.254"
-"""The link-local address at which AWS, Google Cloud and Azure answer to their machines."""
+"""Link-local address at which AWS, Google Cloud and Azure answer to their machines."""
 LOOK_S = 5.0
-"""Time between two requests [s]. Google Cloud and Azure announce the end 30 s before, AWS 2 min before."""
+"""Time between two requests [s]. Google Cloud and Azure announce the end of a node 30 s before, AWS 2 min before."""
 GOOGLE_S = AZURE_S = 30
-"""Assumed time until the end [s], if the answer contains no time."""
+"""Assumed time until the end of the node [s], if the answer contains no time."""
 TRAINS = b"ray::RayTrainWorker"
-"""Start of the title of a training process."""
+"""Beginning of the title of a training process."""
 _ANSWER_S = 5.0
 _TRIES = 6
 _DIRECT = build_opener(ProxyHandler({}))  # a proxy would answer for another machine
@@ -40,12 +40,15 @@ class Notice:
     """The announced end of a node."""
 
     seconds: int
-    """Seconds until the end."""
+    """Time until the end of the node [s]."""
     why: str
 
 
 Ask = Callable[[str], "Notice | None"]
-"""Asks the metadata server at an address for a notice. Raises OSError if the server does not answer."""
+"""Function that asks the metadata server at an address for a notice.
+
+It raises OSError if the server does not answer.
+"""
 
 
 def aws(metadata: str) -> Notice | None:
@@ -79,7 +82,7 @@ def azure(metadata: str) -> Notice | None:
         raise OSError("it is not the metadata server of Azure")
     for event in json.loads(content)["Events"]:  # the list includes events of other machines in the set
         if event["EventType"] in ("Preempt", "Terminate", "Reboot", "Redeploy") and name in event["Resources"]:
-            begins = event.get("NotBefore")  # empty once it has begun
+            begins = event.get("NotBefore")  # empty after the event has begun
             seconds = _seconds_until(parsedate_to_datetime(begins)) if begins else AZURE_S
             return Notice(seconds, f"Azure: scheduled event {event['EventType']}")
     return None
@@ -89,7 +92,7 @@ CLOUDS: Mapping[str, Ask] = {"aws": aws, "google": google, "azure": azure}
 
 
 def _answer(url: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-    """Returns the answer of the server, or None if the server has nothing at this address."""
+    """Returns the answer of the server. Returns None if the server has nothing at this address."""
     try:
         with _DIRECT.open(Request(url, headers=dict(headers), method=method), timeout=_ANSWER_S) as answer:
             content: str = answer.read().decode()
@@ -105,11 +108,14 @@ def _seconds_until(end: datetime) -> int:
 
 
 def cloud_here(metadata: str) -> tuple[str, Ask] | None:
-    """Returns the cloud whose metadata server answers, or None."""
+    """Returns the name of the cloud whose metadata server answers, and its function.
+
+    Returns None if no server answers.
+    """
     for name, ask in CLOUDS.items():
         try:
             ask(metadata)
-        except (OSError, ValueError, KeyError):  # no server, or that of another cloud
+        except (OSError, ValueError, KeyError):  # there is no server, or it belongs to another cloud
             continue
         return name, ask
     return None
@@ -120,11 +126,11 @@ def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S
 
     Args:
         metadata: address of the metadata server.
-        drain: passes a notice on and returns whether this succeeded. It is called again after a failure.
+        drain: function that passes a notice on and returns whether this succeeded. It is called again after a failure.
         look_s: time between two requests [s].
 
     Returns:
-        A message that says what happened.
+        Message that says what happened.
     """
     found = None
     for _ in range(_TRIES):  # the network may start late
@@ -151,11 +157,11 @@ def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], boo
 
     Args:
         seconds: longest time to wait [s], which is also the announced time until the end.
-        drain: passes a notice on and returns whether this succeeded.
-        trains: whether training processes run on this node.
+        drain: function that passes a notice on and returns whether this succeeded.
+        trains: function that returns whether training processes run on this node.
 
     Returns:
-        A message that says what happened.
+        Message that says what happened.
     """
     end = time.monotonic() + seconds
     if not trains():
@@ -170,23 +176,26 @@ def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], boo
 
 
 def is_training() -> bool:
-    """Whether a training process runs on this node. Idle nodes, which the autoscaler removes, end at once."""
+    """Returns whether a training process runs on this node.
+
+    An idle node, which the autoscaler removes, can therefore end at once.
+    """
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if file.read_bytes().startswith(TRAINS):
                 return True
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
     return False
 
 
 def drain_by_ray(notice: Notice, node: str | None = None, address: str | None = None) -> bool:
-    """Tells Ray with `ray drain-node` that a node is about to end.
+    """Tells Ray with `ray drain-node` that a node is about to end. Returns whether this succeeded.
 
     Args:
         notice: announced end of the node.
-        node: Ray's id of the node, or None for the node of this process.
-        address: address of Ray, or None for the Ray on this machine.
+        node: Ray's id of the node. None for the node of this process.
+        address: address of Ray. None for the Ray on this machine.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     command += ["--reason-message", notice.why, "--deadline-remaining-seconds", str(notice.seconds)]
@@ -221,7 +230,7 @@ def main() -> None:
     with (Path(tempfile.gettempdir()) / f"dontstop-preemption-{os.getuid()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # started by an earlier setup of the node
+        except BlockingIOError:  # an earlier setup of the node started the other process
             _say("another process watches this node already")
             return
         _say(watch(given.metadata, drain))

@@ -1,8 +1,8 @@
 """The connection of this process to Ray. Inside this package, `import ray` imports the Ray library.
 
-- `runtime`: joins or starts Ray once, checks its resources, sets up Ray Data, and unwraps our own errors.
+- `runtime`: joins or starts Ray once, checks its resources, configures Ray Data, and unwraps our own errors.
 - `own`: starts Ray on this machine only, in a private folder.
-- `address`: parses the address of a cluster, and joins it.
+- `address`: parses the address of a cluster, and joins the cluster.
 - `private`: all private parts of Ray that dontstop uses.
 - `guard`: handles signals while Ray starts, and ends the job when Ray dies.
 """

@@ -15,11 +15,14 @@ from adapt.support.errors import ClusterError
 from adapt.terminal.console import log
 
 _FLAG, _SOCKET = "--gcs-address=", "--raylet_socket_name="
-"""Options by which a raylet's command line names its control store and its socket."""
+"""Options in a raylet's command line that name its control store and its socket."""
 _OURS = f"/{FOLDER_PREFIX}"
 _TIMEOUT_S = 5.0
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""First bytes of a gRPC client: HTTP/2's preface and an empty settings frame. A server answers with its settings."""
+"""First bytes that a gRPC client sends: HTTP/2's preface and an empty settings frame.
+
+The server answers with its settings.
+"""
 _SETTINGS = 4
 _HERE = "unset RAY_ADDRESS (or set resources.address to null) to start Ray on this machine"
 
@@ -34,8 +37,8 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
         field: name of the option or variable with the address, for messages.
 
     Raises:
-        ClusterError: the address has no host or port, or is that of a dashboard. Or it is `auto`, and this machine
-            belongs to no cluster or to several.
+        ClusterError: the address has no host or port, or it is the address of a dashboard. Or it is `auto`, and this
+            machine belongs to no cluster or to several.
     """
     if address == "auto":
         address = _on_this_machine(field)
@@ -49,7 +52,7 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname, parts.port
-    except ValueError:  # the port is not a number, or the text in brackets is not an address
+    except ValueError:  # the port is not a number, or the text in brackets is not an IPv6 address
         host, port = None, None
     if scheme.lower() not in ("", "ray") or not host or not port or parts.path:
         raise ClusterError(
@@ -60,7 +63,10 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
 
 
 def _on_this_machine(field: str) -> str:
-    """Finds the address of the cluster that has a node on this machine, ignoring Rays that jobs start themselves."""
+    """Returns the address of the cluster that has a node on this machine.
+
+    Rays that jobs started themselves are ignored.
+    """
     addresses: set[str] = set()
     for process in psutil.process_iter(["name", "cmdline"]):
         command = process.info["cmdline"] or []
@@ -86,7 +92,7 @@ def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_
         timeout_s: time limit for the connection, and for the answer [s].
 
     Raises:
-        ClusterError: there is no answer, or one of a server that is not Ray's control store.
+        ClusterError: there is no answer, or a server answers that is not Ray's control store.
     """
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -100,7 +106,7 @@ def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_
         if os.environ.get("RAY_USE_TLS") == "1":
             return
         answer = b""
-        with suppress(OSError):  # no answer in time, or the server closed the connection
+        with suppress(OSError):  # there was no answer in time, or the server closed the connection
             connection.sendall(_HTTP2)
             answer = connection.recv(9)
     if len(answer) < 4 or answer[3] != _SETTINGS:
@@ -112,12 +118,14 @@ def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_
 
 
 def join(address: str, field: str, node: str | None) -> None:
-    """Joins a cluster. From then on, the process ends with a message if the control store or this node's Ray dies.
+    """Joins a cluster.
+
+    From then on, the process ends with a message if the control store or this node's Ray dies.
 
     Args:
         address: address of the cluster, as in `endpoint`.
         field: name of the option or variable with the address, for messages.
-        node: address of this process's node if several nodes share the machine; None lets Ray find it.
+        node: address of this process's node if several nodes share the machine. None lets Ray find the node.
 
     Raises:
         ClusterError: the control store does not answer, or Ray cannot join.

@@ -1,7 +1,8 @@
 """Handles signals while Ray starts, and ends the job with a clear message when processes of Ray die.
 
-Ray's compiled code waits for minutes without handling signals, and kills the whole process when its control store is
-lost. So a thread that does not depend on Ray prints the cause, and ends the process with the right exit code.
+Ray's compiled code may wait for minutes without handling signals, and it kills the whole process when its control
+store is lost. Therefore, a thread that does not depend on Ray prints the cause, and ends the process with the right
+exit code.
 """
 
 import os
@@ -27,24 +28,27 @@ _GRACE_S = 3.0
 _LOOK_S = 5.0
 """Time between two checks whether a cluster's control store answers [s]."""
 _RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
-"""Environment variable with the time after which Ray kills a process that lost the control store [s]; default 60."""
+"""Environment variable with the time after which Ray kills a process that lost the control store [s].
+
+The default is 60.
+"""
 _GONE_SHARE = 0.8
-"""Share of that time after which we consider the control store lost, and end the process with a message."""
+"""Share of Ray's time after which we consider the control store lost and end the process with a message."""
 
 
 @contextmanager
 def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Lets SIGINT and SIGTERM end this process inside the block, even while compiled code does not return.
 
-    Every 20 s a message says that the block still runs. After 180 s the process ends with an error.
+    Every 20 s, a message says that the block still runs. After 180 s, the process ends with an error.
 
     Args:
-        doing: what the block does, for messages, such as "starting Ray".
+        doing: description of the block's work for messages, such as "starting Ray".
         fix: fix in the error message if the block takes too long.
-        on_end: called before a thread ends the process.
+        on_end: function that is called before the process is ended.
 
     Raises:
-        KeyboardInterrupt: a signal came, and the code of the block reacted to it.
+        KeyboardInterrupt: a signal came, and the code of the block reacted to the signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -56,7 +60,7 @@ def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda:
     thread.start()
     try:
         yield
-    except SystemExit as ended:  # raised by the handler of SIGTERM that ray.init sets
+    except SystemExit as ended:  # the handler of SIGTERM that ray.init sets raises this error
         raise KeyboardInterrupt from ended
     finally:
         signal.set_wakeup_fd(before)
@@ -66,7 +70,7 @@ def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda:
 
 
 def _heed(reader: int, doing: str, fix: str, on_end: Callable[[], object]) -> None:
-    """Reads the numbers of incoming signals from a pipe, until the block closes its other end."""
+    """Reads the numbers of incoming signals from a pipe until the block closes the other end of the pipe."""
     began = time.monotonic()
     error: AdaptError = ClusterError(f"{doing} took longer than {_LIMIT_S:.0f} s", fix)
     deadline = began + _LIMIT_S
@@ -85,17 +89,17 @@ def _heed(reader: int, doing: str, fix: str, on_end: Callable[[], object]) -> No
 
 
 def processes_of(path: Path | str) -> list[psutil.Process]:
-    """Returns the control store and the raylet on this machine whose command lines contain a path."""
+    """Returns Ray's control store and raylet on this machine if their command lines contain a path."""
     processes = psutil.process_iter(["name", "cmdline"])
     of_ray = [process for process in processes if process.info["name"] in ("gcs_server", "raylet")]
     return [process for process in of_ray if str(path) in " ".join(process.info["cmdline"] or ())]
 
 
 def watch_processes(path: Path | str, logs: Path | str) -> None:
-    """Ends this process with one message when the control store or the raylet on this machine dies.
+    """Ends this process with one message when Ray's control store or raylet on this machine dies.
 
     Args:
-        path: path that the command lines of both contain.
+        path: path that the command lines of both processes contain.
         logs: folder of Ray's logs, for the message.
     """
     for process in processes_of(path):
@@ -109,7 +113,7 @@ def _await_end(process: psutil.Process, name: str, logs: Path | str) -> None:
 
 
 def watch_address(host: str, port: int) -> None:
-    """Ends this process with one message when a joined cluster's control store has not answered for about 48 s."""
+    """Ends this process with one message when the control store of a joined cluster does not answer for about 48 s."""
     threading.Thread(target=_await_silence, args=(host, port), daemon=True).start()
 
 
@@ -133,5 +137,5 @@ def _await_silence(host: str, port: int) -> None:
 def _say_gone(what: str) -> None:
     import ray
 
-    if ray.is_initialized():  # else Ray was shut down on purpose
+    if ray.is_initialized():  # otherwise, Ray was shut down on purpose
         end_now(TrainingError(what, AGAIN))

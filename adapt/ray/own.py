@@ -21,36 +21,42 @@ from adapt.support.errors import ClusterError
 from adapt.terminal.console import log
 
 OWN_RAY = "DONTSTOP_OWN_RAY"
-"""Environment variable of processes of a Ray that we started: its folder, which only this user may enter."""
+"""Environment variable of the processes of a Ray that we started.
+
+Its value is a folder that only this user may enter.
+"""
 FOLDER_PREFIX = "dontstop-"
-"""Prefix of the names of these folders."""
+"""Prefix of the name of a folder for a Ray that we started."""
 _NO_DASHBOARD = "http://127.0.0.1:1"
-"""An address without a server. Ray Train asks a dashboard whether its controller lives. Without this address it
-searches for a dashboard for 40 s, which delays the end of a short training, or it asks another Ray on this machine."""
+"""Address without a server.
+
+Ray Train asks a dashboard whether its controller is alive. Without this address, Ray Train searches for a dashboard
+for 40 s, which delays the end of a short training, or it asks another Ray on this machine.
+"""
 _RAYS = "r"
-"""Name of Ray's folder inside ours. Every user may enter and write Ray's folder, but not ours around it."""
+"""Name of Ray's folder inside our folder. Ray's folder is open to every user, but ours is not."""
 _SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
-"""Longest path of a socket below Ray's folder."""
+"""Longest path of a socket below our folder."""
 _LONGEST_PATH = 103
-"""Largest length of a socket's path [bytes]: 107 on Linux, 103 on macOS."""
+"""Largest length of a socket's path [bytes]. The limit is 107 on Linux and 103 on macOS."""
 _ATTEMPTS = 3
 _SLOW_S = 15.0
-"""A start that fails after less time [s] did not fail because the machine is busy, and is not repeated."""
+"""Shortest duration of a failed start that is repeated [s]. A faster failure is not caused by a busy machine."""
 _FIX = "look into its logs below {}; free memory and cores, and space in TMPDIR, and run it again"
 _REMOVALS = 20
 _LOCK = "lock"
-"""File in the folder that is locked as long as the process that started Ray lives."""
+"""File in the folder. It is locked as long as the process that started Ray is alive."""
 _OLD_S = 24 * 3600.0
-"""Age at which the folder of a killed process is removed [s]; until then its logs can be read."""
+"""Age at which the folder of a killed process is removed [s]. Until then, its logs can be read."""
 
 
 def start_ray() -> None:
     """Starts Ray and connects to it. When this process ends, Ray ends and its folder is removed.
 
-    On a busy machine, Ray may time out waiting for its own processes; it is then started again.
+    On a busy machine, Ray may time out while it waits for its own processes. Ray is then started again.
 
     Raises:
-        ClusterError: Ray did not start, or no folder for it can be written.
+        ClusterError: Ray did not start, or no folder for Ray can be written.
     """
     for attempt in range(_ATTEMPTS):
         folder, began = private_folder(), time.monotonic()
@@ -75,10 +81,10 @@ def _start(folder: Path) -> None:
     import ray
 
     os.environ[OWN_RAY] = str(folder)
-    if os.path.expanduser("~") == "~":  # this user has no home folder, and Ray Train needs one
+    if os.path.expanduser("~") == "~":  # the user has no home folder, but Ray Train needs one
         os.environ["HOME"] = str(folder)
-    # If Ray chose the port itself, it would wait for it without handling signals. With the mode unset, Ray uses the
-    # token, even if it was imported before.
+    # If Ray chose the port itself, it would wait for the port without handling signals. If the mode is unset, Ray uses
+    # the token, even if Ray was imported before.
     settings = {
         "RAY_AUTH_TOKEN": _token(),
         "RAY_AUTH_MODE": None,
@@ -121,8 +127,8 @@ def _set(settings: Mapping[str, str | None]) -> None:
 def private_folder() -> Path:
     """Creates a folder that only this user may enter, for the sockets, logs and spilled objects of one Ray.
 
-    The folder is in RAY_TMPDIR or in the usual temporary folder (TMPDIR). If that path is too long for sockets or not
-    ASCII, it is in /tmp, /var/tmp, XDG_RUNTIME_DIR or /dev/shm instead.
+    The folder is in RAY_TMPDIR or in the usual temporary folder (TMPDIR). If their paths are too long for sockets or
+    not ASCII, the folder is in /tmp, /var/tmp, XDG_RUNTIME_DIR or /dev/shm instead.
 
     Raises:
         ClusterError: none of these folders can be used.
@@ -147,7 +153,7 @@ def private_folder() -> Path:
 
 
 def _lock(file: Path) -> bool:
-    """Locks a file for as long as this process lives; False if another process has locked it."""
+    """Locks a file for as long as this process is alive. Returns False if another process has locked the file."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,7 +164,7 @@ def _lock(file: Path) -> bool:
 
 
 def _remove_old(parent: Path) -> None:
-    """Removes folders of this user whose process or Ray ended without removing them, at least a day ago."""
+    """Removes this user's folders of processes that ended at least a day ago without removing their folder."""
     for folder in parent.glob(f"{FOLDER_PREFIX}*"):
         with suppress(OSError):
             file, about = folder / _LOCK, folder.stat()
@@ -182,7 +188,7 @@ def _free_port() -> int:
 
 @cache
 def _token() -> str:
-    """Returns the token of this process's Ray, which is stored in the environment of Ray's processes only."""
+    """Returns the token of this process's Ray. It is only stored in the environment of Ray's processes."""
     return secrets.token_hex(32)
 
 
@@ -202,7 +208,10 @@ def _end(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes the folder of a Ray that has ended; repeats it while Ray's last processes still write there."""
+    """Removes the folder of a Ray that has ended.
+
+    Repeats the removal while Ray's last processes still write to the folder.
+    """
     for _ in range(_REMOVALS):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

@@ -74,7 +74,7 @@ __all__ = [
 
 
 def with_policy(trainer: Any, policy: ScalingPolicy) -> Any:
-    """Changes a `TorchTrainer` in place so that this policy decides on its number of workers. Returns the trainer."""
+    """Changes a `TorchTrainer` in place so that `policy` decides on its number of workers. Returns the trainer."""
     run_controller = trainer._initialize_and_run_controller
     trainer._initialize_and_run_controller = lambda **settings: run_controller(**{**settings, "scaling_policy": policy})
     return trainer
@@ -86,7 +86,7 @@ def worker_resources(scaling_config: Any) -> dict[str, float]:
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """Returns the free resources of each live node, by the node's id."""
+    """Returns the free resources of each live node, keyed by node id."""
     return dict(state.available_resources_per_node())
 
 
@@ -96,7 +96,7 @@ def leaving_nodes() -> set[str]:
 
 
 def autoscaler_limits() -> list[tuple[Mapping[str, float], int]]:
-    """Returns the kinds of nodes that the autoscaler may add: resources of a node, and the largest number of nodes."""
+    """Returns the kinds of nodes that the autoscaler may add: resources of a node, and largest number of nodes."""
     cluster_config = state.get_cluster_config()
     groups = cluster_config.node_group_configs if cluster_config else []
     return [(dict(group.resources), sys.maxsize if group.max_count < 0 else group.max_count) for group in groups]
@@ -107,7 +107,8 @@ def files_sent(root: Path, excludes: Sequence[str]) -> Iterator[Path]:
 
     Args:
         root: working directory.
-        excludes: patterns of `excludes` in the runtime environment. Ray also reads `.rayignore` and `.gitignore`.
+        excludes: patterns of the field `excludes` of the runtime environment. Ray also reads `.rayignore` and
+            `.gitignore`.
     """
     found: list[Path] = []
     follows_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
@@ -122,7 +123,9 @@ def send_in_silence() -> None:
 
 
 def version_at(client: Any) -> str:
-    """Reads the version of Ray on a `JobSubmissionClient`'s cluster; `get_version` gives that of the interface.
+    """Reads the version of Ray on the cluster of a `JobSubmissionClient`.
+
+    The client's own `get_version` returns the version of the interface instead.
 
     Raises:
         AuthenticationError, RuntimeError, ValueError, KeyError, OSError: no dashboard of Ray answers.
@@ -131,7 +134,7 @@ def version_at(client: Any) -> str:
 
 
 class _Silent:
-    """A logger that discards all messages; Ray's own logger would print the name of each file with patterns."""
+    """A logger that discards all messages. Ray's own logger would print the name of each file with patterns."""
 
     def info(self, *_: object) -> None: ...
 

@@ -20,8 +20,9 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the future default; Ray warns if it is unset
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a thread that still runs after ctrl-C would start another Ray
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # when a raylet dies, Ray prints its log to stdout, which is for results
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise a thread that still runs after ctrl-C would start another Ray
+    # when a raylet dies, Ray prints the raylet's log to stdout, which is for results
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end
 }
 LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
@@ -30,28 +31,30 @@ TAKES_LESS = "free memory on the machines, or take larger ones"
 PROCESS_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
 """Environment variables of a process that trains on a CPU. They are read once, when the process starts.
 
-MALLOC_ARENA_MAX: Ray Train's workers do not train in their main thread. By default glibc gives other threads separate
-memory arenas of at most 64 MiB. Larger blocks, such as the gradient of an embedding, are mapped and returned to the
-kernel when freed, in spite of `adapt.train.model_options.keep_freed_memory`.
+MALLOC_ARENA_MAX: Ray Train's workers do not train in their main thread. By default, glibc gives other threads separate
+memory arenas of at most 64 MiB. Larger blocks, such as the gradient of an embedding, are mapped separately and
+returned to the kernel when they are freed, in spite of `adapt.train.model_options.keep_freed_memory`.
 
 OMP_WAIT_POLICY and GOMP_SPINCOUNT: by default, OpenMP's threads spin while they wait for each other, and block cores
-that other processes need. With these values they spin for some tenths of a millisecond and then sleep. Sleeping at once
-cost a quarter of a step's time on an Intel machine, because threads are woken thousands of times per step.
+that other processes need. With these values, the threads spin for some tenths of a millisecond and then sleep.
+Sleeping at once cost a quarter of a step's time on an Intel machine, because threads are woken thousands of times per
+step.
 """
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # saves a process, and this machine is never preempted
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding everything to loopback
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # saves a process; this machine is never preempted
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding all sockets to loopback
     "RAY_enable_metrics_collection": "0",
-    "RAY_worker_niceness": "0",  # added to the parent's niceness; with Ray's 15, other programs take the cores first
+    # Ray adds it to the parent's niceness; with the default of 15, other programs would take the cores first
+    "RAY_worker_niceness": "0",
 }
 NODE_ADDRESS = "DONTSTOP_NODE_ADDRESS"
-"""Environment variable with the address of a job's node if several nodes share a machine; Ray assumes the head."""
+"""Environment variable with the address of a job's node if several nodes share a machine. Ray would assume the head."""
 QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 
 
 def address_of(resources: ResourcesConfig) -> str | None:
-    """Returns the address of the cluster to join; None to start Ray on this machine."""
+    """Returns the address of the cluster to join. Returns None if Ray should be started on this machine."""
     address = (resources.address or os.environ.get("RAY_ADDRESS") or "").strip()
     return None if address in ("", "local") else address
 
@@ -60,7 +63,7 @@ def check_address(resources: ResourcesConfig) -> None:
     """Checks the form of the address of the cluster to join.
 
     Raises:
-        ClusterError: the address is malformed, or is not one that Ray can join.
+        ClusterError: the address is malformed, or Ray cannot join such an address.
     """
     if address := address_of(resources):
         endpoint(address, _named_by(resources))
@@ -102,7 +105,7 @@ def connect(resources: ResourcesConfig) -> None:
 
 _ADDRESS = "address"
 _made: dict[str, str] = {}
-"""Address of the connection that this process has made, and its environment variables; empty without one."""
+"""Address of the connection that this process has made, and its environment variables. Empty if there is none."""
 
 
 def _set_environment(address: str | None) -> None:
@@ -110,7 +113,7 @@ def _set_environment(address: str | None) -> None:
     for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
     if address:
-        os.environ.pop(OWN_RAY, None)  # inherited if a process of such a Ray started this process
+        os.environ.pop(OWN_RAY, None)  # inherited if a process of a Ray that we started has started this process
     elif _made:
         os.environ.update({name: value for name, value in _made.items() if name != _ADDRESS})
 
@@ -127,12 +130,15 @@ def _check_same(address: str | None) -> None:
 
 
 def is_own_ray() -> bool:
-    """Whether this process uses a Ray that we started, and not a cluster or a connection of the user's program."""
+    """Returns whether this process uses a Ray that we started.
+
+    Returns False for a cluster and for a connection of the user's program.
+    """
     return OWN_RAY in os.environ
 
 
 def disconnect() -> None:
-    """Ends the connection that `connect` made, and all its work. A connection of the user's program stays."""
+    """Ends the connection that `connect` made, with all its work. A connection of the user's program is not ended."""
     if not _made:
         return
     import ray
@@ -141,25 +147,28 @@ def disconnect() -> None:
     ending.start()
     deadline = time.monotonic() + DISCONNECT_S
     while ending.is_alive() and time.monotonic() < deadline:
-        with suppress(KeyboardInterrupt):  # a second ctrl-C, while Ray is already ending
+        with suppress(KeyboardInterrupt):  # ignores a second ctrl-C, because Ray is already ending
             ending.join(0.2)
     _made.clear()
 
 
 DISCONNECT_S = 30.0
-"""Time that Ray has to end [s]."""
+"""Time that Ray has to end after a disconnection [s]."""
 
 
 def hush() -> None:
-    """Silences Ray's loggers. Call it again after importing one of Ray's libraries, which configures its loggers."""
+    """Silences Ray's loggers.
+
+    Call this function again after importing one of Ray's libraries, because the libraries configure their loggers.
+    """
     warnings.filterwarnings("ignore", module="ray.data")  # advice on tuning small inputs
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs the errors that it also raises
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # Ray Data logs the errors that it also raises
 
 
 def gpus_per_worker(resources: ResourcesConfig) -> float:
-    """Returns the number of GPUs per worker; if not configured, 1 on a cluster with GPUs, else 0."""
+    """Returns the number of GPUs per worker. If it is not configured, it is 1 on a cluster with GPUs, else 0."""
     import ray
 
     if resources.gpus_per_worker is not None:
@@ -176,10 +185,10 @@ def hide_unreserved_gpus() -> None:
 
 
 def await_resources(resources: ResourcesConfig) -> None:
-    """Checks that there is room for the smallest number of workers, and waits for a joined cluster to grow.
+    """Checks that there is room for the smallest number of workers. Waits for a joined cluster to grow.
 
     Raises:
-        ClusterError: there is not enough room, or on a cluster still not enough after `resources.wait_s`.
+        ClusterError: there is not enough room, or on a cluster still not enough room after `resources.wait_s`.
     """
     bundle, fewest = bundle_of(resources), fewest_of(resources.workers)
     if _placeable(bundle) < fewest and address_of(resources):
@@ -199,7 +208,7 @@ def bundle_of(resources: ResourcesConfig) -> dict[str, float]:
 
 
 def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
-    """Waits for new nodes, by requesting a placement group for the workers that the cluster may not have room for yet.
+    """Waits for new nodes after requesting a placement group for the largest number of workers.
 
     The autoscaler adds up the placement groups that all jobs wait for. Ray's `request_resources` is a single request
     for the whole cluster, in which each job overwrites the request of the others.
@@ -244,8 +253,8 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     """Configures Ray Data for datasets created in the block: no progress output, rows in order, and other settings.
 
     Args:
-        object_store_bytes: limit of the data that waits between tasks [bytes]; None for Ray's limit, a share of the
-            machine's memory.
+        object_store_bytes: limit of the data that waits between tasks [bytes]. None for Ray's limit, which is a share
+            of the machine's memory.
         **settings: further attributes of `ray.data.DataContext`.
     """
     from ray.data import DataContext, ExecutionResources
@@ -275,8 +284,8 @@ def user_errors(
 
     Args:
         takes_less: fix in the error message if memory runs out.
-        sequences: number of sequences per pass if fewer would need less memory, else 1.
-        field: configuration field that sets this number.
+        sequences: number of sequences per pass if fewer sequences would need less memory, else 1.
+        field: configuration field that sets the number of sequences.
     """
     try:
         yield
@@ -292,14 +301,17 @@ def user_errors(
 
 
 def was_killed_for_memory(error: BaseException) -> bool:
-    """Whether a kill by Ray's memory monitor is among the causes of an error."""
+    """Returns whether a kill by Ray's memory monitor is among the causes of an error."""
     from ray.exceptions import OutOfMemoryError
 
     return any(isinstance(cause, OutOfMemoryError) for cause in causes(error))
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out. Errors of Ray are ignored, because their text contains tracebacks."""
+    """Returns whether an error says that memory ran out.
+
+    Errors of Ray are ignored, because their text contains tracebacks.
+    """
     from ray.exceptions import RayError
 
     if isinstance(error, RayError):
@@ -308,10 +320,11 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def find_ours(error: BaseException) -> AdaptError | None:
-    """Finds the first of our own errors among the causes of an error; None if there is none."""
+    """Finds the first of our own errors among the causes of an error. Returns None if there is none."""
     for cause in causes(error):
         if isinstance(cause, AdaptError):
-            ours = getattr(cause, "cause", cause)  # Ray raises a copy, which prints the worker's stack trace
+            # Ray raises a copy of the error, which prints the worker's stack trace
+            ours = getattr(cause, "cause", cause)
             return type(ours)(ours.what, ours.fix, *ours.args[2:])  # Ray Data appends text to the first argument
     return None
 

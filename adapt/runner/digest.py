@@ -1,7 +1,7 @@
-"""Content digests of files: SHA-256 of many files in parallel, cached so that a second call costs one `stat` per file.
+"""Content digests of files: SHA-256 of many files in parallel, with a cache.
 
-The cache recognizes an unchanged file by its size, times and inode. Hashing releases Python's global lock, so it uses
-one thread per core.
+With the cache, a second call costs one `stat` per file. The cache recognizes an unchanged file by its size, times and
+inode. Hashing releases Python's global lock, so one thread per core is used.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from adapt.runner.record import RECORD_FILE, load_record
 from adapt.support.errors import DataError, StageError
 
 _DEPTH = 3
-"""Number of levels above a file at which the folder of the stage that wrote it may be."""
+"""Number of levels above a file in which the folder of the stage that wrote it is searched."""
 
 
 class Digests:
@@ -58,7 +58,8 @@ class Digests:
 
         Args:
             paths: files.
-            root: folder of the files, whose names are then their paths in it; None for names without a folder.
+            root: folder of the files. The name of a file is its path in this folder. If None, it is the file's name
+                without a folder.
         """
         names = {path: path.relative_to(root).as_posix() if root else path.name for path in paths}
         joined = "\n".join(f"{self.of(path)} {name}" for path, name in names.items())
@@ -70,7 +71,10 @@ class Digests:
         return cls(root / f".digests-{os.getuid()}.json")
 
     def save(self) -> None:
-        """Writes the cache. If two processes write at once, the digests of one are lost and will be recomputed."""
+        """Writes the cache.
+
+        If two processes write at once, the digests of one process are lost and will be recomputed.
+        """
         if self._changed and self._cache:
             write_atomically(self._cache, json.dumps(self._known))
             self._changed = False
@@ -84,7 +88,7 @@ def _check_unchanged(path: Path, digest: str) -> None:
         try:
             record = load_record(folder)
         except StageError:
-            return  # without a readable record, nothing is known about the file
+            return  # nothing is known about the file without a readable record
         written = record.digests.get(path.absolute().relative_to(folder).as_posix()) if record else None
         if written and written != digest:
             raise StageError(
@@ -96,9 +100,9 @@ def _check_unchanged(path: Path, digest: str) -> None:
 
 
 def stamp_of(stat: os.stat_result) -> str:
-    """Returns a text that changes whenever a file changes: size, modification time, status time and inode.
+    """Returns a text that changes whenever a file changes. It has the size, modification time, status time and inode.
 
-    Programs can reset the modification time (rsync, cp -p), but not the status time.
+    Programs such as rsync and cp -p can reset the modification time, but not the status time.
     """
     return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
 
@@ -122,7 +126,7 @@ def sha256_of(file: Path) -> str:
 
 
 def sha256_of_all(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Returns the SHA-256 of some files of a folder, by name.
+    """Returns the SHA-256 of some files of a folder, keyed by file name.
 
     Raises:
         OSError: a file cannot be read.
@@ -141,7 +145,7 @@ def changed_files(folder: Path, digests: Mapping[str, str]) -> list[str]:
 
     Args:
         folder: folder of the files.
-        digests: SHA-256 by file name.
+        digests: SHA-256 of each file, keyed by file name.
     """
 
     def fault(name: str) -> str | None:
@@ -159,6 +163,6 @@ NAMED = 3
 
 
 def named_faults(faults: list[str]) -> str:
-    """Joins the first few faults, and adds the number of the others."""
+    """Joins the descriptions of the first few faults, and adds the number of the others."""
     more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
     return ", ".join(faults[:NAMED]) + more

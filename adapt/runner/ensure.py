@@ -24,9 +24,9 @@ R = TypeVar("R")
 
 
 def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[Any]], dict[str, Record]]:
-    """Returns the stages that must run so that `stages` are finished, inputs first, and existing records by key.
+    """Returns the stages that must run so that `stages` are finished, and existing records keyed by stage key.
 
-    The inputs of finished stages are not checked.
+    The stages are in an order in which inputs come first. The inputs of finished stages are not checked.
 
     Raises:
         StageError: files of a needed finished stage are missing or have another size.
@@ -76,7 +76,7 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
     """Returns a stage as finished, after running it and its inputs if they are not finished yet.
 
     Raises:
-        StageError: files of a needed finished stage are missing or have another size. Then no stage runs.
+        StageError: files of a needed finished stage are missing or have another size. No stage runs in this case.
         AdaptError: a stage failed.
     """
     waiting, done = unfinished([stage], store)
@@ -87,7 +87,7 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
 
 
 def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
-    """Selects a stage's inputs from the records of finished stages, by key."""
+    """Selects the records of a stage's inputs from the records of finished stages, which are keyed by stage key."""
     return Done({needed.key: records[needed.key] for needed in stage.inputs.values()})
 
 
@@ -100,7 +100,8 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
     """
     folder = store.folder_of(stage)
     with locked(folder):
-        if record := store.find(stage.kind, stage.name, stage.key):  # finished by the run we waited for
+        # the run that this process waited for has finished the stage
+        if record := store.find(stage.kind, stage.name, stage.key):
             return record
         with logged(folder):
             for made in done.records.values():
@@ -160,7 +161,7 @@ class Planned:
     folder: Path
     """Folder of the stage."""
     record: Record | None
-    """Record of the stage; None if it has to run."""
+    """Record of the stage. None if the stage has to run."""
     nearest: Record | None
     """Record of the most similar finished stage of the same kind, if this stage has to run."""
     changed: list[str]
@@ -168,7 +169,7 @@ class Planned:
 
 
 def plan_stages(stage: Stage[Any], store: Store) -> list[Planned]:
-    """Lists a stage and all its inputs, inputs first and each stage once, with the records of the finished ones.
+    """Lists a stage and all its inputs, inputs first and each stage once, with the records of finished stages.
 
     Raises:
         StageError: files of a needed finished stage are missing or have another size.

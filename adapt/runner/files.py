@@ -1,4 +1,7 @@
-"""Writes files atomically: a kill at any moment leaves either the old file or the new one. Explains write errors."""
+"""Writes files atomically, so that a kill at any moment leaves either the old or the new file.
+
+Explains write errors.
+"""
 
 import errno
 import os
@@ -29,7 +32,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def file_aside(path: Path) -> Iterator[Path]:
-    """Creates an empty temporary file next to `path`, which replaces `path` if the block raises no error.
+    """Yields an empty temporary file next to `path`, which replaces `path` if the block raises no error.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -50,7 +53,7 @@ def file_aside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_aside(folder: Path) -> Iterator[Path]:
-    """Creates an empty temporary folder next to `folder`, which replaces `folder` if the block raises no error.
+    """Yields an empty temporary folder next to `folder`, which replaces `folder` if the block raises no error.
 
     Only one process at a time may write the folder.
 
@@ -59,7 +62,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     """
     aside = folder.with_name(f".{folder.name}{ASIDE}")
     with storage_errors(folder):
-        shutil.rmtree(aside, ignore_errors=True)  # left by a killed run
+        shutil.rmtree(aside, ignore_errors=True)  # left behind by a killed run
         make_folder(aside.parent)
         aside.mkdir()
         yield aside
@@ -70,8 +73,8 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 def make_folder(folder: Path) -> None:
     """Creates a folder and its missing parents, with the permissions of a shared parent.
 
-    A folder is shared if its group or everybody may write to it. New folders in it get its permissions, including the
-    setgid bit (files keep the group) and the sticky bit (only owners delete files).
+    A folder is shared if its group or everybody may write to it. New folders in a shared folder get its permissions,
+    including the setgid bit (files keep the group) and the sticky bit (only owners delete files).
     """
     missing = [parent for parent in (folder, *folder.parents) if not parent.is_dir()]
     for new in reversed(missing):
@@ -87,9 +90,10 @@ def make_folder(folder: Path) -> None:
 
 
 def file_mode(folder: Path) -> int:
-    """Returns the permissions of a new file in a folder: users who may read the folder may read the file.
+    """Returns the permissions of a new file in a folder.
 
-    The group may also write the file if it may write to the folder, unless the folder has the sticky bit.
+    Users who may read the folder may read the file. The group may also write the file if it may write to the folder,
+    unless the folder has the sticky bit.
     """
     mode = folder.stat().st_mode
     group_writes = mode & stat.S_IWGRP and not mode & stat.S_ISVTX
@@ -97,9 +101,9 @@ def file_mode(folder: Path) -> int:
 
 
 def share_with_group(root: Path) -> None:
-    """Makes new files of this process and its children writable to the group, if the storage root is.
+    """Makes new files of this process and its children writable for the group if the storage root is.
 
-    It changes the process's umask, because files that other libraries write follow it.
+    The process's umask is changed, because files that other libraries write follow it.
     """
     mode = root.stat().st_mode
     if mode & stat.S_IWGRP and not mode & stat.S_ISVTX:
@@ -116,7 +120,10 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def remove_asides(folder: Path) -> None:
-    """Removes temporary files and folders that a killed process left. No other process may be writing to the folder."""
+    """Removes temporary files and folders that a killed process left behind.
+
+    No other process may be writing to the folder.
+    """
     for aside in list(folder.rglob(f".*{ASIDE}")):
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
 
@@ -133,7 +140,7 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 def storage_error(error: OSError, path: Path | str) -> StorageError | None:
-    """Returns the StorageError for the operating system's refusal to write; None for other errors.
+    """Returns the StorageError for the operating system's refusal to write. Returns None for other errors.
 
     Args:
         error: error of the operating system. If it names a file that is not near `path`, the message names that file.
@@ -157,7 +164,10 @@ def storage_error(error: OSError, path: Path | str) -> StorageError | None:
 
 
 def _other_file(error: OSError, path: Path) -> Path | None:
-    """Returns the file that an error names; None if it is in the folder of `path`, or a folder above it."""
+    """Returns the file that an error names.
+
+    Returns None for a file in the folder of `path` and for a folder above `path`.
+    """
     if not isinstance(error.filename, str | bytes | os.PathLike):
         return None
     named, written = Path(os.fsdecode(error.filename)), path.absolute()

@@ -1,9 +1,9 @@
 """A stage's key: the hash of everything that determines its result, and of nothing else.
 
-Versions of packages are part of the key only if they affect the result. Most do not: every version computes the same
-up to rounding (torch, transformers, numpy), or reads and writes the same formats. The packages in DECIDING have
-heuristics or algorithms that another version may change. A stage or cleaning block that uses one of them must add
-`deciding(...)` to its `what`.
+Versions of packages are part of the key only if they affect the result. Most versions do not: all versions of torch,
+transformers and numpy compute the same up to rounding, and other packages read and write the same formats in all
+versions. The packages in DECIDING have heuristics or algorithms that another version may change. A stage or cleaning
+block that uses one of these packages must add `deciding(...)` to its `what`.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from adapt.terminal.console import log
 
 
 def canonical(value: Any, path: str = "what") -> str:
-    """Returns the canonical JSON of a value: equal values have the same text.
+    """Returns the canonical JSON of a value. Equal values have the same text.
 
-    1, 1.0 and true are different values. A list and a tuple are the same.
+    1, 1.0 and true are different values. A list and a tuple with the same elements are equal.
 
     Args:
         value: plain JSON values.
@@ -56,7 +56,7 @@ def stage_key(stage: str, version: int, what: Mapping[str, Any], inputs: Mapping
 
 
 def flatten(what: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens a nested configuration to dotted field names."""
+    """Returns the values of a nested configuration, keyed by dotted field name."""
     flat: dict[str, Any] = {}
     for key, value in what.items():
         if isinstance(value, Mapping):
@@ -90,17 +90,17 @@ DECIDING = {
     "ftfy": 3,  # heuristics that repair characters; 6.0.2 and 6.1.1 changed them
     "py3langid": 3,  # contains a language identification model
     "rensa": 3,  # hash functions that decide which documents are near-duplicates
-    "tokenizers": 2,  # follows the files of a tokenizer; patch releases only fix bugs
+    "tokenizers": 2,  # follows the format of tokenizer files; patch releases only fix bugs
     "scikit-learn": 2,  # definition of words, nearest neighbours, convergence of regressions
     "faiss-cpu": 2,  # centroids, codes and graphs
-    "optuna": 2,  # proposals of its samplers
+    "optuna": 2,  # proposals of the samplers
     "peft": 2,  # positions and initial values of low-rank adapters
 }
-"""Number of parts of the version number that enter keys, by package: those whose changes have changed results."""
+"""Packages whose changes have changed results, with the number of leading parts of the version that enter keys."""
 
 
 def deciding(*packages: str) -> dict[str, dict[str, str]]:
-    """Returns the versions of packages that affect a stage's result, for its `what`. Does not import the packages."""
+    """Returns the versions of packages that affect a stage's result, for its `what`. The packages are not imported."""
     counted = {package: ".".join(_version(package).split(".")[: DECIDING[package]]) for package in packages}
     return {"packages": counted} if counted else {}
 
@@ -113,7 +113,7 @@ def ran_with() -> dict[str, str]:
 
 @cache
 def say_untried() -> None:
-    """Logs installed packages in versions that dontstop was not tested with, once per process."""
+    """Logs once per process which packages are installed in versions that dontstop was not tested with."""
     for line in untried():
         log(f"{line}; dontstop doctor says what to install")
 
@@ -123,4 +123,4 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return ""  # a source tree, or an extra that is not installed: stages that need it raise their own error
+        return ""  # a source tree, or an extra that is not installed; stages that need it raise their own error

@@ -17,13 +17,13 @@ from adapt.terminal.console import log
 
 @contextmanager
 def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Holds the lock of a stage's folder inside the block; waits while another process holds it.
+    """Holds the lock of a stage's folder inside the block. Waits while another process holds the lock.
 
     The lock file is next to the folder, so the folder itself may be deleted while the lock is held.
 
     Args:
         folder: folder of the stage.
-        waits_for: function called with the name of the holder when waiting begins; None logs a line.
+        waits_for: function that is called with the name of the holder when waiting begins. None logs a line instead.
 
     Raises:
         StorageError: the file system cannot be written, or does not support locks.
@@ -41,7 +41,7 @@ def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iter
                 log(f"waiting for {folder.name}: another run works on it ({holder})")
             while not _try(file.fileno(), path):
                 time.sleep(0.2)
-        with suppress(OSError):  # the name of the holder is only for messages
+        with suppress(OSError):  # an error here is ignored, because the holder's name is only for messages
             os.ftruncate(file.fileno(), 0)
             os.lseek(file.fileno(), 0, os.SEEK_SET)
             os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -49,7 +49,10 @@ def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iter
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the lock of a stage's folder now; False if the lock file cannot be opened."""
+    """Returns whether a process holds the lock of a stage's folder now.
+
+    Returns False if the lock file cannot be opened.
+    """
     path = folder.parent / f".{folder.name}.lock"
     try:
         file = _existing(path)
@@ -62,7 +65,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _existing(path: Path) -> IO[str] | None:
-    """Opens a lock file, read-only if this user may not write it. Returns None if there is none.
+    """Opens a lock file, read-only if this user may not write it. Returns None if there is no lock file.
 
     Raises:
         StorageError: the path is a link or a folder. A link could make us write to another file.
@@ -94,12 +97,12 @@ def _made(path: Path) -> IO[str]:
 
 
 def _try(descriptor: int, path: Path) -> bool:
-    """Takes the lock if it is free; returns whether it was."""
+    """Takes the lock if it is free. Returns whether it was free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # network file systems: ENOLCK, ENOSYS, EOPNOTSUPP, EACCES, EIO, ...
+    except OSError as error:  # error codes of network file systems: ENOLCK, ENOSYS, EOPNOTSUPP, EACCES, EIO, ...
         raise StorageError(
             f"{path} cannot be locked: {error.strerror}",
             "mount this file system with locks (NFS: lockd or version 4; Lustre: -o flock), or point storage.root to a"

@@ -1,8 +1,8 @@
-"""The output files of a stage: flushed to disk before its record is written, and checked against it before use.
+"""The output files of a stage. They are flushed to disk before its record is written, and checked before use.
 
-Only the record says that a stage is finished. So all files must be on disk before the record, even if tasks on other
-nodes wrote them, and even if a machine crashes in between. Sizes are checked before a stage that reads the files is
-planned, because a missing part of a corpus would silently shift all later rows. Contents are checked before a stage
+Only the record says that a stage is finished. Therefore, all files must be on disk before the record, even if tasks on
+other nodes wrote them, and even if a machine crashes in between. Sizes are checked before a stage that reads the files
+is planned, because a missing part of a corpus would silently shift all later rows. Contents are checked before a stage
 reads them, once per process.
 """
 
@@ -20,22 +20,24 @@ from adapt.support.errors import StageError
 from adapt.terminal.console import log
 
 SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
-"""Prefixes of the names of files that no later stage reads. They are for resuming or for people, who may delete or
-edit them."""
+"""Prefixes of the names of files that no later stage reads.
+
+The files are for resuming or for people, who may delete or edit them.
+"""
 SAID_BYTES = 4 * 2**30
-"""Size from which a check of contents is logged [bytes], because it takes seconds."""
+"""Size from which the check of contents is logged [bytes]. Such a check takes seconds."""
 _checked: dict[str, str] = {}
-"""Stamps of the files whose content this process has checked or written, by path."""
+"""Stamps of the files whose content this process has checked or written, keyed by path."""
 _checking = threading.Lock()
 _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 """Errors of file systems that do not support fsync."""
 
 
 def settle(folder: Path) -> dict[str, int]:
-    """Flushes a stage's output files to disk, and makes them readable by all users who may read their folder.
+    """Flushes a stage's output files to disk, and makes them readable for all users who may read their folder.
 
     Returns:
-        Sizes of the files [bytes] by path in the folder, without hidden files and those in SPARE.
+        Size of each file [bytes], keyed by path in the folder. Hidden files and those in SPARE are left out.
 
     Raises:
         OSError: the disk is full or failed.
@@ -47,8 +49,8 @@ def settle(folder: Path) -> dict[str, int]:
             _sync(descriptor)
             known = os.fstat(descriptor)  # up to date, also on file systems that cache attributes
             readable = known.st_mode | file.parent.stat().st_mode & 0o044
-            if readable != known.st_mode:  # safetensors lets only the owner read
-                with suppress(PermissionError):  # a worker of another user wrote it
+            if readable != known.st_mode:  # safetensors creates files that only the owner may read
+                with suppress(PermissionError):  # a worker of another user wrote the file
                     os.fchmod(descriptor, stat.S_IMODE(readable))
             sizes[str(file.relative_to(folder))] = known.st_size
         finally:
@@ -70,16 +72,19 @@ def sync_folder(folder: Path) -> None:
 def check_outputs(record: Record) -> None:
     """Checks that the files of a finished stage exist and have the sizes in its record.
 
-    The stage is not run again automatically, because that may take days and would overwrite the remaining files.
+    A stage with changed files is not run again automatically. This may take days and would overwrite the remaining
+    files.
 
     Raises:
-        StageError: files are missing or have another size; the message names the first few.
+        StageError: files are missing or have another size. The message names the first few files.
     """
     _refuse(record, [fault for name, size in record.outputs.items() if (fault := _fault(record.path, name, size))])
 
 
 def digest_outputs(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Returns the SHA-256 of files that a stage has written, which this process then need not check again.
+    """Returns the SHA-256 of files that a stage has written, keyed by name.
+
+    `check_content` then does not read these files again in this process.
 
     Raises:
         OSError: a file cannot be read.
@@ -94,9 +99,9 @@ def check_content(record: Record) -> None:
     """Checks that the files of a finished stage have the digests in its record. Reads each file once per process.
 
     Raises:
-        StageError: files have other content; the message names the first few.
+        StageError: files have other content. The message names the first few files.
     """
-    with _checking:  # stages that start at once often read the same files
+    with _checking:  # stages that start at the same time often read the same files
         stamps = {name: _stamp(record.path / name) for name in record.digests}
         left = {name: stamp for name, stamp in stamps.items() if _checked.get(str(record.path / name)) != stamp}
         size = sum(record.outputs.get(name, 0) for name in left)
@@ -110,7 +115,7 @@ def _stamp(file: Path) -> str:
     try:
         return stamp_of(file.stat())
     except OSError:
-        return "missing"  # the comparison of contents reports it
+        return "missing"  # the comparison of contents will report the missing file
 
 
 def _refuse(record: Record, faults: list[str]) -> None:

@@ -22,12 +22,12 @@ class Work:
     waiting: list[Stage[Any]]
     """Stages that have not started, inputs before the stages that read them."""
     done: dict[str, Record]
-    """Records of finished stages, by key."""
+    """Records of finished stages, keyed by stage key."""
     running: dict[str, Stage[Any]] = field(default_factory=dict)
     failed: dict[str, BaseException] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     is_given_up: bool = False
-    """Whether the runs were interrupted. Failures of the stages are then not logged: they fail because Ray ends."""
+    """Whether the work was interrupted. Failures are then not logged, because stages fail when Ray ends."""
 
 
 def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | None, most: int) -> list[Record]:
@@ -36,9 +36,9 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
     If a stage fails, the stages that depend on it are left out, and all others still run.
 
     Args:
-        stages: stages, which may occur several times.
-        store: storage of their folders.
-        capacity: resources that stages running at the same time may use together; None for no limit.
+        stages: stages to finish. A stage may occur several times.
+        store: storage of the stages' folders.
+        capacity: resources that stages running at the same time may use together. None for no limit.
         most: largest number of stages that run at the same time.
 
     Raises:
@@ -58,7 +58,7 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
 
 
 def add_stages(work: Work, stages: Sequence[Stage[Any]], store: Store) -> None:
-    """Adds stages and their unfinished inputs to the work, except those that it already contains.
+    """Adds stages and their unfinished inputs to the work, except those that the work already contains.
 
     Raises:
         StageError: as in `adapt.runner.ensure.unfinished`.
@@ -80,7 +80,7 @@ def step(work: Work, store: Store, capacity: Capacity | None, most: int) -> bool
         most: as in `ensure_all`.
 
     Returns:
-        Whether a stage is running or can start. If not, all waiting stages depend on failed ones.
+        Whether a stage is running or can start. If this is false, all waiting stages depend on failed stages.
     """
     with work.changed:
         for stage in _startable(work, capacity, most):
@@ -95,7 +95,7 @@ def step(work: Work, store: Store, capacity: Capacity | None, most: int) -> bool
 def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Stage[Any]]:
     """Yields the stages that can start now, in their order.
 
-    If a stage must wait for resources, all stages after it wait too, so that a large stage is not delayed forever.
+    If a stage must wait for resources, all later stages wait too, so that a large stage is not delayed forever.
     """
     running = list(work.running.values())
     for stage in list(work.waiting):
@@ -135,7 +135,10 @@ def _run(stage: Stage[Any], work: Work, store: Store) -> None:
 
 
 def _failure(work: Work) -> BaseException:
-    """Returns the error to raise: the only one, or if several stages failed, their number and the first message."""
+    """Returns the error to raise.
+
+    If a single stage failed, this is its error. If several stages failed, it has their number and the first message.
+    """
     first, *others = work.failed.values()
     if not others or not isinstance(first, AdaptError):
         return first

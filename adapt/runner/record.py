@@ -1,6 +1,6 @@
 """The record of a finished stage: the file `stage.json`, which is written last. Without it, a stage is unfinished.
 
-A record contains the stage's result as plain values, from which the result is read back, and the cost of the stage.
+A record contains the cost of the stage and its result as plain values, from which the result is read back.
 """
 
 import json
@@ -23,33 +23,33 @@ class Record:
     """Configuration, inputs, result and cost of a finished stage."""
 
     stage: str
-    """Kind of stage, for example `train`."""
+    """Kind of the stage, for example `train`."""
     name: str
-    """Readable name from the configuration."""
+    """Readable name of the stage, from the configuration."""
     key: str
     """Key of the stage (SHA-256)."""
     version: int
-    """Version of the stage's code, which is raised by hand; see `adapt.runner.stage.Stage`."""
+    """Version of the stage's code, which developers raise by hand; see `adapt.runner.stage.Stage`."""
     what: dict[str, Any]
-    """Configuration that enters the key."""
+    """Configuration that determines the key."""
     inputs: dict[str, dict[str, str]]
-    """Kind, key and path of each input stage."""
+    """Kind, key and path of each input stage, keyed by the name of the input."""
     metrics: dict[str, Any]
     """Result of the stage as plain values."""
     cost: dict[str, Any]
-    """Duration [s], device time [s], tokens and the like."""
+    """Duration [s], device time [s], number of tokens, and other costs."""
     resources: dict[str, Any]
     """Devices and settings that the stage ran with."""
     outputs: dict[str, int]
-    """Sizes of the output files [bytes], by path; see `adapt.runner.outputs`."""
+    """Sizes of the output files [bytes], keyed by path; see `adapt.runner.outputs`."""
     packages: dict[str, str]
     """Versions of the packages that the stage ran with."""
     started_at: str
-    """Start time (UTC, ISO 8601)."""
+    """Time at which the run started (UTC, ISO 8601)."""
     path: Path = field(default=Path(), compare=False)
-    """Present folder of the stage; not stored in the file."""
+    """Present folder of the stage. It is not stored in the file."""
     digests: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the output files, by path; empty in records of earlier versions."""
+    """SHA-256 of the output files, keyed by path. Empty in records of earlier versions."""
 
     def save(self) -> None:
         """Writes the record, which makes the stage finished. Removes passwords and signatures from URLs."""
@@ -59,7 +59,7 @@ class Record:
 
 
 def load_record(folder: Path) -> Record | None:
-    """Loads the record in a folder; None if the stage is unfinished.
+    """Loads the record in a folder. Returns None if the stage is unfinished.
 
     Raises:
         StageError: the record cannot be read or is damaged.
@@ -88,7 +88,7 @@ def load_record(folder: Path) -> Record | None:
 
 
 def _check(values: Any) -> None:
-    """Raises ValueError unless the content of a record's file has exactly the fields of a record, of correct types."""
+    """Raises ValueError unless `values` has exactly the fields of a record, with values of the right types."""
     if not isinstance(values, dict):
         raise ValueError("it is not a JSON object")
     known = {declared.name: declared for declared in fields(Record) if declared.name != "path"}
@@ -127,7 +127,7 @@ def plain_values(result: Any) -> dict[str, Any]:
 def read_result(kind: type[R], record: Record) -> R:
     """Reads the result of a stage from its record.
 
-    A class of results whose fields have changed has a class method `of_earlier`, which converts the metrics of a record
+    A class of results whose fields have changed has a class method `of_earlier`. It converts the metrics of a record
     of any version to the present fields.
 
     Raises:
@@ -177,7 +177,7 @@ def _plain(value: Any) -> Any:
 
 
 def cost_of(device_seconds: float, price_per_hour: float | None) -> dict[str, Any]:
-    """Returns the device time, and its cost in the currency of the price; the cost is None without a price."""
+    """Returns the device time and its cost in the currency of the price. The cost is None without a price."""
     hours = device_seconds / 3600
     cost = None if price_per_hour is None else hours * price_per_hour
     return {"device_seconds": device_seconds, "device_hours": hours, "cost": cost}
@@ -187,5 +187,5 @@ class OneModel:
     """Base class of results of stages that write one model to their folder."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """Returns the folder of the model, under an empty name."""
+        """Returns the folder of the model, keyed by an empty name."""
         return {"": record.path}

@@ -1,4 +1,4 @@
-"""The user's secret key, which signs files so that files of other users in the storage root are recognized."""
+"""The user's secret key, which signs files, so that files of other users in the storage root are recognized."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ from adapt.support.errors import ConfigError, StorageError
 from adapt.terminal.console import log
 
 VARIABLE = "DONTSTOP_KEY"
-"""Environment variable that replaces the key file."""
+"""Environment variable with a key that is used instead of the key file."""
 _FEWEST = 16
 """Smallest length of a key [characters]."""
 
@@ -25,22 +25,25 @@ class Secret:
 
     key: bytes = field(repr=False)
     since: float | None = None
-    """Time at which the key was created [s since 1970], or None if unknown. Older files may be unsigned."""
+    """Time at which the key was created [s since 1970].
+
+    None if the time is not known. Files older than the key may be unsigned.
+    """
 
     def sign(self, text: str) -> str:
         """Returns the HMAC-SHA-256 (hexadecimal) of a text."""
         return hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()
 
     def has_signed(self, text: str, signature: str) -> bool:
-        """Whether a signature is that of a text."""
+        """Returns whether a signature is the signature of a text by this key."""
         return hmac.compare_digest(self.sign(text), signature)
 
 
 def secret_of(root: Path) -> Secret:
-    """Returns the user's key for a storage root, and creates one if there is none.
+    """Returns the user's key for a storage root. Creates a key if there is none.
 
     The key is the value of DONTSTOP_KEY, or else the content of the file `.key-UID` in the storage root. Only the user
-    may read this file, and every node that mounts the storage for the same user has the same key.
+    may read this file. Every node that mounts the storage for the same user has the same key.
 
     Args:
         root: storage root, which must exist.
@@ -64,7 +67,8 @@ def secret_of(root: Path) -> Secret:
 
 
 def _make(file: Path) -> None:
-    descriptor, aside = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=ASIDE)  # mode 0600
+    # mkstemp creates files with mode 0600
+    descriptor, aside = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=ASIDE)
     with os.fdopen(descriptor, "w") as opened:
         opened.write(secrets.token_hex(32))
         opened.flush()
@@ -73,7 +77,7 @@ def _make(file: Path) -> None:
 
 
 def _read(file: Path) -> Secret:
-    with tempfile.TemporaryFile(dir=file.parent) as own:  # our user id on this file system, which may map ids
+    with tempfile.TemporaryFile(dir=file.parent) as own:  # shows this user's id on the file system, which may map ids
         owner = os.fstat(own.fileno()).st_uid
     if file.is_symlink() or not file.is_file() or file.lstat().st_uid != owner:
         raise StorageError(

@@ -1,4 +1,4 @@
-"""Stages as values: configuration, inputs, run method and result of a unit of work."""
+"""Stages as values. A stage has a configuration, inputs, a run method and a result."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,49 +16,56 @@ R = TypeVar("R")
 NOTHING: Mapping[str, float] = {}
 ONE_CPU: Mapping[str, float] = {"CPU": 1}
 _WITHOUT = (str, bool, int, float, Path, Config)
-"""Types that contain no stages. They are not searched for inputs, because large chains have many configurations."""
+"""Types that contain no stages.
+
+Their values are not searched for inputs, because large chains have many configurations.
+"""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
-    """The return value of a stage's run, for its record."""
+    """Return value of a stage's run, from which the runner writes the record."""
 
     result: R
     """Result as a dataclass of plain values, which the record stores as metrics."""
     cost: dict[str, Any] = field(default_factory=dict)
-    """Cost of the run, such as device time [s] and tokens; the runner adds the duration [s]."""
+    """Cost of the run, such as device time [s] and number of tokens. The runner adds the duration [s]."""
     resources: dict[str, Any] = field(default_factory=dict)
     """Devices and settings that the stage ran with."""
 
 
 class Stage(ABC, Generic[R]):
-    """A unit of work whose result, an `R`, is determined by `what` and by the stages that it reads.
+    """A unit of work whose result, an `R`, is determined by `what` and by its input stages.
 
-    A kind of stage is a dataclass (`frozen=True, eq=False`) with `class Train(Stage[Trained])`. Its fields are its
-    settings and its input stages. Inputs may be fields, or inside of mappings, tuples and other dataclasses.
+    A kind of stage is a dataclass (`frozen=True, eq=False`) such as `class Train(Stage[Trained])`. Its fields are
+    settings and input stages. An input stage may be a field, or be inside of a mapping, a tuple or another dataclass
+    in a field.
     """
 
     kind: ClassVar[str]
     """Name of this kind of stage, and of the folder with all stages of this kind."""
     version: ClassVar[int] = 1
-    """Version of the code. Raise it by hand whenever the code would give another result for the same configuration."""
+    """Version of the code.
+
+    Raise it by hand whenever the code would return another result for the same configuration.
+    """
     model_place: ClassVar[str] = "."
-    """Path of the model in the stage's folder, if the stage writes one."""
+    """Path of the model in the stage's folder, if the stage writes a model."""
     takes: ClassVar[Mapping[str, float] | None] = None
-    """Cluster resources that the stage uses, such as ONE_CPU; None for all of them. See `adapt.runner.parallel`."""
+    """Cluster resources that the stage uses, such as ONE_CPU. None for all resources. See `adapt.runner.parallel`."""
     name: str
-    """Readable name. It is part of the folder's name, but not of the key."""
+    """Readable name of the stage. The name of the stage's folder contains it, but the key does not depend on it."""
 
     @abstractmethod
     def what(self) -> Mapping[str, Any]:
-        """Returns the configuration that determines the result, besides the inputs, as plain JSON values."""
+        """Returns the configuration that determines the result together with the inputs, as plain JSON values."""
 
     @abstractmethod
     def run(self, folder: Path, done: "Done") -> Outcome[R]:
         """Runs the stage, and writes all its files to `folder`.
 
-        The folder may contain files of an earlier run that was killed. The result must be the same as that of a first
-        run. The runner writes the record afterwards.
+        The folder may contain files of an earlier run that was killed. The result must be equal to the result of a run
+        in an empty folder. The runner writes the record afterwards.
 
         Args:
             folder: folder of the stage.
@@ -66,26 +73,32 @@ class Stage(ABC, Generic[R]):
         """
 
     def refuse_early(self) -> None:
-        """Checks the settings before any stage of a job runs. It must be fast and need no cluster.
+        """Checks the settings before any stage of a job runs. The check must be fast and need no cluster.
 
         Raises:
             AdaptError: the stage would fail.
         """
 
     def disk(self, folder: Path) -> tuple[int, int]:
-        """Estimates how much more the stage will write to its folder [bytes]: files that stay, and temporary files."""
+        """Estimates how much more the stage will write to its folder [bytes].
+
+        The first number is the size of files that remain, and the second number is the size of temporary files.
+        """
         return 0, 0
 
     def tidy(self, folder: Path) -> None:
-        """Removes files that are not needed after the record is written. It does not run if the process is killed."""
+        """Removes files that are not needed after the record is written.
+
+        The method does not run if the process is killed before.
+        """
 
     def needs(self) -> Mapping[str, float] | None:
-        """Returns the cluster resources that the stage uses: `takes`, unless they depend on its settings."""
+        """Returns the cluster resources that the stage uses. A subclass overrides it if they depend on its settings."""
         return self.takes
 
     @cached_property
     def inputs(self) -> "Mapping[str, Stage[Any]]":
-        """Input stages by the path of the field that contains them: `training`, `corpora.cs`, `start.training`.
+        """Input stages, keyed by the path of the field that contains them: `training`, `corpora.cs`, `start.training`.
 
         Raises:
             StageError: two inputs have the same name, which is possible if names contain dots.
@@ -170,10 +183,10 @@ class Finished(Generic[R]):
 
 @dataclass(frozen=True)
 class Done:
-    """The finished inputs of a stage, by stage: `done[self.training].result.steps`."""
+    """Finished inputs of a stage, keyed by stage: `done[self.training].result.steps`."""
 
     records: Mapping[str, Record]
-    """Records by the key of their stage."""
+    """Records of the inputs, keyed by stage key."""
 
     def __getitem__(self, stage: Stage[R]) -> Finished[R]:
         return Finished.of(stage, self.records[stage.key])
@@ -183,11 +196,11 @@ class Done:
 
 
 def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
-    """Returns stages and all their direct and indirect inputs, each stage once."""
+    """Returns `stages` and all their direct and indirect inputs, each stage once."""
     reached: dict[str, Stage[Any]] = {}
     waiting = list(stages)
     for stage in waiting:
         if stage.key not in reached:
             reached[stage.key] = stage
-            waiting += stage.inputs.values()  # extends the list that the loop iterates over
+            waiting += stage.inputs.values()  # the loop also visits these added stages
     return list(reached.values())

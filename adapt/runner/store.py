@@ -1,6 +1,6 @@
 """The folders of stages, `{root}/{stage}/{name}-{first 16 of key}/`, and their logs, in `{root}/logs/`.
 
-A log is a JSON lines file of the messages that a stage logged while it ran. It is kept if the stage fails.
+A log is a JSON lines file with the messages that a stage logged while it ran. It remains if the stage fails.
 """
 
 import json
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _passed_over: set[Path] = set()
 """Unreadable records that this process has already logged."""
 DIGITS = 16
-"""Number of the key's digits in the name of a stage's folder. Among a million stages, the chance that two share them is
-1 in 40 million."""
+"""Number of the key's digits in the name of a stage's folder.
+
+Among a million stages, the chance that two of them have the same digits is 1 in 40 million.
+"""
 
 
 class Store:
@@ -35,12 +37,14 @@ class Store:
         self.root = root
 
     def folder(self, stage: str, name: str, key: str) -> Path:
-        """Returns the existing folder of a stage, which may have an earlier name, or else the folder it will get.
+        """Returns the existing folder of a stage, or else the folder that the stage will get.
 
-        If there are several folders, for example an incomplete copy, it returns one in which the stage is finished.
+        The existing folder may have an earlier name. If there are several folders, for example an incomplete copy, one
+        in which the stage is finished is returned.
         """
         existing = sorted((self.root / stage).glob(f"*-{key[:DIGITS]}"))
-        finished = (folder for folder in existing if os.path.exists(folder / RECORD_FILE))  # False without permission
+        # os.path.exists is False if this user may not enter the folder
+        finished = (folder for folder in existing if os.path.exists(folder / RECORD_FILE))
         return next(finished, existing[0] if existing else self.root / stage / f"{name}-{key[:DIGITS]}")
 
     def folder_of(self, stage: "Stage[Any]") -> Path:
@@ -48,7 +52,9 @@ class Store:
         return self.folder(stage.kind, stage.name, stage.key)
 
     def find(self, stage: str, name: str, key: str) -> Record | None:
-        """Loads the record of the stage with this key, and checks its files. None if the stage is not finished.
+        """Loads the record of the stage with this key, and checks its files.
+
+        Returns None if the stage is not finished.
 
         The returned record has the name `name`, even if the stage was finished under another name.
 
@@ -62,10 +68,10 @@ class Store:
         return record
 
     def known(self, stage: str, name: str, key: str) -> Record | None:
-        """Loads the record of the stage with this key, as `find` does, but without a check of the stage's files.
+        """Loads the record of the stage with this key, as `find` does, but does not check the stage's files.
 
         Raises:
-            StageError: the record cannot be read, or is that of another stage.
+            StageError: the record cannot be read, or belongs to another stage.
         """
         folder = self.folder(stage, name, key)
         record = load_record(folder)
@@ -76,14 +82,14 @@ class Store:
         return replace(record, name=name) if record else None
 
     def record_of(self, stage: "Stage[Any]") -> Record | None:
-        """Loads the record of a stage, as `known` does; None if the stage is not finished."""
+        """Loads the record of a stage, as `known` does. Returns None if the stage is not finished."""
         return self.known(stage.kind, stage.name, stage.key)
 
     def records(self, stage: str = "*") -> Iterator[Record]:
         """Yields the records of all finished stages of a kind, ordered by folder name.
 
-        Records that cannot be read are skipped, because they may belong to other users. Each is logged once per
-        process.
+        Records that cannot be read are skipped, because they may belong to other users. Each skipped record is logged
+        once per process.
         """
         for file in sorted(self.root.glob(f"{stage}/*/stage.json")):
             try:
@@ -125,7 +131,7 @@ def log_of(folder: Path) -> Path:
 
 @contextmanager
 def logged(folder: Path) -> Iterator[None]:
-    """Writes the messages that this thread logs in the block, and its error if any, to the stage's log."""
+    """Writes the messages that this thread logs in the block to the stage's log, and the error of the block if any."""
     file = log_of(folder)
     with suppress(OSError):
         make_folder(file.parent)
@@ -139,7 +145,7 @@ def logged(folder: Path) -> Iterator[None]:
 
 
 def logged_lines(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a stage's log from all of its runs, oldest first."""
+    """Yields the lines of a stage's log from all runs of the stage, oldest first."""
     try:
         lines = log_of(folder).read_text(errors="replace").splitlines()
     except OSError:  # there is no log, or this user may not read it
@@ -150,6 +156,6 @@ def logged_lines(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def failure_of(folder: Path) -> str | None:
-    """Returns the message of a stage's failure if its last run failed; else None."""
+    """Returns the message of a stage's failure if the last run of the stage failed, else None."""
     *_, last = [{}, *logged_lines(folder)]
     return str(last["message"]) if last.get("failed") else None

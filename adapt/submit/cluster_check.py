@@ -17,8 +17,10 @@ from adapt.support.errors import ClusterError, ConfigError, StorageError
 from adapt.terminal.console import log
 
 NODE_GROUPS = "DONTSTOP_NODE_GROUPS"
-"""Environment variable of the head with the nodes that may be added, if no autoscaler reports them (as with KubeRay):
-YAML such as `[{CPU: 8, GPU: 1, most: 8}]`."""
+"""Environment variable of the head with the nodes that may be added, if no autoscaler reports them (as with KubeRay).
+
+Its value is YAML such as `[{CPU: 8, GPU: 1, most: 8}]`.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class NodeKind:
     now: int
     """Present number of nodes."""
     most: int
-    """Largest number of nodes, including the present ones."""
+    """Largest number of nodes, including the present nodes."""
 
     def described(self) -> str:
         """Describes the group for people, such as `up to 8 nodes with 8 CPU, 1 GPU`."""
@@ -45,7 +47,7 @@ def limit_words(resources: Mapping[str, float]) -> str:
 
 
 def places(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
-    """Returns the largest number of workers that the nodes have room for; each worker must fit on one node."""
+    """Returns the largest number of workers that the nodes have room for. Each worker must fit on one node."""
     return sum(
         kind.most * int(min(kind.resources.get(name, 0) / amount for name, amount in per_worker.items()))
         for kind in kinds
@@ -53,10 +55,11 @@ def places(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
 
 
 def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
-    """Returns the present and possible nodes of the cluster, and whether it may grow. Needs a connection to Ray.
+    """Returns the present and possible nodes of the cluster, and whether the cluster may grow.
 
     The limits come from the autoscaler's report to the cluster, from NODE_GROUPS, or from the cluster file of an
-    autoscaler that runs on this node, in this order. Without any of these, only the present nodes count.
+    autoscaler that runs on this node, in this order. Without any of these, only the present nodes count. The function
+    needs a connection to Ray.
 
     Raises:
         ConfigError: NODE_GROUPS cannot be read.
@@ -70,7 +73,7 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     if not limits:
         return [NodeKind(resources, 1, 1) for resources in alive], False
     found = [NodeKind(resources, 1, 1) for resources in alive]
-    for resources, most in limits:  # present nodes of this kind must not be counted twice
+    for resources, most in limits:  # the present nodes of this kind must not be counted twice
         present = sum(_fits(resources, node) for node in alive)
         if most > present:
             found.append(NodeKind(resources, 0, most - present))
@@ -99,7 +102,7 @@ def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:
 
 
 def autoscaler_file() -> Path | None:
-    """Finds the cluster file of this cluster's autoscaler; None if the autoscaler does not run on this node."""
+    """Finds the cluster file of this cluster's autoscaler. Returns None if the autoscaler does not run on this node."""
     import ray
 
     ours = f"--gcs-address={ray.get_runtime_context().gcs_address}"
@@ -113,7 +116,10 @@ def autoscaler_file() -> Path | None:
 
 
 def limits_in(file: Path | None) -> list[tuple[Mapping[str, float], int]]:
-    """Reads the worker nodes in a cluster file: for each kind, the resources of a node and the largest number."""
+    """Reads the kinds of worker nodes in a cluster file: the resources of a node, and the largest number of nodes.
+
+    Returns an empty list without a file, or if the file cannot be read.
+    """
     try:
         content: dict[str, Any] = yaml.safe_load(file.read_text()) if file else {}
     except (OSError, yaml.YAMLError):
@@ -132,14 +138,14 @@ _PATIENCE_S = 120.0
 def check_storage(root: Path) -> int:
     """Checks that every node can read a file of this node in the storage root, and write and lock files there.
 
-    Creates the root's folder only if its parent exists, since a missing parent means that a file system is not
-    mounted. Needs a connection to Ray.
+    The root's folder is created only if its parent exists, because a missing parent means that a file system is not
+    mounted. The function needs a connection to Ray.
 
     Returns:
         Number of nodes that were checked.
 
     Raises:
-        StorageError: a node cannot use the root; the message names the node and the failure.
+        StorageError: a node cannot use the root. The message names the node and the failure.
     """
     if not root.parent.is_dir():
         raise StorageError(
@@ -181,11 +187,11 @@ def check_storage(root: Path) -> int:
 
 
 def try_storage(sign: str, word: str) -> str:
-    """Runs on a node. Returns why the node cannot use the storage root; empty if it can.
+    """Checks on a node whether it can use the storage root. Returns the reason if it cannot, else an empty text.
 
     Args:
-        sign: path of a file that another node has written there.
-        word: content of this file.
+        sign: path of a file that another node has written to the storage root.
+        word: content of the file.
     """
     file = Path(sign)
     try:
@@ -208,10 +214,12 @@ def _unusable(root: Path, who: str, why: str) -> StorageError:
 
 
 def check_places(configs: Iterable[Config]) -> None:
-    """Checks that the workers of all trainings fit on the cluster at its largest size. Needs a connection to Ray.
+    """Checks that the workers of all trainings fit on the cluster at its largest size.
+
+    The function needs a connection to Ray.
 
     Raises:
-        ClusterError: a training can never run; the fix names one that can.
+        ClusterError: a training can never run. The fix names a number of workers that can.
     """
     kinds, grows = kinds_of_nodes()
     for resources in {config.resources: None for config in configs}:
@@ -219,7 +227,9 @@ def check_places(configs: Iterable[Config]) -> None:
 
 
 def check_driver(resource: str) -> None:
-    """Checks that a present or possible node has the resource of `--drive-on`. Needs a connection to Ray.
+    """Checks that a present or possible node has the resource of `--drive-on`.
+
+    The function needs a connection to Ray.
 
     Raises:
         ClusterError: no node has this resource.
@@ -236,7 +246,8 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
     """Checks that the workers of a training fit on the present or possible nodes.
 
     Raises:
-        ClusterError: there will never be room for them.
+        ClusterError: there will never be room for the workers. Or `gpus_per_worker` is null, and the training would
+            run on CPUs because no GPU node has started yet.
     """
     has_gpus = any(kind.resources.get("GPU") for kind in kinds)
     gpus = resources.gpus_per_worker
@@ -260,7 +271,7 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
 
 
 def check_environment(configs: Iterable[Config]) -> None:
-    """Logs which credentials the work needs but the environment of this node lacks."""
+    """Logs which credentials the work needs that are missing in the environment of this node."""
     if any(config.tracking.wandb_project for config in configs) and not (
         os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") or (Path.home() / ".netrc").exists()
     ):
@@ -268,5 +279,5 @@ def check_environment(configs: Iterable[Config]) -> None:
 
 
 def cluster_findings(nodes: int, ahead: dict[str, int]) -> dict[str, Any]:
-    """Returns the figures that a check prints: number of nodes, version of Python, number of stages to run."""
+    """Returns the values that a check prints: number of nodes, version of Python, and number of stages to run."""
     return {"nodes": nodes, "python": ".".join(platform.python_version_tuple()[:2]), "to_run": sum(ahead.values())}

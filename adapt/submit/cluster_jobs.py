@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 ADDRESS = "RAY_API_SERVER_ADDRESS"
-"""Environment variable with the address of a cluster's dashboard, as for `ray job`."""
+"""Environment variable with the address of a cluster's dashboard. The command `ray job` uses it too."""
 _PATIENCE_S = 5.0
 
 
 def address_from(given: str | None) -> str:
-    """Returns the address of the cluster's dashboard: the argument, or else that of the environment.
+    """Returns the address of the cluster's dashboard: the argument, or else the address in the environment.
 
     Raises:
-        ClusterError: there is no address, or it is not that of a dashboard.
+        ClusterError: there is no address, or it is not the address of a dashboard.
     """
     ray_address = os.environ.get("RAY_ADDRESS", "")
     address = given or os.environ.get(ADDRESS) or (ray_address if "://" in ray_address else "")
@@ -64,7 +64,7 @@ def connected(address: str) -> "JobSubmissionClient":
     from adapt.ray.private import send_in_silence, version_at
 
     hush()
-    for name in ("dashboard_sdk", "job.sdk"):  # they log each package, and the end of each job's log
+    for name in ("dashboard_sdk", "job.sdk"):  # these loggers report each package and the end of each job's log
         logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
     send_in_silence()
     try:
@@ -105,7 +105,7 @@ _MOST_NODES = 10_000
 
 
 def listed_jobs(client: "JobSubmissionClient") -> "list[JobDetails]":
-    """Lists the jobs of a cluster; running jobs whose node is gone are listed as failed (see ORPHANED)."""
+    """Lists the jobs of a cluster. A running job whose node is gone is listed as failed, with the message ORPHANED."""
     jobs = client.list_jobs()
     if not any(job.status == "RUNNING" and job.driver_node_id for job in jobs):
         return jobs
@@ -117,7 +117,7 @@ def dead_nodes(address: str) -> set[str]:
     """Returns the ids of a cluster's dead nodes.
 
     Args:
-        address: address of its dashboard.
+        address: address of the cluster's dashboard.
 
     Raises:
         ConnectionError: the dashboard does not answer.
@@ -134,7 +134,7 @@ def dead_nodes(address: str) -> set[str]:
 
 
 def is_orphaned(job: "JobDetails") -> bool:
-    """Whether `listed_jobs` found that the job's node is gone, and with it the end of its log."""
+    """Returns whether the node of a job is gone according to `listed_jobs`. The end of the job's log is lost then."""
     return job.message == ORPHANED
 
 
@@ -149,7 +149,10 @@ LASTING = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, 
 LASTING = (LASTING | {70}) - {ClusterError.exit_code}
 """Exit codes of failures that a retry of the same command would repeat."""
 DRIVERS_SHARE = 0.001
-"""Amount that a job reserves of the resource of `--drive-on`, small enough that it never limits the number of jobs."""
+"""Amount that a job reserves of the resource of `--drive-on`.
+
+It is so small that it never limits the number of jobs.
+"""
 
 
 @dataclass(frozen=True)
@@ -160,9 +163,9 @@ class JobCluster:
     environment: dict[str, Any]
     """Runtime environment of each job; see `adapt.submit.package`."""
     retries: int = 2
-    """Number of retries after a loss that a retry may avoid (a lost node, a killed process)."""
+    """Number of retries after a failure that a retry may avoid, such as a lost node or a killed process."""
     drive_on: str | None = None
-    """Ray resource of the nodes that run the jobs' entry points; None for the head."""
+    """Ray resource of the nodes that run the entry points of jobs. None for the head."""
 
     def jobs(self, name: str) -> "list[JobDetails]":
         """Lists the jobs of the chain or job with this name, oldest first."""
@@ -192,7 +195,7 @@ def of_order(order: Order, jobs: "Iterable[JobDetails]", part: str = "") -> "lis
 
 
 def is_bad_luck(job: "JobDetails") -> bool:
-    """Whether a retry may succeed: the job failed, but not by one of our own errors."""
+    """Returns whether a retry of a job may succeed: the job failed, and its exit code is not in LASTING."""
     return job.status == "FAILED" and (job.driver_exit_code is None or job.driver_exit_code not in LASTING)
 
 
@@ -213,10 +216,10 @@ def ended(job: "JobDetails") -> "JobDetails":
 
 
 def stop(cluster: JobCluster, name: str) -> list[str]:
-    """Stops all jobs of a name, beginning with those that start others, and waits for their end.
+    """Stops all jobs of a name, beginning with those that start other jobs, and waits for their end.
 
     Returns:
-        Submission ids of the jobs.
+        Submission ids of the stopped jobs.
 
     Raises:
         ClusterError: a job does not end.
@@ -237,13 +240,14 @@ def stop(cluster: JobCluster, name: str) -> list[str]:
             )
         for job in left:
             if job.status == "RUNNING" and waited > 5:
-                cluster.client.stop_job(str(job.submission_id))  # again, if the job had not started the first time
+                # stops the job again, because it may not have started the first time
+                cluster.client.stop_job(str(job.submission_id))
         time.sleep(1)
     return [str(job.submission_id) for job in running]
 
 
 PATIENCE_S = 3600.0
-"""Time that we try to restore a lost connection [s]."""
+"""Time for which we try to restore a lost connection [s]."""
 _SAID_AFTER_S = 30.0
 _AGAIN_S = 1.0, 30.0
 
@@ -262,7 +266,7 @@ def show_while_read(text: str) -> None:
     """Writes text of a job's log to stderr.
 
     Raises:
-        Unread: the reader has closed stderr, as `| head` does.
+        Unread: the reader has closed stderr, as the reader of `| head` does.
     """
     show_log(text)
     if is_unread():
@@ -277,11 +281,11 @@ class Follower:
     job: str
     """Submission id of the job."""
     shown: Callable[[str], None] = show_log
-    """Function that gets new text of the log."""
+    """Function that is called with new text of the log."""
     characters: int = 0
     """Number of characters of the log that have been shown."""
     lost_at: float | None = None
-    """Time at which the connection was lost; None if it is not lost."""
+    """Time at which the connection was lost. None if the connection is not lost."""
     patience_s: float = PATIENCE_S
     """Time after which a lost connection is an error [s]."""
     again_s: float = field(default=_AGAIN_S[0])
@@ -291,7 +295,7 @@ class Follower:
         """Waits for the end of the job, and shows its log.
 
         Returns:
-            The job; None if the cluster does not know the job any more, for example after a restart.
+            The job. None if the cluster does not know the job any more, for example after a restart.
 
         Raises:
             ClusterError: the cluster has not answered for `patience_s`.
@@ -317,7 +321,7 @@ class Follower:
                     self._found()
                     return job
                 asyncio.run(self._tail())
-                time.sleep(0.1)  # the log ends a moment before the status says so
+                time.sleep(0.1)  # the log ends a moment before the status changes
             except _lost() as error:
                 self._wait(error)
 

@@ -27,7 +27,7 @@ def carry_out_there(asked: Asked) -> None:
     """Runs a cluster command of jobs/chain.py.
 
     Raises:
-        AdaptError: the command cannot be carried out. Checks come before any work starts.
+        AdaptError: the command cannot be carried out. All checks are made before any work starts.
     """
     verbs: dict[str, Callable[[Asked, Order], None]] = {
         "submit": _submit,
@@ -102,7 +102,7 @@ def _stop(asked: Asked, order: Order) -> None:
 
 
 def _check(asked: Asked, order: Order) -> None:
-    """Checks storage, nodes, credentials and memory; runs on the cluster."""
+    """Checks storage, nodes, credentials and memory. The command runs on the cluster."""
     first = order.configs[0]
     connect(first.resources)
     nodes = check_storage(root_of(first))
@@ -122,7 +122,10 @@ def _check(asked: Asked, order: Order) -> None:
 
 
 def _stages(asked: Asked, order: Order) -> None:
-    """Starts a job for each stage, with this job's runtime environment; runs as a job on the cluster."""
+    """Starts a job for each stage, with the runtime environment of this job.
+
+    The command runs as a job on the cluster.
+    """
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient()

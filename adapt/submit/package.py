@@ -1,4 +1,4 @@
-"""The files and the environment that a job gets on a cluster: the working directory, checked against Ray's limit."""
+"""The files and the environment that a job gets on a cluster. The size of the files is checked against Ray's limit."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from adapt.support.errors import ConfigError
 from adapt.support.redact import names_secret, redact
 
 MOST_BYTES = 100_000_000
-"""Largest working directory [bytes]. Ray refuses packages of more than 100 MiB, but only after it has packed them."""
+"""Largest size of the working directory [bytes]. Ray refuses packages above 100 MiB, but only after packing them."""
 STOP_WAIT_S = 60
-"""Time that a stopped job has to end by itself [s]; Ray's default is 3."""
+"""Time that a stopped job has to end by itself [s]. Ray's default is 3 s."""
 
 
 def working_directory() -> Path:
-    """Returns the current folder, which is sent to the cluster and must be the project's.
+    """Returns the current folder, which is sent to the cluster.
 
     Raises:
-        ConfigError: it is not the project's folder.
+        ConfigError: the current folder is not the project's folder.
     """
     here = Path.cwd().resolve()
     if not (here / "jobs" / "chain.py").is_file() or not (here / "cluster" / "runtime_env.yaml").is_file():
@@ -48,13 +48,15 @@ def runtime_environment(root: Path) -> dict[str, Any]:
 
 
 def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
-    """Checks the size of the files that would be sent, without those in `.rayignore`, `.gitignore` and `excludes`.
+    """Checks the size of the files that would be sent.
+
+    Files in `.rayignore`, `.gitignore` and `excludes` do not count.
 
     Returns:
         Size of the files before compression [bytes].
 
     Raises:
-        ConfigError: the files are too large; the message names the largest folders.
+        ConfigError: the files are too large. The message names the largest folders.
     """
     from adapt.ray.private import files_sent
 
@@ -99,7 +101,7 @@ def check_no_secrets(arguments: Sequence[str]) -> None:
     """Refuses passwords and signatures in arguments, because the cluster's lists of jobs show command lines.
 
     Raises:
-        ConfigError: an argument contains a secret; the message names the argument without it.
+        ConfigError: an argument contains a secret. The message shows the argument without the secret.
     """
     for argument in arguments:
         if redact(argument) != argument:

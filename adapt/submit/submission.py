@@ -30,7 +30,7 @@ def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
     """Checks on the cluster that the work can run there; see `adapt.submit.cluster_check`.
 
     Returns:
-        The last line of the check: path and figures.
+        JSON object in the last line of the check's output: a path and metrics.
 
     Raises:
         AdaptError: the check failed on the cluster.
@@ -47,7 +47,7 @@ def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
 
 
 def driver_options(resource: str | None) -> list[str]:
-    """Returns the `--drive-on` argument; empty if the work runs on the head."""
+    """Returns the `--drive-on` argument. The list is empty if the work runs on the head."""
     return [f"--drive-on={resource}"] if resource else []
 
 
@@ -55,10 +55,10 @@ def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = Tru
     """Runs a short command on the cluster, and deletes it from the list of jobs.
 
     Returns:
-        The JSON object in the last line of its output.
+        JSON object in the last line of the command's output.
 
     Raises:
-        AdaptError: the command's error.
+        AdaptError: the command failed. The error is that of the command if it is one of our own errors.
     """
     text: list[str] = []
     submission = f"{name}-{secrets.token_hex(3)}"
@@ -101,18 +101,18 @@ def _as_ours(text: str, job: "JobDetails") -> AdaptError:
 
 
 def submit(cluster: JobCluster, order: Order, again: bool = False) -> "JobDetails":
-    """Submits work to a cluster and follows it until its end; work that was submitted before is only followed.
+    """Submits work to a cluster and follows it until its end. Work that is already running is only followed.
 
     Args:
         cluster: cluster that runs the work.
-        order: the work.
+        order: work to submit.
         again: whether to run the work again if it has succeeded before.
 
     Returns:
         The job that succeeded.
 
     Raises:
-        AdaptError: the work cannot run there, or has failed.
+        AdaptError: the work cannot run on the cluster, or has failed.
     """
     jobs = cluster.jobs(order.name)
     refuse_other(order, jobs)
@@ -150,10 +150,10 @@ def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
 
 
 def refuse_other(order: Order, jobs: "Iterable[JobDetails]") -> None:
-    """Refuses a name under which other work is running, since the two could not be told apart.
+    """Refuses a name under which other work is running, because jobs are found by this name.
 
     Raises:
-        ConfigError: such a job exists; the message names it.
+        ConfigError: other work is running under this name. The message names the job.
     """
     for job in jobs:
         if not job.status.is_terminal() and (job.metadata or {}).get(DIGEST) != order.digest:
@@ -170,24 +170,24 @@ _SAID_AFTER_S = 15.0
 
 @dataclass
 class StagesProgress:
-    """State of the stages of a chain, by label."""
+    """State of the stages of a chain, keyed by the labels of the stages."""
 
     ready: deque[str] = field(default_factory=deque)
-    """Stages that have not been started, and whose inputs are finished."""
+    """Labels of stages that have not been started, and whose inputs are finished."""
     running: dict[str, str] = field(default_factory=dict)
-    """Submission ids of the jobs of running stages."""
+    """Submission ids of the jobs of running stages, keyed by label."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Reasons of the failures, by stage."""
+    """Reasons of the failures of stages, keyed by label."""
     begun: Counter[str] = field(default_factory=Counter)
-    """Number of jobs started for each stage."""
+    """Number of jobs that were started for each stage, keyed by label."""
     said: dict[str, str] = field(default_factory=dict)
-    """Last message on why a stage waits, by stage."""
+    """Last logged reason why each stage waits, keyed by label."""
     since: dict[str, float] = field(default_factory=dict)
-    """Time at which each stage's last job was started."""
+    """Time at which the last job of each stage was started, keyed by label."""
 
 
 def command_of(order: Order, node: Node) -> list[str]:
-    """Returns the arguments of a stage's job: those of the chain, limited to this stage."""
+    """Returns the arguments of a stage's job: the arguments of the chain, limited to this stage."""
     own = {"stage": node.name, **node.values}
     kept: list[str] = []
     rest = list(order.arguments)
@@ -210,7 +210,7 @@ def run_as_jobs(
 
     Args:
         cluster: cluster that runs the jobs.
-        order: the chain.
+        order: chain to run.
         at_once: largest number of jobs at the same time.
         again: whether to run jobs again that have succeeded before.
         wait: function that waits for a number of seconds.
@@ -260,7 +260,7 @@ def _start(cluster: JobCluster, order: Order, progress: StagesProgress, label: s
 
 
 def _ended(cluster: JobCluster, order: Order, progress: StagesProgress) -> list[str]:
-    """Returns the stages that have succeeded since the last call; schedules lost stages again."""
+    """Returns the labels of the stages that have succeeded since the last call. Schedules lost stages again."""
     known = {job.submission_id: job for job in cluster.jobs(order.name)}
     finished = []
     for label, name in list(progress.running.items()):

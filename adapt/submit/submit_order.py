@@ -16,13 +16,13 @@ from adapt.parse import parse
 from adapt.support.errors import ConfigError
 
 VERBS = ("submit", "stop", "check", "stages")
-"""Verbs that only exist for clusters; `status` and `logs` also show results on this machine."""
+"""Verbs that only exist for clusters. The verbs `status` and `logs` also show results on this machine."""
 USAGE = (
     "jobs/chain.py submit|status|logs|stop|report --serve FILE [--address URL] [--NAME VALUE] [--section.field VALUE],"
     " with --job NAME --config FILE in place of FILE for a single job"
 )
 PORT = 8300
-"""Port of `report --serve`; Ray's dashboard has 8265."""
+"""Default port of `report --serve`. Ray's dashboard has port 8265."""
 _VALUES, _SWITCHES = {"address", "drive-on", "port", "retries", "stage"}, {"again", "job-per-stage", "follow", "serve"}
 
 
@@ -32,15 +32,15 @@ class Asked:
 
     verb: str
     rest: list[str]
-    """Arguments that name the chain or job: its file and the fields to set."""
+    """Arguments that name the chain or job: its file, and the fields to set."""
     address: str | None = None
-    """Address of the cluster's dashboard; None for that of the environment."""
+    """Address of the cluster's dashboard. None for the address in the environment."""
     retries: int = 2
-    """Number of retries after lost nodes or killed processes."""
+    """Number of retries after a lost node or a killed process."""
     switches: frozenset[str] = frozenset()
-    """Names of the options without a value."""
+    """Names of the given options that have no value."""
     stage: str | None = None
-    """Stage whose log to show."""
+    """Stage whose log is shown."""
     port: int = PORT
     """Port of `report --serve`."""
     drive_on: str | None = None
@@ -51,7 +51,7 @@ def read_asked(arguments: Sequence[str]) -> Asked:
     """Parses a command such as `submit FILE --address http://127.0.0.1:8265 --job-per-stage --data /shared/data`.
 
     Raises:
-        ConfigError: an option has no value, or a wrong one.
+        ConfigError: no file is named, or an option has no value or a wrong value.
     """
     verb, *words = arguments
     values: dict[str, str] = {}
@@ -96,22 +96,22 @@ class Order:
     """A chain or a job to run on a cluster."""
 
     name: str
-    """Name of the chain, or that in the job's configuration."""
+    """Name of the chain, or the name in the job's configuration."""
     digest: str
-    """SHA-256 of all configurations; its first digits are part of submission ids."""
+    """SHA-256 of all configurations. Submission ids contain its first digits."""
     program: str
     """`chain`, or the name of the job."""
     arguments: list[str]
     """Arguments of the program, without its verb."""
     configs: list[Config]
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    """Nodes of a chain by label, each after the nodes that it starts from."""
+    """Nodes of a chain, keyed by label. Each node is after the nodes that it starts from."""
     job: Job | None = None
-    """The job; None for a chain."""
+    """The job. None for a chain."""
     verb: str = "run"
     """Verb that runs a chain: `run` as one job, or `stages` with each stage as a separate job."""
     further: tuple[str, ...] = ()
-    """Additional arguments of that verb."""
+    """Additional arguments of `verb`."""
     baseline: str = ""
     """Member of a chain's set `recipe` to which its report compares the other members."""
 
@@ -137,14 +137,15 @@ class Order:
         return shlex.join(["python", "jobs/chain.py", "run", *arguments])
 
     def submission(self, attempt: int, part: str = "") -> str:
-        """Returns the submission id of a job, which is the same for the same work.
+        """Returns the submission id of a job. Equal work has the same submission id.
 
         Args:
             attempt: number of the attempt, from 1.
             part: label of the stage, if each stage is a separate job.
         """
         words = [re.sub(r"[^\w.-]+", "-", word).strip("-") for word in (self.name, part) if word]
-        own = hashlib.sha256(part.encode()).hexdigest()[:6] if part else ""  # labels may differ by special characters
+        # distinguishes labels that differ only by special characters
+        own = hashlib.sha256(part.encode()).hexdigest()[:6] if part else ""
         return "-".join(["dontstop", *words, *([own] if own else []), self.digest[:_DIGITS], str(attempt)])
 
     def metadata(self, part: str = "") -> dict[str, str]:

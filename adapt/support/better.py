@@ -1,4 +1,4 @@
-"""Declares whether higher or lower values of a result's figure are better; searches and reports use it."""
+"""Declares whether higher or lower values of a metric are better. Searches and reports use the declarations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
@@ -10,23 +10,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Better:
-    """Annotation of a figure's type with the direction in which the figure is better."""
+    """Annotation of a metric's type with the direction in which the metric is better."""
 
     sign: int
     """1 if higher values are better, -1 if lower values are better."""
 
 
 More = Annotated[T, Better(1)]
-"""Type of a figure for which higher is better: `score: More[float]`."""
+"""Type of a metric for which higher values are better: `score: More[float]`."""
 Less = Annotated[T, Better(-1)]
-"""Type of a figure for which lower is better: `loss: Less[float | None]`."""
+"""Type of a metric for which lower values are better: `loss: Less[float | None]`."""
 
 
 def ways_of(result: type[Any], only_declared: bool = False) -> dict[str, int]:
-    """Returns the direction of each figure of a result: 1 if higher is better, -1 if lower is, 0 if not declared.
+    """Returns the better direction of each metric of a result.
 
-    For a field such as `losses: dict[Literal["a", "b"], Loss]`, it returns the declared figures of `Loss` under names
-    such as `losses.a.NAME`.
+    The direction is 1 if higher values are better, -1 if lower values are, and 0 if it is not declared. For a field
+    such as `losses: dict[Literal["a", "b"], Loss]`, the declared metrics of `Loss` are returned under names such as
+    `losses.a.NAME`.
 
     Args:
         result: dataclass of results.
@@ -50,6 +51,6 @@ def _sign(hint: Any) -> int:
 
 
 def _is_number(hint: Any) -> bool:
-    """Whether a field is a number, or a number or None."""
+    """Returns whether the type of a field is a number, or a number or None."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return bool({int, float} & {*parts})

@@ -18,7 +18,8 @@ class AdaptError(Exception):
 
     def __init__(self, what: str, fix: str = "") -> None:
         self.what, self.fix = redact(what), redact(fix)
-        super().__init__(self.what, self.fix)  # both in args, so the error survives pickling between Ray processes
+        # args contain both texts, so that the error survives pickling between Ray processes
+        super().__init__(self.what, self.fix)
 
     def __str__(self) -> str:
         return f"{self.what}\n  fix: {self.fix}" if self.fix else self.what
@@ -55,7 +56,10 @@ class StorageError(AdaptError):
 
 
 class CheckpointError(StorageError):
-    """A checkpoint has changed since the job wrote it. It was removed, so that a restart uses the checkpoint before."""
+    """A checkpoint has changed since the job wrote it.
+
+    It was removed, so that a restart uses the previous checkpoint.
+    """
 
 
 class TrainingError(AdaptError):
@@ -80,11 +84,11 @@ class DeviceMemoryError(TrainingError):
     ) -> None:
         super().__init__(what, fix)
         self.micro_batch, self.steps, self.field = micro_batch, steps, field
-        self.args = (self.what, self.fix, micro_batch, steps, field)  # all arguments, for unpickling
+        self.args = (self.what, self.fix, micro_batch, steps, field)  # contains all arguments, for unpickling
 
 
 class StageError(AdaptError):
-    """A stage broke its contract: unstable key, missing output, unreadable record."""
+    """A stage broke its contract, for example by an unstable key, a missing output or an unreadable record."""
 
     exit_code = 8
 
@@ -100,8 +104,8 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
     Args:
         name: unknown name.
-        known: known names.
-        otherwise: text to return instead of the list if no known name is similar.
+        known: all known names.
+        otherwise: text that is returned instead of the list if no known name is similar.
     """
     names = sorted(known)
     near = [known for known in names if known.lower() == name.lower()] or difflib.get_close_matches(name, names, 1, 0.5)

@@ -13,10 +13,11 @@ _PASSWORD = re.compile(
     re.VERBOSE,
 )
 _AZURE = r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<!ABFS://)(?<!ABFSS://)(?<!WASB://)(?<!WASBS://)"
-_USER = re.compile(rf"(?<=://){_AZURE}[^\s/?#]*@")  # Azure names a container before the @
-_END = r"[^\s'\"]*?(?=[:;,.)\]}]*(?:[\s'\"]|$))"  # end of a URL, without punctuation of the sentence around it
+_USER = re.compile(rf"(?<=://){_AZURE}[^\s/?#]*@")  # in Azure's URLs, the name of a container is before the @
+# matches the end of a URL, without the punctuation of the sentence around it
+_END = r"[^\s'\"]*?(?=[:;,.)\]}]*(?:[\s'\"]|$))"
 _QUERY = re.compile(rf"(?<=://)([^\s?'\"]*)\?(?=[^\s'\"]*[=&]){_END}")
-_WEB_QUERY = re.compile(rf"(https?://[^\s?'\"]*)\?{_END}", re.IGNORECASE)  # in other schemes ? may be a wildcard
+_WEB_QUERY = re.compile(rf"(https?://[^\s?'\"]*)\?{_END}", re.IGNORECASE)  # in other schemes, ? may be a wildcard
 _FRAGMENT = re.compile(rf"(?<=://)([^\s#'\"]*)\#(?=[^\s'\"]*=){_END}")
 
 _SECRET_NAME = r"""
@@ -79,7 +80,10 @@ _HINTS = (
     ),
     *("ya29.", "wandb_v", "dapi", "eyj"),
 )
-"""Lower-case parts of credentials. A text without any of them has no credential outside of URLs, a fast first check."""
+"""Lower-case parts of credentials.
+
+A text without any of them contains no credential outside of URLs, so that most texts need no further check.
+"""
 _IN_URLS = (_PASSWORD, ""), (_USER, ""), (_QUERY, r"\1"), (_WEB_QUERY, r"\1"), (_FRAGMENT, r"\1")
 _ANYWHERE = (_BY_NAME, r"\1\2***"), (_BEARER, r"\1***"), (_KNOWN, _LEFT_OUT)
 
@@ -102,17 +106,17 @@ def redact(text: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL contains a user name and a password."""
+    """Returns whether a URL contains a user name and a password."""
     return bool(_PASSWORD.search(url))
 
 
 def names_secret(name: str) -> bool:
-    """Whether the name of a field (`mine.api_key`) or an environment variable is typical of a secret."""
+    """Returns whether the name of a field (`mine.api_key`) or of an environment variable is typical of a secret."""
     return bool(_IS_SECRET_NAME.fullmatch(name.rpartition(".")[2]))
 
 
 def redacted(value: Any) -> Any:
-    """Removes credentials from all texts and keys of a JSON value. Texts under the name of a secret become `***`."""
+    """Removes credentials from all texts and keys of a JSON value. A text under the name of a secret becomes `***`."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):

@@ -6,31 +6,40 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = (PACKAGE / "recipes", PACKAGE.parent / "jobs" / "recipes")
 SPACES = (PACKAGE / "spaces", PACKAGE.parent / "tune_spaces")
-"""Folders of search spaces in an installed package and in a clone; `RECIPES` has those of recipes."""
+"""Folders of search spaces in an installed package and in a clone. `RECIPES` has the folders of recipes."""
 
 
 def recipes() -> dict[str, Path]:
-    """Returns the files of all recipes, by name."""
+    """Returns the files of all recipes, keyed by name."""
     return _files(RECIPES, "*.yaml")
 
 
 def spaces() -> dict[str, Path]:
-    """Returns the files of all search spaces, by name."""
+    """Returns the files of all search spaces, keyed by name."""
     return _files(SPACES, "*.py")
 
 
 def recipe_file(name: str) -> str:
-    """Returns the file of a recipe. Returns the name unchanged if it is not a recipe's, or if a file has that name."""
+    """Returns the file of a recipe, given its name.
+
+    Returns the name unchanged if there is no such recipe, or if a file in the current folder has this name.
+    """
     return unless_here(recipes()).get(name, name)
 
 
 def space_file(name: str) -> str:
-    """Returns the file of a search space. Returns the name unchanged if there is none, or if a file has that name."""
+    """Returns the file of a search space, given its name.
+
+    Returns the name unchanged if there is no such search space, or if a file in the current folder has this name.
+    """
     return unless_here(spaces()).get(name, name)
 
 
 def unless_here(shipped: Mapping[str, Path]) -> dict[str, str]:
-    """Returns files by name, without names that exist as a file in the current folder: the user's files come first."""
+    """Returns files keyed by name.
+
+    Names of files in the current folder are left out, because the user's files come first.
+    """
     return {name: str(file) for name, file in shipped.items() if not Path(name).is_file()}
 
 

@@ -1,4 +1,4 @@
-"""SplitMix64 (Steele, Lea and Flood 2014): pseudo-random numbers as a function of a position, without state."""
+"""SplitMix64 (Steele, Lea and Flood 2014): pseudo-random numbers as a function of a position, without a state."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def mix(values: np.ndarray) -> np.ndarray:
     """Applies the generator's finalizer, a bijection of uint64 with pseudo-random values.
 
-    Pass arrays: they overflow silently, while numpy warns about scalars.
+    The argument must be an array, because arrays overflow silently, while numpy warns about scalars.
     """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,10 +1,10 @@
-"""The versions of Ray, DeepSpeed and transformers that dontstop was tested with, compared with the installed ones."""
+"""Compares the installed versions of Ray, DeepSpeed and transformers with those that dontstop was tested with."""
 
 import importlib.metadata
 from collections.abc import Iterable
 
 TRIED = {"ray": "2.60.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
-"""Versions that the tests passed with. pyproject.toml allows versions with the same major and minor number."""
+"""Versions with which the tests passed. pyproject.toml allows versions with the same major and minor number."""
 _NAMES = {"ray": "Ray", "deepspeed": "DeepSpeed"}
 
 
@@ -12,7 +12,7 @@ def untried(*packages: str) -> list[str]:
     """Returns a line for each installed package whose minor version is not the one that dontstop was tested with.
 
     Args:
-        packages: packages to check; all of TRIED if none is named.
+        packages: packages to check. If none is named, all packages in TRIED are checked.
     """
     return [
         f"not tried with {named(package)} (tried: {_minor(TRIED[package])})" for package in _others(packages or TRIED)
@@ -30,7 +30,7 @@ def named(package: str) -> str:
 
 
 def _others(packages: Iterable[str]) -> list[str]:
-    """Returns the packages that are installed in another minor version than the tested one."""
+    """Returns the packages that are installed in another minor version than the tested version."""
     return [
         package
         for package in packages

@@ -12,7 +12,7 @@ from cluster.here.nodes import STORE_BYTES, Node
 from cluster.here.processes import free_port
 
 HEAD = "f" * 51 + "00000"
-"""Id of the head in the autoscaler. The nodes that it starts have the following numbers as ids."""
+"""Id of the head in the autoscaler. The following numbers are the ids of the nodes that the autoscaler starts."""
 PROVIDER = "cluster.here.autoscaler.GroupsOfProcesses"
 IDLE_S = 10.0
 """Idle time after which the autoscaler stops a node [s]."""
@@ -42,7 +42,7 @@ def head_arguments(folder: Path, address: str, cpus: int, most: int) -> list[str
 
 def _content(address: str, cpus: int, most: int) -> dict[str, Any]:
     own = {"use_node_id_as_ip": True, "disable_node_updaters": True, "disable_launch_config_check": True}
-    # without `memory`: with it, Ray's autoscaler would start nodes without end
+    # `memory` is left out, because Ray's autoscaler would start nodes without end if it were set.
     worker = {"resources": {"CPU": cpus, "object_store_memory": STORE_BYTES}, "min_workers": 0, "max_workers": most}
     lists = ("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands")
     further = ("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files", "rsync_exclude")
@@ -74,11 +74,14 @@ def _content(address: str, cpus: int, most: int) -> dict[str, Any]:
 
 
 FIRST = 100
-"""Number of the first autoscaled node. It keeps their addresses apart from nodes that are started by hand."""
+"""Number of the first autoscaled node.
+
+Nodes that are started by hand have smaller numbers and therefore other addresses.
+"""
 
 
 class GroupsOfProcesses(FakeMultiNodeProvider):
-    """Ray's provider for testing the autoscaler, extended by a separate folder and address per node."""
+    """Ray's provider for tests of the autoscaler, extended by a separate folder and address per node."""
 
     def _create_node_with_resources_and_labels(
         self, node_config: Any, tags: dict[str, str], count: int, resources: dict[str, float], labels: Any

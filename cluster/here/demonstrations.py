@@ -12,14 +12,16 @@ from cluster.here.submission import Reports, Story, Submission, exported, submit
 
 STEPS, INTERVAL = 60, 10
 NODE_CPUS = 3
-"""Number of cores that each node declares. A worker takes all but one, which remains for readers of data."""
+"""Number of cores that each node declares. A worker takes all cores but one, which remains for readers of data."""
 
 
 def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int = STEPS) -> list[str]:
-    """Returns the arguments of `dontstop chain submit` for the demo with less text and few steps, each with a report.
+    """Returns the arguments of `dontstop chain submit` for the demo with less text and few steps.
+
+    Each step writes a report.
 
     Args:
-        folder: folder of the text. Results go to its folder `runs`.
+        folder: folder of the text. Results go to its subfolder `runs`.
         model: folder of the demo's checkpoint, because jobs on a cluster have another cache.
         workers: value of `resources.workers`.
         further: additional arguments.
@@ -34,7 +36,7 @@ def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int
 
 
 def text_in(folder: Path) -> Path:
-    """Returns a file with the paragraphs of Python's reference, which the first call writes."""
+    """Returns a file with the paragraphs of Python's reference. The first call writes the file."""
     file = folder / "text.jsonl"
     if not file.exists():
         paragraphs = (" ".join(part.split()) for topic in topics.values() for part in topic.split("\n\n"))
@@ -43,10 +45,10 @@ def text_in(folder: Path) -> Path:
 
 
 def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
-    """Submits the demo for one or two workers, and kills the node of one of them.
+    """Submits the demo for one or two workers, and kills the node of one worker.
 
     Returns:
-        The metrics of the job.
+        Metrics of the job.
     """
     with told_cluster(story, folder) as cluster:
         cluster.start_head()
@@ -77,7 +79,7 @@ def train_until(submission: Submission, root: Path, steps: int, story: Story) ->
     """Waits until a training has completed a number of steps.
 
     Returns:
-        The reports of the training.
+        Reports of the training.
     """
     reports = Reports(root)
     submission.wait(lambda: len(reports.steps()) >= steps, f"{steps} steps are done")
@@ -86,21 +88,21 @@ def train_until(submission: Submission, root: Path, steps: int, story: Story) ->
 
 
 def tell_end(found: dict[str, Any], story: Story) -> None:
-    """Tells the losses in the record of the model."""
+    """Adds the losses before and after training to the story, from the metrics of the exported model."""
     losses = found["losses"]["domain"]
     before, after = losses["before"]["value"], losses["after"]["value"]
     story.tell(f"the job has finished: held-out loss {before:.2f} before, {after:.2f} after")
 
 
 DRIVER = "driver"
-"""Resource of the node on which the driver of the job runs."""
+"""Ray resource of the node on which the driver of the job runs."""
 STEPS_WITH_HEAD_LOST = 200
-"""Enough steps for some to run while the head is down, and some after its return."""
+"""Number of steps, large enough that the training runs both while the head is down and after its return."""
 AWAY_S = 5.0
 
 
 def kept_in(folder: Path) -> dict[str, str]:
-    """Returns the environment variables with which a head keeps its state in a folder instead of in memory only."""
+    """Returns the environment variables with which a head stores its state in a folder and survives a restart."""
     return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)}
 
 
@@ -108,7 +110,7 @@ def restart_the_head(folder: Path, model: Path, story: Story) -> dict[str, Any]:
     """Submits the demo with its driver on a node, kills the head during training, and restarts the head.
 
     Returns:
-        The metrics of the job.
+        Metrics of the job.
     """
     with told_cluster(story, folder, kept_in(folder / "state")) as cluster:
         head = cluster.start_head()
@@ -141,9 +143,10 @@ def grow_and_shrink(folder: Path, model: Path, story: Story) -> dict[str, Any]:
     """Submits two trainings to a cluster without workers, and waits until both have finished and all nodes are gone.
 
     Returns:
-        The metrics of each job by its name.
+        Metrics of each job, keyed by the name of the job.
     """
-    from cluster.here.autoscaler import IDLE_S, environment, head_arguments  # its provider loads Ray
+    # imported here, because its provider loads Ray
+    from cluster.here.autoscaler import IDLE_S, environment, head_arguments
 
     with told_cluster(story, folder, environment()) as cluster, ExitStack() as stack:
         cluster.start_head(*head_arguments(folder, cluster.address, NODE_CPUS, MOST_NODES))
@@ -167,10 +170,10 @@ def _job(cluster: Nodes, folder: Path, model: Path, name: str) -> AbstractContex
 
 
 def _watch(cluster: Nodes, submissions: dict[str, Submission], story: Story) -> int:
-    """Tells when nodes and trainings start and stop, until both submissions have ended.
+    """Adds events to the story when nodes and trainings start and stop, until both submissions have ended.
 
     Returns:
-        The largest number of nodes at one time.
+        Largest number of nodes at one time.
     """
     before, most, trains = 0, 0, set[str]()
     while not all(each.is_over for each in submissions.values()):

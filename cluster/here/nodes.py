@@ -1,4 +1,7 @@
-"""Starts a Ray cluster of several nodes on this machine, each a group of processes with its own address and folder."""
+"""Starts a Ray cluster of several nodes on this machine. Each node is a group of processes.
+
+Each node has its own address and folder.
+"""
 
 import json
 import os
@@ -26,15 +29,15 @@ _TRIES = 2
 
 @dataclass(frozen=True)
 class Node:
-    """The settings with which a node is started, and started again.
+    """Settings with which a node is started and restarted.
 
-    Each node needs its own folder: in a shared folder, nodes would overwrite each other's code of the jobs.
+    Each node needs a separate folder. In a shared folder, nodes would overwrite each other's copies of the jobs' code.
     """
 
     number: int
     """Number of the node, starting at 1 for the head."""
     folder: Path
-    """Folder of output, logs and sockets. Its path must be short, because socket names contain it."""
+    """Folder of output, logs and sockets. Its path must be short, because names of sockets contain it."""
     arguments: Sequence[str]
     environment: Mapping[str, str]
 
@@ -45,7 +48,7 @@ class Node:
 
     @property
     def command(self) -> list[str]:
-        """The command that starts the node."""
+        """Command that starts the node."""
         own = ("--node-ip-address", self.host, "--temp-dir", str(self.folder), "--block")
         ports = ("--min-worker-port", "0", "--max-worker-port", "0", "--dashboard-agent-listen-port", "0")
         usual = ("--num-gpus", "0", "--object-store-memory", str(STORE_BYTES), "--disable-usage-stats")
@@ -54,14 +57,14 @@ class Node:
     def start(self) -> None:
         """Starts or restarts the node with the same address and ports, and returns when it has joined the cluster.
 
-        The start is tried twice, because Ray gives up on a head that does not answer within 30 s, as on busy machines.
+        The start is tried twice. On a busy machine, Ray may give up on a head that does not answer within 30 s.
 
         Raises:
-            ClusterError: both tries failed.
+            ClusterError: both attempts failed.
         """
         self.folder.mkdir(exist_ok=True)
         for _ in range(_TRIES):
-            (self.folder / "ray_current_cluster").unlink(missing_ok=True)  # names a head that no longer runs
+            (self.folder / "ray_current_cluster").unlink(missing_ok=True)  # this file names a head that no longer runs
             if self._has_started():
                 return
             self.lose()
@@ -78,7 +81,8 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # ctrl-C reaches only the process that started the node, which then ends it
+                # ctrl-C then reaches only the process that started the node, which ends the node
+                start_new_session=True,
             )
         return wait_for_line(self._said, _STARTED, process, _START_S)
 
@@ -92,9 +96,12 @@ class Node:
 
 
 QUICK = {"period_ms": "500", "timeout_ms": "1000", "failure_threshold": "2", "initial_delay_ms": "0"}
-"""Health checks with which Ray notices a dead node sooner. On a real network they would kill healthy nodes."""
+"""Settings of health checks with which Ray detects a dead node sooner.
+
+On a real network, they would end healthy nodes.
+"""
 TEMPORARY = "RAY_TMPDIR"
-"""Environment variable of all processes of a cluster. Its value is the folder of all nodes' folders."""
+"""Environment variable of all processes of a cluster. Its value is the folder that contains the nodes' folders."""
 _ANSWER_S = 30
 
 
@@ -103,8 +110,8 @@ class Nodes:
 
     Args:
         folder: folder for the token.
-        notices_quickly: whether Ray notices dead nodes sooner, see QUICK.
-        with_jobs: whether the head accepts jobs, which needs its dashboard.
+        notices_quickly: whether Ray detects dead nodes sooner; see QUICK.
+        with_jobs: whether the head accepts jobs, which needs Ray's dashboard.
         further: additional environment variables of all nodes.
     """
 
@@ -122,7 +129,7 @@ class Nodes:
         checks = {f"RAY_health_check_{name}": value for name, value in QUICK.items()} if notices_quickly else {}
         self._temporary = tempfile.TemporaryDirectory(
             prefix="ray-", dir="/tmp"
-        )  # a short path, because it is part of socket names
+        )  # a short path, because names of sockets contain it
         self.environment = {
             **kept,
             **checks,
@@ -143,7 +150,7 @@ class Nodes:
 
     @property
     def head(self) -> Node:
-        """The head, after its start."""
+        """The head. It exists after its start."""
         return self._started[0]
 
     def start_head(self, *further: str) -> Node:
@@ -177,7 +184,7 @@ class Nodes:
         return node
 
     def nodes_alive(self) -> int:
-        """Returns how many nodes the dashboard lists as alive, including the head."""
+        """Returns the number of nodes that the dashboard lists as alive, including the head."""
         token = Path(self.environment["RAY_AUTH_TOKEN_PATH"]).read_text()
         asked = Request(f"{self.dashboard}/api/v0/nodes", headers={"Authorization": f"Bearer {token}"})
         with urlopen(asked, timeout=_ANSWER_S) as answer:
@@ -185,11 +192,11 @@ class Nodes:
         return sum(node["state"] == "ALIVE" for node in found)
 
     def processes(self) -> int:
-        """Counts the processes on this machine that belong to the cluster or are connected to it."""
+        """Returns the number of processes on this machine that belong to the cluster or are connected to it."""
         return sum(1 for _ in processes(TEMPORARY, self._temporary.name))
 
     def stop(self) -> None:
-        """Kills all nodes and every process that they started."""
+        """Kills all nodes, and every process that they started."""
         end_all(TEMPORARY, self._temporary.name)
         self._temporary.cleanup()
 

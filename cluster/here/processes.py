@@ -2,8 +2,8 @@
 
 `python -m cluster.here.processes PID COMMAND` runs a command under a keeper. Processes whose parent ends become
 children of the keeper (Linux: PR_SET_CHILD_SUBREAPER), whatever their session, environment and title. The keeper kills
-all of them when the command ends, when it receives SIGTERM, or when the process that started it (PID) ends, even by
-SIGKILL.
+all of them when the command ends, when the keeper receives SIGTERM, or when the process PID, which started the keeper,
+ends. This also works if PID ends by SIGKILL.
 """
 
 import ctypes
@@ -26,14 +26,14 @@ _LOOK_S = 0.1
 
 
 def keep(starter: int, command: list[str]) -> int:
-    """Runs a command until it or its starter ends, and kills all processes that remain of it.
+    """Runs a command until the command or its starter ends, and then kills all remaining processes of the command.
 
     Args:
-        starter: id of the process that started this one.
+        starter: id of the process that started this process.
         command: command with its arguments.
 
     Returns:
-        The exit code of the command, or 128 plus the number of the signal that ended it.
+        Exit code of the command, or 128 plus the number of the signal that ended it.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, _end)
@@ -59,7 +59,7 @@ def _end(_signal: int, _frame: object) -> None:
 
 
 def _kill_all() -> None:
-    """Kills the descendants of this process, repeatedly, because some may start others in the meantime."""
+    """Kills the descendants of this process. Repeats this, because some may start other processes in the meantime."""
     while found := psutil.Process().children(recursive=True):
         for process in found:
             with suppress(psutil.NoSuchProcess):
@@ -71,19 +71,19 @@ def _kill_all() -> None:
 
 
 _PORTS = range(20_000, 32_000)
-"""Ports above those of Ray's workers and below those of outgoing connections (net.ipv4.ip_local_port_range)."""
+"""Port numbers above those of Ray's workers and below those of outgoing connections (net.ipv4.ip_local_port_range)."""
 
 
 def processes(variable: str, begins: str) -> Iterator[psutil.Process]:
-    """Finds the processes of a node, or of all nodes.
+    """Yields the processes of a node, or of all nodes.
 
     A process belongs to a node if its environment has the variable, if its stdout or stderr is a file in the folder,
-    or if it descends from such a process. The environment alone is not enough: Ray's workers and agents change their
-    title, which overwrites their environment.
+    or if it descends from such a process. The environment is not sufficient, because Ray's workers and agents change
+    their title, which overwrites their environment.
 
     Args:
-        variable: environment variable with the folder of a node, or the folder of all nodes.
-        begins: that folder.
+        variable: environment variable whose value is the folder of a node.
+        begins: the folder of a node, or the folder that contains the folders of all nodes.
     """
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found: dict[int, psutil.Process] = {}
@@ -107,18 +107,18 @@ def _belongs(process: psutil.Process, variable: str, begins: str) -> bool:
 
 
 def end_all(variable: str, begins: str) -> int:
-    """Kills the processes of a node, or of all nodes, until there are none.
+    """Kills the processes of a node, or of all nodes, until no process remains.
 
     Args:
-        variable: environment variable with the folder of a node, or the folder of all nodes.
-        begins: that folder.
+        variable: environment variable whose value is the folder of a node.
+        begins: the folder of a node, or the folder that contains the folders of all nodes.
 
     Returns:
-        The number of killed processes.
+        Number of killed processes.
     """
     ended = 0
     while found := list(processes(variable, begins)):
-        # keepers last, because their descendants are found through them
+        # Keepers are killed last, because their descendants are found through them.
         for process in [each for each in found if not _is_keeper(each)] or found:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -134,10 +134,10 @@ def _is_keeper(process: psutil.Process) -> bool:
 
 
 def wait_for_line(file: Path, line: str, process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
-    """Waits until a process has written a text into a file.
+    """Waits until a process has written a text to a file.
 
     Returns:
-        Whether the text appeared before the process ended and before the time was over.
+        Whether the text appeared before the process ended and before the time limit.
     """
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
@@ -150,9 +150,10 @@ def wait_for_line(file: Path, line: str, process: "subprocess.Popen[bytes]", tim
 
 
 def free_port() -> int:
-    """Returns a free port on loopback.
+    """Returns a free port on the loopback interface.
 
-    The port is outside the range of outgoing connections, one of which could otherwise take it before it is used.
+    The port is outside the range of outgoing connections. Otherwise, such a connection could take the port before it
+    is used.
     """
     while True:
         port = _PORTS.start + secrets.randbelow(len(_PORTS))

@@ -22,10 +22,10 @@ _LOOK_S = 0.1
 
 
 class Submission:
-    """A running `dontstop chain submit`, whose output is shown and stored.
+    """A running command `dontstop chain submit`, whose output is shown and stored.
 
     Args:
-        arguments: arguments after `submit`.
+        arguments: arguments of the command after `submit`.
         environment: environment variables of the command.
         name: text before each shown line.
     """
@@ -64,7 +64,7 @@ class Submission:
             patience_s: longest time to wait [s].
 
         Raises:
-            ClusterError: the time is over, or the command ended before.
+            ClusterError: the time is over, or the command ended before the condition was true.
         """
         end = time.monotonic() + patience_s
         while not holds():
@@ -74,7 +74,7 @@ class Submission:
             time.sleep(_LOOK_S)
 
     def has_said(self, words: str, since: int = 0) -> bool:
-        """Whether a line of the output contains some words. Skips the first `since` lines."""
+        """Returns whether a line of the output contains a text. The first `since` lines are skipped."""
         return any(words in line for line in self.said[since:])
 
     def end(self) -> None:
@@ -89,7 +89,7 @@ class Submission:
             raise ClusterError(f"{self._name} ended with exit code {self._process.returncode}", "read its output above")
 
     def stop(self) -> None:
-        """Ends the command."""
+        """Ends the command before it is finished."""
         self._process.terminate()  # ends the keeper, which kills the command
         self._process.wait()
 
@@ -111,12 +111,15 @@ class Reports:
         self._root = root
 
     def steps(self) -> list[int]:
-        """Returns the reported steps, as the file lists them now."""
+        """Returns the reported steps, as the file of the training lists them now."""
         text = "".join(file.read_text() for file in self._files())
         return [int(json.loads(line)["step"]) for line in text.rpartition("\n")[0].splitlines()]
 
     def beginning_again(self) -> Callable[[], int | None]:
-        """Returns a function that gives the step from which the training was resumed, or None while it was not."""
+        """Returns a function that returns the step from which the training was resumed.
+
+        It returns None before the resumption.
+        """
         (file,) = self._files()
         before, kept = file.stat().st_ino, list[int]()
 
@@ -134,9 +137,9 @@ class Reports:
 
 
 def exported(root: Path, name: str = "demo") -> dict[str, Any]:
-    """Returns the metrics in the record of the only model with this name, such as its losses before and after.
+    """Returns the metrics in the record of the only exported model with this name, such as its losses.
 
-    The log of the job is not used, because Ray does not find it when nodes on one machine have separate folders.
+    The log of the job is not used, because Ray does not find the log if nodes on one machine have separate folders.
     """
     (record,) = root.glob(f"export/{name}-*/stage.json")
     found: dict[str, Any] = json.loads(record.read_text())["metrics"]
@@ -145,7 +148,7 @@ def exported(root: Path, name: str = "demo") -> dict[str, Any]:
 
 @dataclass
 class Story:
-    """The events of a demonstration, each with its time."""
+    """Events of a demonstration, each with its time."""
 
     began: float = field(default_factory=time.monotonic)
     told: list[str] = field(default_factory=list)
@@ -164,10 +167,10 @@ class Story:
 
 @contextmanager
 def told_cluster(story: Story, folder: Path, further: Mapping[str, str] | None = None) -> Iterator[Nodes]:
-    """Yields a cluster that accepts jobs, and tells at its end whether processes remain.
+    """Yields a cluster that accepts jobs. After its end, adds to the story whether processes remain.
 
     Args:
-        story: story to which the end is added.
+        story: story to which the end of the cluster is added.
         folder: folder for the token.
         further: additional environment variables of all nodes.
     """

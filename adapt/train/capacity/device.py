@@ -132,8 +132,8 @@ def found(local_workers: int = 1) -> Device:
 def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | None = None) -> Device:
     """Returns the device with the memory or the sharing that is configured.
 
-    If `memory_gib` is set, it replaces the memory. Otherwise, a fraction of a GPU as `gpus_per_worker` sets the number
-    of workers that share the GPU.
+    If `memory_gib` is set, it replaces the memory. Otherwise, if `gpus_per_worker` is below 1, it determines the
+    number of workers that share a GPU.
     """
     if memory_gib is not None:
         return replace(device, memory=int(memory_gib * 2**30), shared_by=1)

@@ -97,7 +97,7 @@ class ElasticPolicy(ScalingPolicy):
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """Starts workers when there is room.
 
-        Ray Train calls it at the beginning and after workers or nodes were lost.
+        Ray Train calls this method at the beginning, and after workers or nodes were lost.
         """
         self._ask_for_nodes()
         self._wish.withdraw()
@@ -117,7 +117,7 @@ class ElasticPolicy(ScalingPolicy):
     ) -> ScalingDecision:
         """Grows the group if there is room and a requested checkpoint was saved.
 
-        Ray Train calls it several times per second.
+        Ray Train calls this method several times per second.
         """
         self._ask_for_nodes()
         self._held = Counter(worker.metadata.node_id for worker in worker_group_state.workers)
@@ -170,7 +170,7 @@ _ANSWER_S = 2.0
 def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
     """Returns the number of additional workers that fit on each node, keyed by node id.
 
-    Nodes that do not answer or are about to leave are left out. Each node is contacted directly, because Ray needs 15
+    Nodes that do not answer or are about to leave are left out. Each node is contacted directly, because Ray takes 15
     s to detect a lost node.
 
     Args:
