@@ -133,7 +133,7 @@ def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S
         Message that says what happened.
     """
     found = None
-    for _ in range(_TRIES):  # the network may start late
+    for _ in range(_TRIES):  # several attempts, because the network may start late
         if found := cloud_here(metadata):
             break
         time.sleep(look_s)

@@ -161,7 +161,7 @@ def hush() -> None:
 
     Call this function again after importing one of Ray's libraries, because the libraries configure their loggers.
     """
-    warnings.filterwarnings("ignore", module="ray.data")  # advice on tuning small inputs
+    warnings.filterwarnings("ignore", module="ray.data")  # hides advice on tuning for small inputs
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # Ray Data logs the errors that it also raises

@@ -91,10 +91,10 @@ DECIDING = {
     "py3langid": 3,  # contains a language identification model
     "rensa": 3,  # hash functions that decide which documents are near-duplicates
     "tokenizers": 2,  # follows the format of tokenizer files; patch releases only fix bugs
-    "scikit-learn": 2,  # definition of words, nearest neighbours, convergence of regressions
-    "faiss-cpu": 2,  # centroids, codes and graphs
-    "optuna": 2,  # proposals of the samplers
-    "peft": 2,  # positions and initial values of low-rank adapters
+    "scikit-learn": 2,  # definition of words, search of nearest neighbours, and convergence of regressions
+    "faiss-cpu": 2,  # algorithms for centroids, codes and graphs
+    "optuna": 2,  # its samplers propose the trials of a search
+    "peft": 2,  # chooses positions and initial values of low-rank adapters
 }
 """Packages whose changes have changed results, with the number of leading parts of the version that enter keys."""
 

@@ -88,7 +88,7 @@ def step(work: Work, store: Store, capacity: Capacity | None, most: int) -> bool
             work.running[stage.key] = stage
             threading.Thread(target=_run, args=(stage, work, store), daemon=True).start()
         if work.running:
-            work.changed.wait(0.2)  # short, so that ctrl-C is noticed
+            work.changed.wait(0.2)  # a short wait, so that ctrl-C is noticed
         return bool(work.running) or any(_startable(work, capacity, most))
 
 

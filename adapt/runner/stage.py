@@ -153,7 +153,7 @@ class Finished(Generic[R]):
 
     record: Record
     kind: type[R]
-    """Class of the result."""
+    """Class of the stage's result."""
 
     @cached_property
     def result(self) -> R:

@@ -121,7 +121,7 @@ def _ingredients(version: int, what: Mapping[str, Any], inputs: Mapping[str, str
 
 
 LOGS = "logs"
-"""Folder of all logs, in the storage root."""
+"""Name of the folder with all logs, in the storage root."""
 
 
 def log_of(folder: Path) -> Path:

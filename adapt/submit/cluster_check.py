@@ -28,11 +28,11 @@ class NodeKind:
     """A group of nodes with the same resources."""
 
     resources: Mapping[str, float]
-    """Resources of one node."""
+    """Resources of one node of the group."""
     now: int
-    """Present number of nodes."""
+    """Present number of nodes in the group."""
     most: int
-    """Largest number of nodes, including the present nodes."""
+    """Largest number of nodes in the group, including the present nodes."""
 
     def described(self) -> str:
         """Describes the group for people, such as `up to 8 nodes with 8 CPU, 1 GPU`."""

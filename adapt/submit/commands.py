@@ -138,7 +138,7 @@ def _stages(asked: Asked, order: Order) -> None:
 
 
 def chain_of(order: Order) -> Chain:
-    """Builds the stages of the work."""
+    """Builds the stages of a submitted chain or job."""
     if order.job:
         return build_one(order.job, order.configs[0])
     return build_chain(list(order.nodes.values()))

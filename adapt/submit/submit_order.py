@@ -100,7 +100,7 @@ class Order:
     digest: str
     """SHA-256 of all configurations. Submission ids contain its first digits."""
     program: str
-    """`chain`, or the name of the job."""
+    """Program in the folder jobs: `chain`, or the name of the job."""
     arguments: list[str]
     """Arguments of the program, without its verb."""
     configs: list[Config]

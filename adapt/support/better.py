@@ -13,7 +13,7 @@ class Better:
     """Annotation of a metric's type with the direction in which the metric is better."""
 
     sign: int
-    """1 if higher values are better, -1 if lower values are better."""
+    """Direction of the metric: 1 if higher values are better, -1 if lower values are better."""
 
 
 More = Annotated[T, Better(1)]

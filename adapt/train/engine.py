@@ -149,7 +149,7 @@ class Engine:
             self._inside.drop_gradients()
         self._has_changed = False
         if at_boundary and self.zero_stage > 0:
-            norm = float(self._engine.get_global_grad_norm())  # infinite if DeepSpeed skipped the step
+            norm = float(self._engine.get_global_grad_norm())  # the norm is infinite if DeepSpeed skipped the step
             self._judge(norm)
         return norm
 
@@ -165,7 +165,7 @@ class Engine:
         self._judge(norm)
         if not math.isfinite(norm):
             self._engine.zero_grad()  # the optimizer does nothing without gradients
-            return math.inf  # as at the other stages, also for NaN
+            return math.inf  # other stages also return infinity, even for NaN
         return norm
 
     def _judge(self, norm: float) -> None:

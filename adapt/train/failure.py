@@ -83,7 +83,7 @@ def as_ours(error: BaseException, folder: Path) -> AdaptError:
 
 
 def first_of(ranks: Mapping[int, BaseException]) -> str:
-    """Describes the failure that caused the others.
+    """Describes the failure that caused the failures of other ranks.
 
     A rank that died is described first, because the errors of other ranks follow from the lost connection.
     """

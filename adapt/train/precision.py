@@ -76,7 +76,7 @@ class LossScale:
     """Number of steps in the whole run that overflowed."""
 
     def update(self, overflowed: bool) -> None:
-        """Adjusts the scale. Call it after each step.
+        """Adjusts the loss scale to the outcome of a step. It must be called after each step.
 
         Raises:
             TrainingError: even the smallest scale overflows, so the scale is not the cause.

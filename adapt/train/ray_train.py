@@ -153,7 +153,7 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
     thread.start()
     try:
         while thread.is_alive():
-            thread.join(0.2)  # short, so that ctrl-C is noticed
+            thread.join(0.2)  # a short wait, so that ctrl-C is noticed
     except KeyboardInterrupt:
         if library.is_active():  # outside of the library, the process ends, and Ray with it
             disconnect()

@@ -60,7 +60,7 @@ class TrainingRun:
     number: int | None = None
     """Number of the domain in a sequence, from 1."""
     domain: str = ""
-    """Name of the domain."""
+    """Name of the domain that the training adapts to."""
     texts: tuple[str, ...] = ()
     """Folders of the domain's prepared text, a subset of `corpora`. Empty if the corpus is streamed."""
 

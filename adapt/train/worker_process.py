@@ -107,7 +107,7 @@ def starvation(share: float, niceness: int) -> str:
     return f"{cause}; run fewer workers per machine, or fewer jobs at once"
 
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1  # value from <linux/prctl.h>
 
 
 def die_with_parent() -> None:

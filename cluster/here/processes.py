@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 MODULE = "cluster.here.processes"
-_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+_PR_SET_CHILD_SUBREAPER = 36  # value from <linux/prctl.h>
 _LOOK_S = 0.1
 
 

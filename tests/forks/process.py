@@ -34,7 +34,7 @@ from tests.forks.server import Forked
 
 LAUNCH = Path(__file__).with_name("launch")
 WORKERS = "--python_worker_command="
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # values from <linux/prctl.h>
 
 
 def become_job(script: str, arguments: list[str], folder: str, environment: dict[str, str], files: list[str]) -> None:

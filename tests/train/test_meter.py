@@ -1,4 +1,4 @@
-"""Tests the model FLOPs utilization."""
+"""Tests the model FLOPs utilization (MFU) and the peak memory that a training reports."""
 
 import pytest
 import torch

@@ -37,7 +37,7 @@ class Device:
     """A GPU, or the CPUs of a machine."""
 
     kind: str
-    """`cuda` or `cpu`."""
+    """Kind of the device: `cuda` or `cpu`."""
     memory: int
     """Total memory of the device [bytes]. Free memory is not used, so that a restarted run makes the same decisions."""
     shared_by: int = 1

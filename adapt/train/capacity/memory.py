@@ -1,4 +1,7 @@
-"""Estimates a worker's memory, part by part, and the number of sequences that fit. Loads no heavy library."""
+"""Estimates a worker's memory, part by part, and the number of sequences that fit.
+
+The module loads no heavy library.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -35,7 +38,7 @@ PROCESS_GPU = 0.8 * GIB
 # the count).
 _LAYER_NORM = (6, 12)
 _RMS_NORM = (3, 28)  # several elementary operations in fp32
-_INNER = {False: 2, True: 4}  # gated or not
+_INNER = {False: 2, True: 4}  # keyed by whether the layer is gated
 _INNER_WRITTEN_OUT = 5
 _WRITTEN_OUT = {"gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu"}
 """Activations that transformers implements by elementary operations, each of which stores its input."""

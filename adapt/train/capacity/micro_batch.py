@@ -23,7 +23,7 @@ from adapt.train.schedule import micro_batch
 
 @dataclass(frozen=True)
 class RankPlace:
-    """The device of a rank."""
+    """Device of a rank, with its precision and the number of processes that share it."""
 
     device: torch.device
     precision: Precision

@@ -182,7 +182,7 @@ def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
 
 
 def _slots(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
-    return int(min(free.get(name, 0.0) / amount + 1e-6 for name, amount in bundle.items()))  # allows for rounding
+    return int(min(free.get(name, 0.0) / amount + 1e-6 for name, amount in bundle.items()))  # 1e-6 for rounding errors
 
 
 def _answers(node: Mapping[str, Any]) -> bool:

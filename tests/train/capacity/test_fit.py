@@ -114,7 +114,7 @@ def test_a_refusal_names_the_nearest_configuration_that_fits(job: Config, device
     assert "activations" in caught.value.what
     offered = dict(re.findall(r"--(\S+) (\S+)", caught.value.fix))
     assert set(offered) == changes
-    check_fits(applied(job, caught.value.fix), ROBERTA, device)  # the fix works
+    check_fits(applied(job, caught.value.fix), ROBERTA, device)  # the configuration with the fix is accepted
 
 
 def applied(job: Config, fix: str) -> Config:

@@ -226,7 +226,7 @@ def test_the_estimate_against_deepspeeds_own() -> None:
         assert ours.parameters + ours.gradients + ours.optimizer == pytest.approx(theirs + more, abs=4)
 
 
-# --- the rest
+# --- casts, loss, buffers and other parts
 
 
 def test_memory_of_casts_loss_and_buffers() -> None:
