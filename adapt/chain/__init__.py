@@ -1,1 +1,1 @@
-"""Chain files: several stages in one file, with the models they start from and the sets they are swept over."""
+"""Chain files: several stages in one file, the models that they start from, and the sets that they are swept over."""

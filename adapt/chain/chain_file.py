@@ -31,18 +31,21 @@ class ChainEntry:
     name: str
     job: Job
     sweep: tuple[str, ...]
-    """Names of the sets that it is swept over: it becomes one stage per combination of their members."""
+    """Names of the sets that the entry is swept over. It becomes one stage per combination of their members."""
     start: Any
-    """The stage whose model it starts from, or a stage that selects its text, as a text or placeholder; or a list of
-    both. None starts from model.path, with the entry's own text."""
+    """The stage whose model the entry starts from, or a stage that selects its text, or a list of both. Each is a text
+    that may contain placeholders. None starts from model.path with the entry's own text."""
     fields: Mapping[str, Any]
-    """Configuration fields; their values may contain placeholders."""
+    """Configuration fields of the entry. Their values may contain placeholders."""
     tuned: Any = None
-    """The search whose best values replace its own, as a text or placeholder."""
+    """The search whose best values replace the entry's own values, as a text that may contain placeholders."""
 
     @property
     def is_search(self) -> bool:
-        """Whether the entry is a search: it sets fields of `tune` itself. Settings in `common` do not make it one."""
+        """Whether the entry is a search, because it sets fields of `tune` itself.
+
+        Settings of `tune` in `common` do not make an entry a search.
+        """
         return any(name.partition(".")[0] == "tune" for name in self.fields)
 
 
@@ -56,7 +59,7 @@ class ChainFile:
     let: Mapping[str, Any]
     common: Mapping[str, Any]
     sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """Attributes by name, for each member of each set."""
+    """Attributes of each member of each set, keyed by set, member and attribute."""
     entries: Mapping[str, ChainEntry]
 
 
@@ -183,11 +186,11 @@ class Command:
     verb: str
     file: str
     let: dict[str, str] = field(default_factory=dict)
-    """Values that replace those of the file's `let`, by name."""
+    """Values that replace those of the file's `let`, keyed by name."""
     common: dict[str, Any] = field(default_factory=dict)
     """Configuration fields that apply to all stages."""
     only: dict[str, list[str]] = field(default_factory=dict)
-    """Members to run, by the name of their set."""
+    """Members to run, keyed by the name of their set."""
 
 
 def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:

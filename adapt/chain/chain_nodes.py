@@ -63,7 +63,7 @@ def _text(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -
 def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
     """Returns the value of a dotted name.
 
-    An attribute with a set's name refers to a member of that set, whose attributes may follow.
+    An attribute that has the name of a set refers to a member of that set. Attributes of this member may follow.
     """
     first, *rest = path.split(".")
     if first not in chosen:
@@ -86,32 +86,33 @@ def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) 
 
 
 Configured = Callable[[Mapping[str, Any]], Config]
-"""Returns the configuration with other values for some fields, given by dotted name."""
+"""Function that returns the configuration with other values for some fields, which are keyed by dotted name."""
 _REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A job of a chain, for one combination of members."""
+    """A job of a chain, for one combination of members of its sets."""
 
     name: str
-    """Name of its entry in the file."""
+    """Name of the node's entry in the chain file."""
     job: Job
     values: Mapping[str, str]
-    """Its member of each set, by the set's name."""
+    """The node's member of each set, keyed by the set's name."""
     config: Config
     configured: Configured
-    """Returns `config` with other values for some fields; raises ConfigError if they do not fit."""
+    """Function that returns `config` with other values for some fields. It raises ConfigError if the values do not
+    fit."""
     start: str | None
-    """Label of the node whose model it starts from; None for model.path."""
+    """Label of the node whose model this node starts from. None takes model.path."""
     selected: str | None = None
-    """Label of the node that selects its text; None for its own text."""
+    """Label of the node that selects this node's text. None takes the configured text."""
     compared: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the nodes whose models it compares or merges, by the names used in its fields."""
+    """Labels of the nodes whose models this node compares or merges, keyed by the names used in its fields."""
     is_search: bool = False
-    """Whether it is a search, from which other nodes take the best trial."""
+    """Whether the node is a search, whose best trial other nodes can use."""
     tuned: str | None = None
-    """Label of the search whose best values replace its own."""
+    """Label of the search whose best values replace this node's values. None without such a search."""
 
     @property
     def needed(self) -> list[str]:
@@ -131,15 +132,15 @@ def node_label(name: str, members: list[str]) -> str:
 
 
 def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
-    """Returns the nodes of a chain, in an order in which each follows those that it starts from.
+    """Returns the nodes of a chain. Each node follows the nodes that it starts from.
 
     Args:
-        source: the chain file.
-        only: members to run, by set. Only nodes of these members, and those they depend on, are returned. The set
-            `stage` contains the names of the entries.
+      source: the chain file.
+      only: members to run, keyed by set. Only nodes of these members, and nodes that they depend on, are returned. The
+        set `stage` contains the names of the entries.
 
     Raises:
-        ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a circle.
+      ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a circle.
     """
     sets = {"stage": source.entries, **source.sets}
     for name, members in (only or {}).items():
@@ -248,9 +249,9 @@ def _referred(reference: str, source: ChainFile, place: str, field: str) -> tupl
 
 
 def _offers(entry: ChainEntry, field: str) -> bool:
-    """Returns whether an entry's stages offer what `field` of other stages refers to.
+    """Returns whether stages of an entry can be named in a field of other stages.
 
-    That is a model, selected text, or best values.
+    The field refers to best values (`tuned`), to selected text (`from`), or to a model.
     """
     if field == "tuned":
         return entry.is_search

@@ -22,14 +22,14 @@ from adapt.tuning.search_forecast import SearchAhead, check_search
 
 @dataclass(frozen=True)
 class ChainPlan(SelfShown):
-    """What a chain would run, and its costs. `print(plan)` shows it."""
+    """Result of `ChainRun.plan`: what a chain would run, and its cost. `print(plan)` shows it."""
 
     states: Mapping[str, int]
-    """Number of goals by state (finished, running, waiting)."""
+    """Number of goals in each state (finished, running, waiting)."""
     to_run: Mapping[str, int]
-    """Number of stages to run, by kind."""
+    """Number of stages to run, keyed by kind."""
     later: Sequence[str]
-    """Labels of goals whose stages are only known when searches have finished."""
+    """Labels of goals whose stages are only known after searches have finished."""
     tables: Sequence[Block]
 
     def blocks(self) -> list[Block]:
@@ -65,7 +65,7 @@ class ChainRun:
 
     file: ChainFile
     only: Mapping[str, list[str]] = field(default_factory=dict)
-    """Members to run, by the name of their set."""
+    """Members to run, keyed by the name of their set. Empty runs all members."""
 
     @classmethod
     def of(
@@ -124,7 +124,7 @@ class ChainRun:
         return report
 
     def finish(self) -> Chain:
-        """Runs all unfinished stages. Stages that use the best values of a search follow when it has finished."""
+        """Runs all unfinished stages. Stages that use the best values of a search run after that search."""
         while True:
             chain = self.build()
             check_searches(chain)

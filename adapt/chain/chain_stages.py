@@ -32,12 +32,12 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
     """Returns the search of a node.
 
     Args:
-        node: a node whose fields contain `tune`.
-        context_of: returns the context of a trial's configuration, which includes models of other nodes.
-        given: results of other nodes that all trials read: models and a selection, or None for each.
+      node: a node whose fields contain `tune`.
+      context_of: returns the context of a trial's configuration, which includes models of other nodes.
+      given: models and a selection of other nodes, which all trials read. An entry is None if it is not used.
 
     Raises:
-        AdaptError: the unchanged configuration cannot run, or no space is named.
+      AdaptError: the unchanged configuration cannot run, or no space is named.
     """
     tune = node.config.tune
     if tune.job not in (None, node.job.name):
@@ -62,7 +62,7 @@ def confirm_label(node: Node) -> str:
 
 
 def confirm_name(node: Node) -> str:
-    """Returns that stage's name, without the members of sets."""
+    """Returns the name of the stage that repeats a search's best trial, without the members of sets."""
     return f"{node.name}_confirm"
 
 
@@ -79,7 +79,7 @@ def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration of a search with its best values, for a model that other nodes start from."""
+    """Returns the configuration of a search with its best values. Other nodes start from the model that it gives."""
     config = named_by_values(node.configured(values), values)
     return replace(config, name=f"{config.name}-best")
 
@@ -87,10 +87,10 @@ def as_best(node: Node, values: Mapping[str, Any]) -> Config:
 def with_values(node: Node, values: Mapping[str, Any]) -> Config:
     """Returns the configuration of a node with the best values of a search.
 
-    A run that is continued by its name gets a name that depends on the values.
+    If the job continues earlier runs by their name, the name also depends on the values.
 
     Raises:
-        ConfigError: the values do not fit the configuration.
+      ConfigError: the values do not fit the configuration.
     """
     config = node.configured(values)
     return named_by_values(config, values) if node.job.is_named else config
@@ -120,7 +120,7 @@ class Chain:
     store: Store
     resources: ResourcesConfig
     later: list[str] = field(default_factory=list)
-    """Labels of nodes whose stages are only known when a search has finished."""
+    """Labels of nodes whose stages are only known after a search has finished."""
 
     @property
     def searches(self) -> list[Search]:
@@ -131,23 +131,23 @@ class Chain:
 
 @dataclass
 class Offered:
-    """What nodes offer to later nodes, by the offering node's label."""
+    """Results that nodes offer to later nodes, keyed by the offering node's label."""
 
     starts: dict[str, Start] = field(default_factory=dict)
-    """Models that nodes make."""
+    """Model that each node makes."""
     selections: dict[str, Select] = field(default_factory=dict)
     best: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Best values of finished searches, by field."""
+    """Best values of each finished search, keyed by field."""
     unknown: list[str] = field(default_factory=list)
-    """Labels of nodes without a result yet: unfinished searches, and nodes that depend on them."""
+    """Labels of nodes without a result: unfinished searches, and nodes that depend on them."""
 
 
 def build_chain(nodes: Sequence[Node]) -> Chain:
-    """Builds the stages of nodes, which must follow those that they start from.
+    """Builds the stages of nodes. Each node must follow the nodes that it starts from.
 
     Raises:
-        ConfigError, DataError, ModelError, StorageError: for the reasons given at `adapt.stage.context.Context.of`.
-        ConfigError: nodes have different storage roots or cluster addresses.
+      ConfigError, DataError, ModelError, StorageError: for the reasons given at `adapt.stage.context.Context.of`.
+      ConfigError: nodes have different storage roots or cluster addresses.
     """
     first = nodes[0].config
     for node in nodes:
@@ -181,7 +181,7 @@ def build_one(job: Job, config: Config) -> Chain:
 
 
 def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
-    """Returns the goals of a node, one per seed or one in total, and adds what it offers to `offered`."""
+    """Returns the goals of a node, one per seed or one in total, and adds the node's results to `offered`."""
     start = _start(node, node.start, offered.starts) if node.start else None
     compared = {path: _start(node, label, offered.starts) for path, label in node.compared.items()}
     selected = offered.selections[node.selected] if node.selected else None
@@ -213,7 +213,7 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
 
 
 def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) -> None:
-    """Adds the model that a node makes, and its selection, to `offered`."""
+    """Adds to `offered` the model that a node makes, and the documents that it selects."""
     if start := node.job.leaves(context, final):
         offered.starts[node.label] = start
     if node.job.texts:
@@ -223,7 +223,7 @@ def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) ->
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """Returns the model that a node starts from or compares."""
-    if label not in starts:  # separately learned domains, and several shares, give no single model
+    if label not in starts:  # separately learned domains and several shares leave no single model
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
             " merge.shares has several",
@@ -250,9 +250,9 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
-    """Returns the keys of the trainings that led to the model a stage starts from, the first one first.
+    """Returns the keys of the trainings that led to the model of a stage, with the first training first.
 
-    For a merged model, these are the keys of all merged models' trainings, then the key of the merge.
+    For a merged model, these are the keys of the trainings of all merged models, followed by the key of the merge.
     """
     start: Start | None = getattr(stage, "start", None)
     return _trainings_to(start) if start else ()
@@ -279,7 +279,7 @@ def trainings_ahead(chain: Chain) -> list[TrainingAhead]:
 
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
-    """Returns the records of a stage's finished inputs, added to those of `done`."""
+    """Returns the records in `done` and those of the stage's finished inputs."""
     known = {needed.key: store.record_of(needed) for needed in stage.inputs.values()}
     return {**done, **{key: record for key, record in known.items() if record}}
 
@@ -287,7 +287,7 @@ def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dic
 def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
     """Returns the trainings that a goal needs, with labels.
 
-    A label is that of the goal, or that followed by the training's name.
+    The label of the training that a goal exports is the goal's label. Other labels also have the training's name.
     """
     needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
     of_trials = isinstance(goal.stage, Search | Confirm)
@@ -301,7 +301,7 @@ def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
 
 
 def ahead(chain: Chain) -> dict[str, int]:
-    """Returns the number of stages that will run, by kind."""
+    """Returns the number of stages that will run, keyed by kind."""
     counts: dict[str, int] = {}
     for stage in unfinished([goal.stage for goal in chain.goals], chain.store)[0]:
         counts[stage.kind] = counts.get(stage.kind, 0) + 1

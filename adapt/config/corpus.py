@@ -38,23 +38,23 @@ class SourceConfig:
     name: str
     """Short name, used for folders and reports."""
     source: Literal["files", "docstrings", "dataset"] = "files"
-    """Like corpus.source."""
+    """Kind of this source, as in corpus.source."""
     paths: str | list[str] = how_list()
-    """Like corpus.paths."""
+    """Files, folders or globs of this source, as in corpus.paths."""
     dataset: str | None = how(None)
-    """Like corpus.dataset."""
+    """Dataset of this source, as in corpus.dataset."""
     dataset_config: str | None = how(None)
-    """Like corpus.dataset_config."""
+    """Configuration of this source's dataset, as in corpus.dataset_config."""
     dataset_split: str = how("train")
-    """Like corpus.dataset_split."""
+    """Split of this source's dataset, as in corpus.dataset_split."""
     dataset_revision: str | None = how(None)
-    """Like corpus.dataset_revision."""
+    """Revision of this source's dataset, as in corpus.dataset_revision."""
     packages: list[str] = how_list()
-    """Like corpus.packages."""
+    """Packages of this source, as in corpus.packages."""
     text_field: str | None = None
-    """Like corpus.text_field; null takes the value of corpus.text_field."""
+    """Field of this source that holds the text; null takes the value of corpus.text_field."""
     text_unit: Literal["line", "paragraph"] | None = None
-    """Like corpus.text_unit; null takes the value of corpus.text_unit."""
+    """What counts as one document in plain text files of this source; null takes the value of corpus.text_unit."""
     decontaminate: list[EvaluationSet] = how_list()
     """Evaluation sets whose texts are removed from this source only, in addition to those of corpus.decontaminate."""
     weight: NonNegativeFloat | None = None

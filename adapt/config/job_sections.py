@@ -21,7 +21,7 @@ class EvaluationConfig:
     max_documents: PositiveInt = 1000
     """Largest number of held-out documents measured per corpus (a fixed sample)."""
     max_tokens: PositiveInt = 500_000
-    """Largest size of that sample [tokens]."""
+    """Largest number of tokens of the held-out documents that are measured per corpus."""
     sequence_length: PositiveInt = 512
     """Longer documents are measured in pieces of this many tokens."""
     mask_fraction: OpenFraction = how(0.15)

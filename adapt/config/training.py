@@ -97,7 +97,7 @@ class TrainingConfig:
     warmup_fraction: Fraction = 0.06
     """Share of the steps over which the learning rate rises linearly from 0."""
     warmup_steps: NonNegativeInt | None = None
-    """Steps over which the learning rate rises, instead of warmup_fraction."""
+    """Number of steps over which the learning rate rises linearly from 0; null takes warmup_fraction."""
     cooldown_fraction: Fraction = 0.1
     """`wsd`: share of the steps, at the end, over which the learning rate falls."""
     decay: Literal["linear", "one_minus_sqrt", "cosine"] = "linear"
@@ -190,9 +190,9 @@ class MethodConfig:
     """The method against forgetting during training."""
 
     kind: str = "plain"
-    """`plain` trains without any (NCL in the literature). Every other method is configured in the section with its name
-    (docs/science/equations.md). `package.module:Class` takes your own method (docs/develop/extending.md), configured in
-    the section with the class's name in snake_case."""
+    """`plain` trains without a method against forgetting (NCL in the literature). Every other method is configured in
+    the section with its name (docs/science/equations.md). `package.module:Class` takes your own method
+    (docs/develop/extending.md), configured in the section with the class's name in snake_case."""
 
 
 def section_of(kind: str) -> str:

@@ -83,7 +83,8 @@ class EmbeddedCounts:
     documents: int
     dimension: int
     unknown_share: float
-    """Share of the tokens (or of the texts, for embedders that count words) that the embedder does not know."""
+    """Share of tokens that the embedder does not know. For embedders that count words, the share of texts without a
+    known word."""
 
 
 def embed_texts(
@@ -152,10 +153,12 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 LARGE_BYTES = 64_000_000
-"""Size from which a source is sampled first [bytes]. Embedding a smaller source takes about as long as the sample."""
+"""Size from which a sample of a source is checked first [bytes]. Embedding a smaller source takes about as long as the
+check."""
 PLACES, TEXTS_A_PLACE = 16, 16
 CLEARLY = 2.0
-"""A sample rejects an embedder if its unknown share exceeds the limit for all texts by this factor."""
+"""Factor by which the unknown share of a sample must exceed the limit for all texts, so that the embedder is
+rejected."""
 
 
 def look_first(
@@ -202,7 +205,7 @@ def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION) -> None:
 
 
 def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embedder, learnt: Path | None) -> float:
-    """Returns the share of the items' first texts that the embedder does not know."""
+    """Returns the share of the first texts of some items that the embedder does not know."""
     hide_unreserved_gpus()
     texts: list[str] = []
     for item in items:

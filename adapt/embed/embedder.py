@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 
 class EmbeddedTexts(NamedTuple):
-    """Vectors of texts, and counts of what the embedder knows."""
+    """Vectors of texts, and counts of known and unknown text."""
 
     vectors: "np.ndarray"
     """Vectors, float32 [n, d]."""
     seen: int
-    """Number of tokens, or of texts, that were counted."""
+    """Number of counted tokens. Embedders that count words report the number of texts."""
     unknown: int
-    """Number of these that the embedder does not know: unknown tokens, or texts without a known word.
-    """
+    """Number of counted tokens that the embedder does not know, or number of texts without a known word."""
 
 
 class Embedder(ABC):

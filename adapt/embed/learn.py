@@ -30,7 +30,8 @@ from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker_process import use_threads
 
 BYTES_A_TEXT = 16_000
-"""Text of a source that is read per text of the sample [bytes]: enough if texts are no longer than this on average."""
+"""Number of bytes that are read from a source per text of the sample. They suffice if texts are no longer on
+average."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TakeSome:
         The row has keys, ids and texts, and the item's counts if it is the item's last chunk.
         """
         (row,) = table.to_pylist()
-        keys = mix(keys_of(row["texts"]))  # another order than that of held-out texts
+        keys = mix(keys_of(row["texts"]))  # mixed again, because held-out texts are chosen by the same keys
         taken = in_share(keys, self.share)
         texts = list(compress(row["texts"], taken))
         return pa.table(

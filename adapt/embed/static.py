@@ -30,24 +30,26 @@ COMMON_FILE = "static.safetensors"
 WINDOW = 32
 """Largest number of tokens of a window, as in the embedder `transformer`."""
 LEAST_SECOND = 1e-6
-"""The first component is not removed if the second has less than this share of its variance, because nothing would
+"""The first component is removed only if the second has at least this share of its variance. Otherwise nothing would
 remain."""
 
 
 @dataclass(frozen=True)
 class StaticOptions:
-    """The model whose embeddings are averaged, and the weights of tokens."""
+    """Options of the embedder `static`: the model whose embeddings are averaged, and the weights of tokens."""
 
     path: str | None = None
     """Folder or Hugging Face id of a model, or of model2vec embeddings; null takes model.path."""
     smoothing: PositiveFloat = 1e-3
-    """SIF's parameter a: a token with this share of all tokens has half the weight of a rare one. Embeddings of
-    model2vec keep their own weights."""
+    """Parameter a of SIF. A token that makes up this share of all tokens has half the weight of a rare token.
+    Embeddings of model2vec keep their own weights."""
     sample_documents: PositiveInt = 2000
-    """Number of texts per source from which token shares and the removed component are learned. Only frequent tokens
-    lose weight, so few texts suffice; with few, a small target counts as much as a large pool."""
+    """Number of texts per source from which token shares and the removed component are learned. A small number
+    suffices, because only the shares of frequent tokens matter. It also lets a small target count as much as a large
+    pool."""
     texts_at_once: PositiveInt = how(1000)
-    """Number of 32-token windows that are summed at once (of texts, with model2vec). Lower it if memory is short."""
+    """Number of 32-token windows that are summed at once. With model2vec, it is the number of texts. Lower it if memory
+    is short."""
 
 
 class StaticMean(Embedder):
@@ -64,10 +66,10 @@ class StaticMean(Embedder):
             check_package(self._model.model)
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Learns weights and the first component from a sample. Embeddings of model2vec learn nothing.
+        """Learns token weights and the first component from a sample. For embeddings of model2vec, nothing is learned.
 
         Raises:
-            DataError: the sample has no token.
+          DataError: the sample has no token.
         """
         from safetensors.numpy import save_file
 
@@ -102,12 +104,13 @@ class StaticMean(Embedder):
 
 
 class Common(NamedTuple):
-    """Common part of all texts, which is removed before they are compared."""
+    """What all texts have in common: token weights, and the direction that is removed before texts are compared."""
 
     weights: np.ndarray
     """Weight of each token, float32 [tokens]."""
     component: np.ndarray
-    """Direction removed from the vector of each window: of length 1, or 0 if nothing is removed, float32 [d]."""
+    """Direction that is removed from the vector of each window, float32 [d]. Its length is 1, or 0 if nothing is
+    removed."""
 
 
 class TokenMeans:
@@ -130,12 +133,12 @@ class TokenMeans:
         self._common = common
 
     def common(self, texts: Sequence[str], smoothing: float, at_once: int) -> tuple[Common, dict[str, float]]:
-        """Returns what the texts have in common, and figures.
+        """Returns what the texts have in common, and metrics.
 
-        These are the number of tokens and the component's share of the variance.
+        The metrics are the number of tokens and the component's share of the variance.
 
         Raises:
-            DataError: the texts have no token.
+          DataError: the texts have no token.
         """
         tokens, seen, _ = self._tokens.without_special(texts)
         if not seen:
@@ -153,7 +156,10 @@ class TokenMeans:
         return Common(weights, component.astype(np.float32)), figures
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
-        """Returns per text the mean of its windows' vectors, each of length 1 before the component is removed."""
+        """Returns the mean vector of each text's windows.
+
+        A window's vector has length 1 before the component is removed.
+        """
         assert self._common is not None
         tokens, seen, unknown = self._tokens.without_special(texts)
         vectors, component = np.zeros((len(texts), self._table.shape[1])), self._common.component.astype(np.float64)
@@ -166,9 +172,10 @@ class TokenMeans:
     def _windows(
         self, tokens: Sequence[np.ndarray], weights: np.ndarray, at_once: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the texts and vectors of some windows at a time.
+        """Yields some windows at a time.
 
-        They are the number of each window's text, in rising order, and the window's vector of length 1, float64 [n, d].
+        Yields:
+          The index of each window's text in rising order, and the windows' vectors of length 1, float64 [n, d].
         """
         from scipy.sparse import csr_array
 

@@ -25,7 +25,7 @@ EMBEDDED_CHARACTERS = 1_000_000
 
 
 class ReadChunks(Protocol):
-    """Reads an item in a task and yields its chunks, tables of one row; see `chunk_table`."""
+    """Reads an item in a task and yields its chunks, which are tables of one row (`chunk_table`)."""
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
         """Yields the chunks of an item."""
@@ -35,7 +35,7 @@ class TextSource(Protocol):
     """A source of texts with ids."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns the items that tasks read, in order; `item` is an item's number."""
+        """Returns the items that tasks read, in order. An item's entry `item` is its number."""
 
     def reader(self, folder: Path) -> ReadChunks:
         """Returns the function that reads an item. `folder` is the folder of the stage."""
@@ -61,7 +61,7 @@ class PoolSource:
     """Prepared corpora whose measured (held-out) text is excluded."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns ranges of files of bounded size."""
+        """Returns the items of the pool, which are ranges of files of bounded size."""
         return numbered_items(self.manifest, self.corpus)
 
     def reader(self, folder: Path) -> ReadChunks:
@@ -124,10 +124,10 @@ class ReadPool:
 
 
 def total_of(tallies: Iterable[tuple[int, str]]) -> Tally:
-    """Adds up the counts of all items; the examples of dropped records come from the first items.
+    """Adds up the counts of all items. Examples of dropped records come from the first items.
 
     Args:
-        tallies: number of each item, and its counts as in `chunk_table`.
+      tallies: number of each item, and its counts as in `chunk_table`.
     """
     total = Tally()
     for _, counts in sorted(tallies):

@@ -26,11 +26,11 @@ class TfidfOptions:
     """Options of the embedder `tfidf`."""
 
     dimension: PositiveInt = 256
-    """Length of each vector; smaller if there are fewer words or texts."""
+    """Length of each vector. It is smaller if there are fewer words or texts."""
     words: PositiveInt = 50_000
-    """Size of the vocabulary: the most frequent words of the sample; other words are ignored."""
+    """Size of the vocabulary, which has the most frequent words of the sample. Other words are ignored."""
     least_documents: PositiveInt = 2
-    """Smallest number of texts that a word must occur in."""
+    """Smallest number of texts in which a word must occur to be in the vocabulary."""
     sample_documents: PositiveInt = 100_000
     """Number of texts per source from which words and dimensions are learned."""
 

@@ -20,12 +20,12 @@ from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
 
 LENGTHS = {"mean": 32, "first": 512}
-"""Default number of tokens per piece, by pooling."""
+"""Default number of tokens per piece, keyed by pooling."""
 
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """The model, and the hidden states that represent a text."""
+    """Options of the embedder `transformer`: the model, and the hidden states that represent a text."""
 
     path: str | None = None
     """Folder or Hugging Face id of the model; null takes model.path."""
@@ -34,9 +34,9 @@ class TransformerOptions:
     pooling: Literal["mean", "first"] = "mean"
     """`mean` averages the states of all tokens of the text; `first` takes the state of the first token."""
     sequence_length: PositiveInt | None = None
-    """Longer texts are split into pieces of this many tokens, or of the model's longest input if that is shorter. null
-    is 32 for `mean`: hidden states depend on the length of the input, so that only short pieces make a long document
-    similar to a sentence on the same subject. null is 512 for `first`, which uses only the first piece."""
+    """Number of tokens per piece into which longer texts are split, at most the model's longest input. null is 32 for
+    `mean`, because hidden states depend on the length of the input: only short pieces make a long document similar to a
+    sentence on the same subject. null is 512 for `first`, which uses only the first piece."""
     texts_at_once: PositiveInt = how(32)
     """Number of texts or pieces per forward pass, sorted by length and packed without padding. Lower it if memory is
     short.
@@ -85,13 +85,15 @@ class TransformerMean(Embedder):
 
 
 class TextTokens:
-    """Tokenizes texts like the corpus. Keep it for the life of a process, because it caches the tokens of words.
+    """Tokenizes texts in the same way as the corpus.
+
+    The object should be kept for the life of a process, because it caches the tokens of words.
 
     Args:
-        pretrained: model with its tokenizer.
+      pretrained: model with its tokenizer.
 
     Raises:
-        ModelError: the tokenizer is missing, or is not the model's.
+      ModelError: the tokenizer is missing, or is not the model's tokenizer.
     """
 
     def __init__(self, pretrained: Pretrained) -> None:
@@ -109,7 +111,7 @@ class TextTokens:
         return found.lists(IDS), *self._counted(found.columns[IDS])
 
     def without_special(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
-        """Returns the same as `whole`, without special tokens."""
+        """Returns the token ids of each text without special tokens, and the numbers of all and of unknown tokens."""
         found = self._quick(texts)
         ids = found.columns[IDS]
         kept = ~np.isin(ids, self._special)

@@ -43,7 +43,7 @@ VAMPIRE's code mixes its layers by the softmax of (1, -20, 1): half h0, half the
 kNN-TAPT uses the three numbers themselves as weights, so that -20 h1 dominates.
 """
 NOISE = 1e-3
-"""Added to variances when logits are normalized, as in the published code."""
+"""Number that is added to variances when logits are normalized, as in the published code."""
 MOST_LOG_VARIANCE = 10.0
 """Largest log variance. A document of thousands of unusual words would otherwise overflow the divergence, or spoil
 Adam's moments for the rest of the training."""
@@ -99,11 +99,11 @@ class Posterior(NamedTuple):
 
 
 class TopicVae(nn.Module):
-    """VAMPIRE's topic model; the module's docstring has its equations.
+    """VAMPIRE's topic model. Its equations are in the docstring of this module.
 
     Args:
-        background: logarithm of each word's frequency [words].
-        topics: number of topics, which is also the width of all hidden layers.
+      background: logarithm of each word's frequency [words].
+      topics: number of topics, which is also the width of all hidden layers.
     """
 
     background: Tensor

@@ -21,9 +21,9 @@ class VampireOptions:
     topics: PositiveInt = 81
     """Number of topics, which is also the length of each vector."""
     words: PositiveInt = 30_000
-    """Size of the vocabulary: the most frequent words of the sample; other words are ignored."""
+    """Size of the vocabulary, which has the most frequent words of the sample. Other words are ignored."""
     least_documents: PositiveInt = 3
-    """Smallest number of texts that a word must occur in."""
+    """Smallest number of texts in which a word must occur to be in the vocabulary."""
     dropout: ProperFraction = 0.49
     """Dropout of the topics' logits during training."""
     learning_rate: PositiveFloat = 1e-3
@@ -37,7 +37,7 @@ class VampireOptions:
     annealing_steps: PositiveInt = 1000
     """Number of steps over which the weight of the divergence (KL term) rises from 0 to 1."""
     mix: Literal["mixed", "published"] = "mixed"
-    """How layers are combined into a vector: `mixed` is h0 + theta, `published` is h0 - 20 h1 + theta
+    """Combination of the layers into a vector: `mixed` is h0 + theta, `published` is h0 - 20 h1 + theta
     (`adapt.embed.vae`)."""
     sample_documents: PositiveInt = 100_000
     """Number of texts per source that the model is trained on."""
@@ -72,6 +72,6 @@ class Vampire(Embedder):
         self._bags, self._vectors = Bags.load(folder), TopicVectors(folder, self.options)
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Returns the vectors, from the mean of each text's distribution, without noise."""
+        """Returns the vectors of texts, from the mean of each text's distribution over topics, without noise."""
         counts, unknown = self._bags.counts(texts)
         return EmbeddedTexts(self._vectors(counts), len(texts), unknown)

@@ -23,7 +23,7 @@ from adapt.support.errors import StorageError
 
 ID, VECTOR = "id", "vector"
 _CHECKSUM = "crc32"
-"""Key of the checksum of ids and vectors in a file's metadata, for runs that resume an interrupted one."""
+"""Key of the checksum of ids and vectors in a file's metadata. Runs that resume an interrupted run compare it."""
 
 
 def chunk_file(item: int, chunk: int) -> str:
@@ -35,10 +35,10 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
     """Writes the vectors of a chunk atomically.
 
     Args:
-        file: file to write.
-        ids: int64 [n].
-        vectors: float16 or float32 [n, d].
-        counts: counts of the chunk, stored in the file's metadata.
+      file: file to write.
+      ids: ids of the texts, int64 [n].
+      vectors: vectors of the texts, float16 or float32 [n, d].
+      counts: counts of the chunk, stored in the file's metadata.
     """
     flat = pa.array(np.ascontiguousarray(vectors).ravel())
     counts = {**counts, _CHECKSUM: _checksum(ids, vectors)}
@@ -49,7 +49,10 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
 
 
 def known_counts(file: Path) -> dict[str, int] | None:
-    """Returns the counts that `write_vectors` stored with a chunk; None if it is not written yet or has changed."""
+    """Returns the counts that `write_vectors` stored with a chunk.
+
+    None if the chunk is not written yet or has changed.
+    """
     if not file.exists():
         return None
     try:
@@ -107,7 +110,7 @@ class WritePart:
     files: Sequence[Path]
     """All files of vectors, in order."""
     begins: Sequence[int]
-    """Number of vectors before each file, and the total at the end."""
+    """Number of vectors before each file, followed by the total number of vectors."""
     folder: Path
     dimension: int
     part_vectors: int

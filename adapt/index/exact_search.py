@@ -1,8 +1,8 @@
-"""Finds the exact nearest neighbours in a part, and merges those of several parts. On ties the smaller id is nearer.
+"""Finds the exact nearest neighbours in a part, and merges the neighbours from several parts.
 
-A scan in float32 first finds more candidates than needed, and their distances are then computed exactly. The error of
-float32 is bounded, so these distances show whether a vector outside the candidates could still be nearer. If so, the
-scan is repeated with more candidates.
+Of equally near vectors, the one with the smaller id comes first. A scan in float32 first finds more candidates than
+needed, and their distances are then computed exactly. The error of float32 is bounded, so these distances show whether
+a vector outside the candidates could still be nearer. If so, the scan is repeated with more candidates.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ import numpy as np
 from adapt.index.parts import VectorPart, distances_to
 
 Nearest = tuple[np.ndarray, np.ndarray]
-"""Distances in rising order, float64 [queries, k], and ids, int64 [queries, k]. Missing results are inf and -1."""
+"""Distances in rising order, float64 [queries, k], and ids, int64 [queries, k]. A missing result has distance inf and
+id -1."""
 NOBODY = -1
 """Id or position of a missing result."""
 
@@ -24,7 +25,10 @@ def nobody(queries: int, count: int) -> Nearest:
 
 
 def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest:
-    """Returns the `count` nearest of some results [queries, any number], filled up with inf and -1 if too few."""
+    """Returns the `count` nearest of some results [queries, any number].
+
+    Missing results have distance inf and id -1.
+    """
     order = np.lexsort((ids, distances), axis=-1)[:, :count]
     nearest = nobody(len(distances), count)
     for whole, values in zip(nearest, (distances, ids), strict=True):
@@ -33,13 +37,16 @@ def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest
 
 
 def merge_nearest(results: Sequence[Nearest], count: int) -> Nearest:
-    """Merges the results of parts with different ids. Each result has the part's `count` nearest vectors, or all."""
+    """Merges the results of parts, which have no id in common.
+
+    Each result must have the `count` nearest vectors of its part, or all vectors if the part has fewer.
+    """
     distances, ids = (np.concatenate([result[number] for result in results], axis=1) for number in (0, 1))
     return nearest_first(distances, ids, count)
 
 
 BLOCK_BYTES = 64 * 2**20
-"""Size of the block of vectors, in float32, that is compared at once."""
+"""Largest size of a block of vectors in float32 that is compared at once [bytes]."""
 MOST_ON_GPU = 2048
 """Largest number of neighbours that faiss can find on a GPU."""
 
@@ -48,10 +55,10 @@ def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndar
     """Finds the nearest vectors of a part by comparing all of them.
 
     Args:
-        part: n vectors.
-        queries: of length 1, float16 [q, d].
-        count: number of neighbours per query.
-        among: positions of the vectors to search, in rising order; None for all vectors of the part.
+      part: part with n vectors.
+      queries: vectors of length 1, float16 [q, d].
+      count: number of neighbours per query.
+      among: positions of the vectors to search, in rising order. None searches all vectors of the part.
     """
     size = len(part.ids) if among is None else len(among)
     found = nobody(len(queries), count)
@@ -73,10 +80,10 @@ def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: 
     """Finds the nearest vectors among candidates, by exact distances.
 
     Args:
-        part: the vectors.
-        queries: of length 1, float16 [q, d].
-        positions: positions of the candidates in the part, int64 [q, m]; NOBODY where a candidate is missing.
-        count: number of neighbours per query.
+      part: part with the candidates.
+      queries: vectors of length 1, float16 [q, d].
+      positions: positions of the candidates in the part, int64 [q, m]. NOBODY marks a missing candidate.
+      count: number of neighbours per query.
     """
     distances, ids = nobody(*positions.shape)
     for number, (query, candidates) in enumerate(zip(queries, positions, strict=True)):

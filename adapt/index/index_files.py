@@ -23,17 +23,19 @@ from adapt.support.errors import DataError
 
 INDEX_FILE = "index.json"
 CENTRE_FILE = "centre.npy"
-"""The mean of all vectors of length 1, which was subtracted from them before they were indexed."""
+"""Name of the file with the mean of all vectors of length 1. The mean was subtracted from the vectors before
+indexing."""
 MEMORY_BYTES = 8 * 2**30
-"""Default memory for an index, on the machine that holds all of it."""
+"""Default memory for an index, on the machine that holds all of it [bytes]."""
 T = TypeVar("T")
 Spread = Callable[[Callable[[int], T], Sequence[int]], list[T]]
-"""Calls a function with each of some numbers, here or on workers, and returns the results in the same order."""
+"""Function that calls another function with each of some numbers, here or on workers, and returns the results in
+order."""
 
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """The facts of an index. They are written last, so a folder without them has no finished index."""
+    """The facts of an index. They are written last, so a folder without the facts has no finished index."""
 
     embedder: str
     """Identity of the embedder. Only vectors with the same identity can be compared."""
@@ -50,7 +52,7 @@ class IndexFacts:
 
     @property
     def plan(self) -> IndexPlan:
-        """The plan by which candidates are found."""
+        """The kind of the index and its number of inverted lists."""
         return IndexPlan(self.kind, self.lists)
 
     def save(self, folder: Path) -> None:
@@ -89,18 +91,18 @@ def index_parts(
     """Builds an index of the parts that `adapt.index.parts.write_part` wrote to a folder.
 
     Args:
-        folder: has the parts and receives the files of the index.
-        sizes: number of vectors in each part.
-        embedder: identity of the embedder.
-        dimension: of the vectors.
-        memory_bytes: memory for the index, on a machine that holds all of it.
-        queries: expected number of queries.
-        kind: kind of index; `auto` chooses (`adapt.index.index_kinds`).
-        spread: runs the indexing of the parts, here or on workers.
+      folder: folder of the parts, which receives the files of the index.
+      sizes: number of vectors in each part.
+      embedder: identity of the embedder.
+      dimension: dimension of the vectors.
+      memory_bytes: memory for the index, on a machine that holds all of it.
+      queries: expected number of queries.
+      kind: kind of index. `auto` chooses the kind (`adapt.index.index_kinds`).
+      spread: function that runs the indexing of the parts, here or on workers.
 
     Raises:
-        DataError: there is no vector, or an id is in two parts.
-        ConfigError: there is no such kind.
+      DataError: there is no vector, or an id is in two parts.
+      ConfigError: there is no such kind.
     """
     if not sum(sizes):
         raise DataError("there is no vector to be found", "check the texts that were embedded")
@@ -126,7 +128,7 @@ class AddCandidates:
 
 
 def centre_in(folder: Path) -> np.ndarray | None:
-    """Returns the mean that must be subtracted from queries of an index, float64 [d]; None if there is none."""
+    """Returns the mean that must be subtracted from queries of an index, float64 [d]. None if the index has no mean."""
     file = folder / CENTRE_FILE
     return np.load(file, allow_pickle=False) if file.exists() else None
 
@@ -135,8 +137,8 @@ def rows_at(folder: Path, positions: np.ndarray) -> np.ndarray:
     """Returns vectors of an index, of length 1, float16 [n, d].
 
     Args:
-        folder: of the index.
-        positions: of the vectors among those of all parts, in rising order.
+      folder: folder of the index.
+      positions: positions of the vectors among the vectors of all parts, in rising order.
     """
     return _rows(folder, IndexFacts.load(folder).parts, positions)
 
@@ -152,9 +154,10 @@ def _rows(folder: Path, sizes: Sequence[int], positions: np.ndarray) -> np.ndarr
 
 
 def _check_distinct(folder: Path, parts: int) -> None:
-    """Refuses an id that is in two parts."""
+    """Checks that no id is in two parts."""
     ids = [VectorPart.open(folder, number).ids for number in range(parts)]
     ids = [ids_of_part for ids_of_part in ids if len(ids_of_part)]
-    if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):  # then none can be in two parts
+    # parts with separate ranges of ids share no id
+    if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):
         return
     check_unique(np.concatenate(ids))

@@ -26,11 +26,11 @@ from adapt.support.errors import ConfigError, DataError, nearest
 
 IndexKind = Literal["flat", "ivf", "ivf_pq", "hnsw"]
 FLAT_VECTORS = 2**20
-"""Up to this number of vectors, all are compared with each query."""
+"""Number of vectors up to which all of them are compared with each query."""
 LINKS = 32
-"""Number of neighbours of a vector in the graph; twice as many in its lowest layer."""
+"""Number of neighbours of a vector in the graph. In the lowest layer of the graph, a vector has twice as many."""
 LEAST: dict[IndexKind, int] = {"ivf": 100, "ivf_pq": 1000}
-"""Smallest number of vectors from which the centres of each kind can be learnt."""
+"""Smallest number of vectors from which centres can be learnt, keyed by kind."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class IndexPlan:
 def plan_index(
     vectors: int, dimension: int, memory_bytes: int, queries: int = 0, kind: IndexKind | Literal["auto"] = "auto"
 ) -> IndexPlan:
-    """Plans an index; `auto` chooses the kind by the table above.
+    """Plans an index. `auto` chooses the kind by the table at the top of this module.
 
     Args:
-        vectors: number of vectors.
-        dimension: of each vector.
-        memory_bytes: memory for the index, on a machine that holds all of it.
-        queries: expected number of queries.
-        kind: kind of index, or `auto`.
+      vectors: number of vectors.
+      dimension: dimension of the vectors.
+      memory_bytes: memory for the index, on a machine that holds all of it.
+      queries: expected number of queries.
+      kind: kind of index, or `auto`.
 
     Raises:
-        ConfigError: there is no such kind.
-        DataError: there are too few vectors for it.
+      ConfigError: there is no such kind.
+      DataError: there are too few vectors for this kind.
     """
     if kind == "auto":
         kind = _suited(vectors, dimension, memory_bytes, queries)
@@ -92,9 +92,11 @@ TRAINED_FILE = "centres.faiss"
 TRAINED_ON = 64
 """Number of vectors per list from which the centres are learnt."""
 MORE = {"ivf": 1.25, "ivf_pq": 8.0, "hnsw": 1.0}
-"""Number of candidates per requested neighbour: codes of fewer bits rank less accurately, so they need more."""
+"""Number of candidates per requested neighbour, keyed by kind. Codes of fewer bits rank less accurately and need
+more."""
 FIRST_WIDTH = {"ivf": 8, "ivf_pq": 8, "hnsw": 64}
-"""Default width of a search: the number of lists searched, or the number of candidates of a walk through the graph."""
+"""Default width of a search, keyed by kind. The width is the number of lists searched, or of candidates in the
+graph."""
 _BLOCK = 2**15
 
 
@@ -111,7 +113,7 @@ def candidates_file(number: int) -> str:
 
 
 def widest(plan: IndexPlan) -> int:
-    """Returns the largest useful width of a search."""
+    """Returns the largest width of a search that is useful."""
     return plan.lists or 2**14
 
 
@@ -123,7 +125,7 @@ def train_candidates(plan: IndexPlan, sample: np.ndarray, folder: Path) -> None:
 
 
 def add_candidates(part: VectorPart, folder: Path) -> None:
-    """Writes the index of a part's vectors. It finds positions in the part, not ids."""
+    """Writes the index of a part's vectors. The index finds positions in the part and not ids."""
     faiss = library()
     index = faiss.read_index(str(folder / TRAINED_FILE))
     for start in range(0, len(part.rows), _BLOCK):
@@ -139,17 +141,17 @@ class Proposer:
     index: Any
     """The faiss index."""
     gpu: Any = None
-    """faiss's resources of the GPU that holds the index; None if it is in main memory."""
+    """Faiss's resources of the GPU that holds the index. None if the index is in main memory."""
 
     @classmethod
     def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
         """Memory-maps the file of a part, or loads it to a GPU if faiss has one and can search this kind on it.
 
         Args:
-            plan: of the index.
-            folder: of the index.
-            number: of the part.
-            is_narrowed: whether searches are limited to some of the vectors, which faiss can do on the CPU only.
+          plan: plan of the index.
+          folder: folder of the index.
+          number: number of the part.
+          is_narrowed: whether searches are limited to some of the vectors, which faiss supports only on the CPU.
         """
         faiss = library()
         file = str(folder / candidates_file(number))
@@ -160,13 +162,13 @@ class Proposer:
         return cls(plan, faiss.read_index(file, flags))
 
     def candidates(self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None) -> np.ndarray:
-        """Returns the positions of candidates in the part, int64 [q, m]; -1 where a candidate is missing.
+        """Returns the positions of candidates in the part, int64 [q, m]. -1 marks a missing candidate.
 
         Args:
-            queries: of length 1, float16 [q, d].
-            count: number of neighbours per query.
-            width: number of lists, or of candidates in the graph, that are searched.
-            among: positions of the vectors to search, in rising order; None for all.
+          queries: vectors of length 1, float16 [q, d].
+          count: number of neighbours per query.
+          width: number of lists, or of candidates in the graph, that are searched.
+          among: positions of the vectors to search, in rising order. None searches all vectors.
         """
         faiss = library()
         wide = padded(queries.astype(np.float32), self.index.d)
@@ -208,7 +210,7 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
         index.pq.cp.min_points_per_centroid = 1
     index.own_fields = True
     centres.this.disown()  # otherwise both Python objects would free it
-    index.cp.min_points_per_centroid = 1  # otherwise it warns on stderr
+    index.cp.min_points_per_centroid = 1  # otherwise faiss warns on stderr
     index.cp.max_points_per_centroid = TRAINED_ON
     index.cp.spherical = True
     return index

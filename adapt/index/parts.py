@@ -19,19 +19,19 @@ from adapt.support.errors import DataError, StorageError
 PART_VECTORS = 2**20
 """Largest number of vectors in a part: 0.8 GB at 384 dimensions."""
 VectorBatch = tuple[np.ndarray, np.ndarray]
-"""Ids, int64 [n], and vectors of any floating type [n, d]."""
+"""A batch of ids, int64 [n], and of vectors of any floating type [n, d]."""
 
 
 @dataclass(frozen=True)
 class VectorPart:
     """The vectors of one part, with their ids.
 
-    The files stay memory-mapped as long as the object lives, and the pages read count as memory of the process.
+    The files are memory-mapped as long as the object exists. Pages that were read count as memory of the process.
     """
 
     number: int
     ids: np.ndarray
-    """int64 [n]."""
+    """Ids of the vectors, int64 [n]."""
     rows: np.ndarray
     """Vectors of length 1, float16 [n, d]."""
 
@@ -72,14 +72,14 @@ def write_part(batches: Iterable[VectorBatch], folder: Path, number: int, dimens
     """Writes the vectors of a part, scaled to length 1. Only one batch is in memory at a time.
 
     Args:
-        batches: of any sizes.
-        folder: receives the files.
-        number: of the part.
-        dimension: of the vectors.
-        vectors: number of vectors in all batches.
+      batches: batches of vectors, of any sizes.
+      folder: folder that receives the files.
+      number: number of the part.
+      dimension: dimension of the vectors.
+      vectors: number of vectors in all batches.
 
     Raises:
-        DataError: a vector has another dimension or is not finite, or an id occurs twice.
+      DataError: a vector has another dimension or is not finite, or an id occurs twice.
     """
     with file_aside(folder / rows_file(number)) as rows_aside, file_aside(folder / ids_file(number)) as ids_aside:
         rows = open_memmap(rows_aside, "w+", np.float16, (vectors, dimension))
@@ -96,7 +96,11 @@ def write_part(batches: Iterable[VectorBatch], folder: Path, number: int, dimens
 
 
 def check_unique(ids: np.ndarray) -> None:
-    """Refuses ids that occur twice."""
+    """Checks that no id occurs twice.
+
+    Raises:
+      DataError: an id occurs twice.
+    """
     ids = np.sort(ids)
     if len(again := ids[1:][ids[1:] == ids[:-1]]):
         raise DataError(f"{len(again)} ids occur twice; the first is {again[0]}", "give every text an id of its own")
@@ -110,14 +114,14 @@ def _mapped(file: Path) -> np.ndarray:
 
 
 def unit_rows(vectors: np.ndarray, dimension: int | None = None) -> np.ndarray:
-    """Scales vectors to length 1, float16 [n, d]; vectors of length 0 stay 0.
+    """Scales vectors to length 1, float16 [n, d]. Vectors of length 0 stay 0.
 
     Args:
-        vectors: [n, d], of any floating type.
-        dimension: the required d; None for any.
+      vectors: vectors of any floating type [n, d].
+      dimension: the required dimension d. None accepts any dimension.
 
     Raises:
-        DataError: the vectors have another dimension, or not all numbers are finite.
+      DataError: the vectors have another dimension, or not all numbers are finite.
     """
     if vectors.ndim != 2 or (dimension is not None and vectors.shape[1] != dimension):
         raise DataError(
@@ -142,11 +146,11 @@ def scaled(vectors: np.ndarray) -> np.ndarray:
 
 
 def centred(vectors: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Scales finite vectors to length 1 and subtracts a centre, float64 [n, d]; vectors of length 0 stay 0.
+    """Scales finite vectors to length 1 and subtracts a centre, float64 [n, d]. Vectors of length 0 stay 0.
 
     Args:
-        vectors: [n, d].
-        centre: float64 [d].
+      vectors: finite vectors [n, d].
+      centre: vector to subtract, float64 [d].
     """
     known = vectors.any(1, keepdims=True)
     shifted: np.ndarray = np.where(known, scaled(vectors) - centre, 0.0)

@@ -30,9 +30,9 @@ class VectorIndex:
     numbers: tuple[int, ...]
     """Numbers of the parts that are searched."""
     proposers: tuple[Proposer, ...]
-    """One proposer of candidates per part; empty if all vectors are compared."""
+    """Proposers of candidates, one per part. Empty if all vectors are compared."""
     only: np.ndarray | None = None
-    """Sorted ids of the vectors to search; None for all."""
+    """Sorted ids of the vectors to search. None searches all vectors."""
 
     @classmethod
     def open(
@@ -45,14 +45,14 @@ class VectorIndex:
         """Memory-maps the files of an index.
 
         Args:
-            folder: of the index.
-            embedder: identity of the queries' embedder, which must be the index's; None skips this check.
-            numbers: numbers of the parts to search; all by default.
-            only: distinct sorted ids of the vectors to search, int64 [n]; all by default.
+          folder: folder of the index.
+          embedder: identity of the queries' embedder, which must equal that of the index. None skips this check.
+          numbers: numbers of the parts to search. None searches all parts.
+          only: distinct sorted ids of the vectors to search, int64 [n]. None searches all vectors.
 
         Raises:
-            DataError: there is no finished index, or its vectors come from another embedder.
-            StorageError: a file is missing or damaged.
+          DataError: there is no finished index, or its vectors come from another embedder.
+          StorageError: a file is missing or damaged.
         """
         facts = IndexFacts.load(folder)
         if embedder is not None and embedder != facts.embedder:
@@ -77,17 +77,17 @@ class VectorIndex:
         """Finds the k nearest vectors of each query by cosine.
 
         Args:
-            queries: [q, d], of any length and floating type.
-            k: number of neighbours per query.
-            width: width of the search (see this module); ignored if all vectors are compared.
+          queries: vectors of any length and floating type [q, d].
+          k: number of neighbours per query.
+          width: width of the search (see this module). It is ignored if all vectors are compared.
 
         Returns:
-            Distances (1 - cosine, float64, from 0 to 2) in rising order, and ids (int64), both [q, k]. Of equal
-            distances the smaller id comes first. If the searched lists hold fewer than k vectors, the results end with
-            inf and -1.
+          Distances (1 - cosine, float64, from 0 to 2) in rising order, and ids (int64), both [q, k]. Of equal
+          distances, the smaller id comes first. If the searched lists hold fewer than k vectors, the results end with
+          inf and -1.
 
         Raises:
-            DataError: the queries have another dimension or are not finite, or there are fewer than k vectors.
+          DataError: the queries have another dimension or are not finite, or there are fewer than k vectors.
         """
         return self._searched(queries, k, width, self.proposers)
 
@@ -115,11 +115,11 @@ class VectorIndex:
 
 
 def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
-    """Returns the vectors with these ids, of length 1, float16 [n, d].
+    """Returns the vectors with some ids, of length 1, float16 [n, d].
 
     Args:
-        folder: of the index.
-        ids: sorted, int64 [n]; all must be in the index.
+      folder: folder of the index.
+      ids: sorted ids, int64 [n]. All must be in the index.
     """
     facts = IndexFacts.load(folder)
     rows = np.zeros((len(ids), facts.dimension), np.float16)
@@ -131,12 +131,16 @@ def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
 
 
 def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
-    """Whether a search compares all vectors: with a flat index, or if it is limited to few vectors."""
+    """Returns whether a search compares all vectors: with a flat index, or if it is limited to few vectors."""
     return facts.kind == "flat" or (only is not None and len(only) <= FLAT_VECTORS)
 
 
 def check_neighbours(k: int, vectors: int) -> None:
-    """Refuses a search for more neighbours than there are vectors."""
+    """Checks that a search requests no more neighbours than there are vectors.
+
+    Raises:
+      DataError: the search requests no neighbour, or more than there are vectors.
+    """
     if not 0 < k <= vectors:
         raise DataError(
             f"{k} neighbours are requested, but the index has only {vectors} vectors",
@@ -183,15 +187,15 @@ class ShardedIndex:
         """Starts the actors, on the cluster that this process is connected to.
 
         Args:
-            folder: of an index, in a file system that all nodes see.
-            shards: largest number of actors; each gets some of the parts.
-            embedder: identity of the queries' embedder; see `VectorIndex.open`.
-            only: ids of the vectors to search; see `VectorIndex.open`.
-            cpus: number of CPUs that each actor reserves.
-            threads: number of threads of each actor.
+          folder: folder of the index, in a file system that all nodes see.
+          shards: largest number of actors. Each actor gets some of the parts.
+          embedder: identity of the queries' embedder (`VectorIndex.open`).
+          only: ids of the vectors to search (`VectorIndex.open`).
+          cpus: number of CPUs that each actor reserves.
+          threads: number of threads of each actor.
 
         Raises:
-            DataError: as `VectorIndex.open`.
+          DataError: for the reasons given at `VectorIndex.open`.
         """
         import ray
 
@@ -248,13 +252,16 @@ class Width:
     """A width of search and its measured recall."""
 
     width: int | None
-    """Number of lists, or of candidates in the graph, that are searched; None if all vectors are compared."""
+    """Number of lists, or of candidates in the graph, that are searched. None if all vectors are compared."""
     recall: float
     """Share of the true neighbours that the search finds, on a sample of the queries."""
 
 
 def recall_of(found: Nearest, truth: Nearest) -> float:
-    """Returns the share of true neighbours found. A vector as near as the farthest true neighbour counts as one."""
+    """Returns the share of true neighbours found.
+
+    A vector that is as near as the farthest true neighbour counts as a true neighbour.
+    """
     return float((found[0] <= truth[0][:, -1:]).mean()) if truth[0].size else 1.0
 
 
@@ -262,13 +269,13 @@ def width_for(index: Searchable, queries: np.ndarray, k: int, min_recall: float)
     """Doubles the width of search until an index finds enough of the true neighbours.
 
     Args:
-        index: the index to search.
-        queries: [q, d]; an evenly spread sample of them is searched.
-        k: number of neighbours per query.
-        min_recall: smallest acceptable share of true neighbours.
+      index: the index to search.
+      queries: vectors [q, d], of which an evenly spread sample is searched.
+      k: number of neighbours per query.
+      min_recall: smallest acceptable share of true neighbours.
 
     Raises:
-        DataError: no width reaches this recall.
+      DataError: no width reaches this recall.
     """
     if index.is_exact:
         return Width(None, 1.0)

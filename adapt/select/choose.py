@@ -43,10 +43,10 @@ class Distinct:
         self._texts: set[int] = set()
         self._signatures: list[np.ndarray] = []
         self._buckets: dict[int, list[int]] = {}
-        """Numbers of the signatures that contain each band hash."""
+        """Indices of the signatures that have each band hash, keyed by band hash."""
 
     def are_new(self, texts: Sequence[str]) -> list[bool]:
-        """Returns whether each text is new: no copy of a taken text or of an earlier one in the list.
+        """Returns whether each text is new: it copies neither a taken text nor an earlier text in the list.
 
         New texts count as taken.
         """
@@ -72,11 +72,12 @@ class Distinct:
 
 
 SPARE = 1.2
-"""Factor by which more texts than the budget are held in memory, because near copies among them are not taken."""
+"""Factor by which more text than the budget is held in memory, because near copies in it are not taken."""
 HELD = 2_000_000
-"""Smallest amount of text held in memory [characters], so that small selections seldom need to read the pool again."""
+"""Smallest amount of text held in memory [characters]. With it, small selections seldom need to read the pool again."""
 CHARACTERS = 6
-"""Assumed largest mean length of a token [characters]; if tokens are longer, the pool is read again with more room."""
+"""Assumed upper limit of the mean token length [characters]. If tokens are longer, the pool is read again with more
+room."""
 CountTokens = Callable[[Sequence[str]], list[int]]
 
 
@@ -86,12 +87,13 @@ class Budget:
 
     documents: int | None = None
     tokens: int | None = None
-    """Documents are taken until they have this many tokens, including the document that reaches the number."""
+    """Number of tokens. Documents are taken until their tokens reach this number, including the document that reaches
+    it."""
     per_text: int | None = None
-    """Number of documents per target text, if `documents` was computed from it."""
+    """Number of documents per target text. None if `documents` was not computed from it."""
 
     def room(self, times: float) -> Room:
-        """Returns room for `times` times the budget."""
+        """Returns room for a multiple of the budget."""
         if self.documents is not None:
             return Room(documents=ceil(times * self.documents))
         return Room(characters=ceil(times * CHARACTERS * (self.tokens or 0)))
@@ -123,15 +125,15 @@ class Choice:
     """The result of choosing documents."""
 
     taken: list[Taken]
-    """Taken documents, the best first."""
+    """Taken documents, with the highest score first."""
     near: int
-    """Number of documents skipped as copies of one with a higher score."""
+    """Number of documents that were skipped because they copy a document with a higher score."""
     is_full: bool
     """Whether the budget was filled."""
     passed: tuple[int, ...]
-    """Number of documents that each selection except the last passed on."""
+    """Number of documents that each selection except the last passed on to the next."""
     figures: tuple[dict[str, float], ...] = ()
-    """Figures of each selection (`Selection.figures`)."""
+    """Metrics of each selection, from `Selection.figures`."""
 
     @property
     def tokens(self) -> int:
@@ -184,12 +186,15 @@ def choose(
 
 
 def _with_spare(room: Room) -> Room:
-    """Returns the room with at least HELD characters."""
+    """Returns the room with a limit of at least HELD characters."""
     return replace(room, characters=max(room.characters or 0, HELD))
 
 
 def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) -> np.ndarray:
-    """Returns ids of the documents passed on to the next selection, int64. No texts are kept in memory."""
+    """Returns the ids of the documents that a selection passes on to the next one, int64.
+
+    No texts are kept in memory.
+    """
     if selection.is_filter():
         return permitted_ids(selection, given.pool, given.target)
     room, times = budget.room(keep), keep
@@ -216,7 +221,7 @@ def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: Cou
 
 
 def _looked_at(ranked: Sequence[Ranked], distinct: Distinct, count: CountTokens) -> Iterator[tuple[Ranked, bool, int]]:
-    """Yields each text, whether it is no copy of an earlier one, and its number of tokens."""
+    """Yields each candidate, whether it copies no earlier candidate, and its number of tokens."""
     for some in chunks(ranked, attrgetter("characters")):
         texts = [str(entry.held) for entry in some]
         yield from zip(some, distinct.are_new(texts), count(texts), strict=True)
@@ -236,6 +241,6 @@ class TokenCounter:
         self._end = tokenizer.eos_token_id if ends else None
 
     def __call__(self, texts: Sequence[str]) -> list[int]:
-        """Returns the number of tokens of each text."""
+        """Returns the number of tokens of each text, including special tokens."""
         found = self._quick(texts).lists(IDS)
         return [len(ids) + (self._end is not None and ids[-1:].tolist() != [self._end]) for ids in found]

@@ -21,7 +21,7 @@ from adapt.select.pool import Document
 from adapt.support.splitmix import mix
 
 MEASURED_TOKENS = 20_000
-"""Number of tokens of each sample on which a model's loss is measured, to within one document."""
+"""Number of tokens per sample on which a model's loss is measured, accurate to one document."""
 
 
 class DocumentLosses:
@@ -66,7 +66,7 @@ def _loaded(pretrained: Pretrained, causal: bool) -> Ready:
 
 
 def mask_numbers(ids: Sequence[int]) -> list[int]:
-    """Returns a number below 2^40 for each id, from which masks are drawn; the generator takes no larger ones."""
+    """Returns a number below 2^40 for each id, from which masks are drawn. The generator accepts no larger numbers."""
     numbers: np.ndarray = mix(np.array(ids, np.uint64)) >> np.uint64(24)
     return [int(number) for number in numbers]
 

@@ -60,10 +60,10 @@ class DsirOptions:
     smoothing: PositiveFloat = 1.0
     """Number of grams per bucket that are added to the target, distributed as in the pool."""
     weight: Literal["sum", "mean"] = "mean"
-    """`mean` divides the weight by the number of grams, which for a document shorter than a window (10 words) is that
-    of a window. `sum` does not divide, as in the paper, and prefers short documents."""
+    """`mean` divides the weight of a document by its number of grams. For a document shorter than a window (10 words),
+    the number of grams in a window is used. `sum` does not divide, as in the paper, and prefers short documents."""
     noise: NonNegativeFloat | None = None
-    """Factor of the Gumbel noise; 0 takes the documents with the highest weights. null is 1 for `sum`, as published,
+    """Factor of the Gumbel noise. 0 takes the documents with the highest weights. null is 1 for `sum`, as published,
     and 0 for `mean`, whose weights are so small that noise would make the selection nearly random."""
 
     @property
@@ -103,7 +103,11 @@ class Dsir(Selection):
         self._figures = {"target_grams": float(number), "unknown_share": 1.0 - float(occurs.mean())}
 
     def figures(self) -> dict[str, float]:
-        """Returns the number of grams of the target in use, and the share of its distinct grams that the pool lacks."""
+        """Returns metrics for the record.
+
+        They are the number of the target's grams that are used, and the share of its distinct grams that the pool
+        lacks.
+        """
         return self._figures
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
@@ -125,7 +129,11 @@ class CountPool:
     options: DsirOptions
 
     def __call__(self, documents: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the buckets' shares (`gram_shares`), int64 [buckets], and whether known grams occur, bool [known]."""
+        """Counts the grams of some documents.
+
+        Returns:
+          Shares of the buckets (`gram_shares`), int64 [buckets], and whether each known gram occurs, bool [known].
+        """
         ngram, buckets = self.options.ngram, self.options.buckets
         shares, found = np.zeros(buckets, np.int64), np.zeros(len(self.known.hashes), bool)
         for some in chunks(documents, len):
@@ -149,12 +157,12 @@ def check_some_known(known: KnownGrams) -> None:
 
 
 def log_ratios(target: np.ndarray, pool: np.ndarray, smoothing: float) -> np.ndarray:
-    """Returns log p - log q of each bucket; 0 if the pool has no gram in it.
+    """Returns log p - log q of each bucket. The value is 0 if the pool has no gram in the bucket.
 
     Args:
-        target: counts of the target's grams, float64 [buckets].
-        pool: counts of the pool's grams, float64 [buckets].
-        smoothing: number of grams per bucket added to the target.
+      target: counts of the target's grams, float64 [buckets].
+      pool: counts of the pool's grams, float64 [buckets].
+      smoothing: number of grams per bucket added to the target.
     """
     added = smoothing * len(pool)
     q = pool / pool.sum()

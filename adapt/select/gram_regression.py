@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from adapt.select.grams import Grams, KnownGrams, chunks, gram_chunks, grams, norms_of, windows
 
 MOST_WINDOWS = 4
-"""Largest number of training windows per text; from longer texts, they are taken at even distances."""
+"""Largest number of training windows per text. If a text has more windows, they are taken at even distances."""
 MOST_STEPS, TOLERANCE = 1000, 1e-5
 
 
@@ -56,7 +56,7 @@ def window_matrix(
         counts = np.bincount(found.texts)[found.texts]
         places = np.arange(len(found.texts)) - np.searchsorted(found.texts, found.texts)
         begins, ends = ((2 * (places + n) * MOST_WINDOWS + counts) // (2 * counts) for n in (0, 1))
-        taken = (counts <= MOST_WINDOWS) | (begins != ends)  # MOST_WINDOWS of them, evenly
+        taken = (counts <= MOST_WINDOWS) | (begins != ends)  # MOST_WINDOWS windows of a longer text, at even distances
         parts.append(gram_rows(found.grams, buckets)[np.flatnonzero(taken)])
         owners.append(found.texts[taken] + first)
         first += len(some)

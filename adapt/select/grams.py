@@ -19,7 +19,7 @@ from adapt.corpus.shingles import all_ngrams
 from adapt.corpus.word_hashes import word_hashes
 
 _FILTER_BITS = 22
-"""Bits of the index of a table of 2^22 entries, which quickly rules out most unknown hashes."""
+"""Number of bits that index a table of 2^22 entries. The table quickly rules out most unknown hashes."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class KnownGrams:
     """The distinct grams of some texts, to be looked up in other texts."""
 
     hashes: np.ndarray
-    """Hashes of the grams, uint64, rising."""
+    """Hashes of the grams in rising order, uint64."""
 
     @classmethod
     def of(cls, texts: Iterable[str], longest: int) -> "KnownGrams":
         """Collects the distinct grams of texts.
 
         Args:
-            texts: any.
-            longest: words of the longest grams.
+          texts: the texts.
+          longest: length of the longest grams [words].
         """
         found = [np.zeros(0, np.uint64)]
         for some in chunks(texts, len):
@@ -56,7 +56,7 @@ class KnownGrams:
         found[places[self.hashes[places] == maybe]] = True
 
     def only(self, found: np.ndarray) -> "KnownGrams":
-        """Returns only the marked grams."""
+        """Returns the grams that `found` marks, bool [known]."""
         return KnownGrams(self.hashes[found])
 
     def have(self, hashes: np.ndarray) -> np.ndarray:
@@ -75,17 +75,26 @@ class KnownGrams:
 
 
 def gram_hashes(texts: Sequence[str], longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the hashes of the texts' grams, uint64 [grams], and the number of each gram's text, int64 [grams].
+    """Returns the hashes of the texts' grams, uint64 [grams], and the index of each gram's text, int64 [grams].
 
     Args:
-        texts: any.
-        longest: words of the longest grams.
+      texts: the texts.
+      longest: length of the longest grams [words].
     """
     return hashes_of_runs(*word_hashes(texts), longest)
 
 
 def hashes_of_runs(hashes: np.ndarray, owners: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the same from hashes of words, uint64 [words], and the text or window of each word, int64 [words]."""
+    """Computes the grams of texts or windows from the hashes of their words.
+
+    Args:
+      hashes: hashes of the words, uint64 [words].
+      owners: index of each word's text or window, int64 [words].
+      longest: length of the longest grams [words].
+
+    Returns:
+      Hashes of the grams, uint64 [grams], and the index of each gram's text or window, int64 [grams].
+    """
     kept, kept_owners = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     for n, runs in all_ngrams(hashes, range(1, longest + 1)):
         is_inside = owners[n - 1 :] == owners[: len(runs)] if n > 1 else slice(None)
@@ -99,7 +108,8 @@ Buckets = Annotated[int, Field(gt=0, le=2**32)]
 WINDOW = 10
 """Approximate length of a window [words]. A longer text is cut into windows of equal length."""
 UNIT = 2**30
-"""Total weight of a text's grams if every text has the same weight. An integer, so that sums are exact in any order."""
+"""Total weight of a text's grams if all texts have the same weight. It is an integer, so that sums are exact in any
+order."""
 _HALF = np.uint64(32)
 
 
@@ -137,8 +147,9 @@ class Grams(NamedTuple):
     def different(self, buckets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the distinct buckets of each text.
 
-        They are three arrays: the bucket plus the text's number x `buckets`; the number of grams in it; and the end of
-        each text in these arrays.
+        Returns:
+          Each bucket plus `buckets` times the index of its text, the number of grams in each bucket, and the end of
+          each text in these arrays.
         """
         together = (self.owners * buckets + self.buckets).astype(np.min_scalar_type(max(self.texts, 1) * buckets))
         together.sort()  # sorting is faster for smaller types
@@ -149,7 +160,7 @@ class Grams(NamedTuple):
 
 
 def norms_of(counts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the Euclidean norms of consecutive parts of an array, which end at `ends`, float64."""
+    """Returns the Euclidean norm of each part of an array, float64. `ends` are the ends of consecutive parts."""
     before = np.append(0, np.cumsum(counts * counts))
     norms: np.ndarray = np.sqrt(np.diff(before[ends], prepend=0))
     return norms
@@ -165,12 +176,13 @@ class Windows(NamedTuple):
     """Texts cut into windows of about WINDOW words."""
 
     grams: Grams
-    """Grams of each window; `owners` are numbers of windows."""
+    """Grams of each window. `owners` are the indices of windows."""
     texts: np.ndarray
-    """Number of each window's text, rising, int64 [windows]. Every text has a window, even without words."""
+    """Index of each window's text in rising order, int64 [windows]. Every text has a window, even a text without
+    words."""
 
     def means(self, values: np.ndarray) -> np.ndarray:
-        """Returns the mean of the values of each text's windows, float64 [texts]."""
+        """Returns the mean of each text's window values, float64 [texts]."""
         found: np.ndarray = np.bincount(self.texts, values) / np.bincount(self.texts)
         return found
 
@@ -179,10 +191,10 @@ def grams(texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | 
     """Returns the grams of texts.
 
     Args:
-        texts: any.
-        longest: words of the longest grams.
-        buckets: number of buckets, at most 2^32.
-        known: grams to keep; None keeps all.
+      texts: the texts.
+      longest: length of the longest grams [words].
+      buckets: number of buckets, at most 2^32.
+      known: grams to keep. None keeps all grams.
     """
     return in_buckets(*gram_hashes(texts, longest), len(texts), buckets, known)
 
@@ -191,10 +203,10 @@ def windows(texts: Sequence[str], longest: int, buckets: int, known: KnownGrams 
     """Returns the grams of the windows of texts. No gram crosses the end of a window.
 
     Args:
-        texts: any.
-        longest: words of the longest grams.
-        buckets: number of buckets, at most 2^32.
-        known: grams to keep; None keeps all.
+      texts: the texts.
+      longest: length of the longest grams [words].
+      buckets: number of buckets, at most 2^32.
+      known: grams to keep. None keeps all grams.
     """
     hashes, owners = word_hashes(texts)
     words = np.bincount(owners, minlength=len(texts))
@@ -214,7 +226,7 @@ def window_grams(longest: int) -> int:
 def in_buckets(
     hashes: np.ndarray, owners: np.ndarray, texts: int, buckets: int, known: KnownGrams | None = None
 ) -> Grams:
-    """Returns grams from their hashes (`gram_hashes`), only the known ones if `known` is given."""
+    """Returns grams from their hashes (`gram_hashes`). If `known` is not None, only known grams are kept."""
     if known is not None:
         is_known = known.have(hashes)
         hashes, owners = hashes[is_known], owners[is_known]
@@ -222,7 +234,10 @@ def in_buckets(
 
 
 def _bucket_of(hashes: np.ndarray, buckets: int) -> np.ndarray:
-    """Returns the bucket of each hash, uint64: its part of the range of hashes, which is faster than a remainder."""
+    """Returns the bucket of each hash, uint64.
+
+    A bucket is a part of the range of hashes, which is faster to compute than a remainder.
+    """
     return (hashes >> _HALF) * np.uint64(buckets) >> _HALF
 
 
@@ -241,13 +256,15 @@ def gram_counts(texts: Iterable[str], longest: int, buckets: int) -> np.ndarray:
 
 
 def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGrams | None = None) -> np.ndarray:
-    """Returns the weight of each bucket if every text has the total weight UNIT, up to rounding, int64 [buckets].
+    """Returns the weight of each bucket, up to rounding, int64 [buckets].
+
+    Every text has the total weight UNIT.
 
     Args:
-        texts: any.
-        longest: words of the longest grams.
-        buckets: number of them.
-        known: grams to keep; the others do not count for the length of a text either. None keeps all.
+      texts: the texts.
+      longest: length of the longest grams [words].
+      buckets: number of buckets.
+      known: grams to keep. Other grams do not count for the length of a text either. None keeps all grams.
     """
     shares = np.zeros(buckets, np.int64)
     for some in chunks(texts, len):
@@ -256,7 +273,10 @@ def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGr
 
 
 def equal_shares(found: Grams, buckets: int) -> np.ndarray:
-    """Returns the same weights (`gram_shares`) from the grams of texts."""
+    """Returns the weight of each bucket from the grams of texts, int64 [buckets].
+
+    Every text has the total weight UNIT.
+    """
     weights = UNIT // np.maximum(found.sizes(), 1)
     counted: np.ndarray = np.bincount(found.buckets, weights[found.owners], buckets).astype(np.int64)
     return counted
@@ -265,7 +285,8 @@ def equal_shares(found: Grams, buckets: int) -> np.ndarray:
 T = TypeVar("T")
 MOST_TEXTS = 512
 MOST_CHARACTERS = 500_000
-"""Largest size of a chunk of several texts. Hashes, positions and shingles take about 50 bytes per character."""
+"""Largest number of characters in a chunk of several texts. Hashes, positions and shingles take about 50 bytes per
+character."""
 
 
 def chunks(items: Iterable[T], length: Callable[[T], int]) -> Iterator[list[T]]:

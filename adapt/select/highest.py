@@ -1,8 +1,8 @@
-"""Finds the documents with the highest scores in one pass over a pool of unknown size; only these are held in memory.
+"""Finds the documents with the highest scores in one pass over a pool of unknown size. Only these are held in memory.
 
-Each process discards documents that cannot be among the best: those worse than a full room of its own item, or worse
-than the worst document held when the item was started. The result does not depend on which process reads which item,
-and only few documents of a large pool are sent.
+A process discards a document if better documents of the same item already fill the room, or if the document is worse
+than the worst one that was held when the item was started. The result does not depend on which process reads which
+item, and few documents of a large pool are sent between processes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,45 +20,49 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 TOLD_AFTER = 1_000_000
-"""Amount of text between two progress reports [characters]."""
+"""Amount of text after which a process reports progress [characters]."""
 
 
 class Ranked(NamedTuple):
-    """A candidate document. Candidates sort by score, the best last."""
+    """A candidate document. Candidates sort by score in rising order."""
 
     score: float
     before: int
-    """Negative id: of documents with equal scores, the first one is better."""
+    """Negative id of the document, so that of documents with equal scores the first one is better."""
     characters: int
     held: Any
-    """The document, or the part of it that is kept."""
+    """The document, or the part of it that is kept in memory."""
 
 
 @dataclass
 class Best:
-    """The best documents so far."""
+    """The best documents so far, as many as fill a room."""
 
     room: Room
     floor: Ranked | None = None
-    """Documents elsewhere that are better than this one already fill the room, so worse documents are not added."""
+    """Worst of the documents elsewhere that already fill the room. Worse documents are not added. None if there are too
+    few."""
     held: list[Ranked] = field(default_factory=list)
-    """Held documents: a heap, the worst first."""
+    """Held documents as a heap, with the worst document first."""
     characters: int = 0
     is_all: bool = True
     """Whether no permitted document was discarded."""
 
     @property
     def worst(self) -> Ranked | None:
-        """The document that new ones must beat; None while there is room."""
+        """The document that new documents must beat.
+
+        Before any document was discarded, it is `floor`, which may be None.
+        """
         return self.floor if self.is_all else self.held[0]
 
     @property
     def least(self) -> float:
-        """Lowest score at which a document is added."""
+        """Lowest score at which a document is added. It is NEVER if there is nothing to beat."""
         return worst.score if (worst := self.worst) else NEVER
 
     def hint(self) -> Ranked | None:
-        """Returns `worst` without its held content, for other processes."""
+        """Returns `worst` without the document itself, as a hint for other processes."""
         return self.worst and self.worst._replace(held=None)
 
     def add(self, entry: Ranked) -> None:
@@ -116,7 +120,7 @@ def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str
 
 @dataclass(frozen=True)
 class FindBest:
-    """Finds the best documents of an item; the hint is the worst document held so far."""
+    """Finds the best documents of an item. The hint is the worst document that was held when the item was started."""
 
     selection: Selection
     target: Sequence[str]
@@ -161,7 +165,8 @@ def scored(
     """
     texts, read = tee(documents)
     scores: Iterator[Any] = selection.scores(read, target)
-    for place, (score, text) in enumerate(zip_longest(scores, texts)):  # the score comes first: it reads the text
+    # the score comes first, because computing it reads the text
+    for place, (score, text) in enumerate(zip_longest(scores, texts)):
         if score is None or text is None:
             raise DataError(
                 f"{type(selection).__name__} gives {'fewer' if score is None else 'more'} scores than the pool has"

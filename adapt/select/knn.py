@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 Union = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Sorted ids of documents, the best rank of each, and its highest similarity."""
+"""Sorted ids of documents, the best rank of each document (from 0), and its highest similarity."""
 
 
 class NearestNeighbours(Selection):
@@ -65,18 +65,22 @@ class NearestNeighbours(Selection):
         return "more" if self.k < near.documents else "all"
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Yields each document's similarity, or its rank and similarity if the budget is not per text."""
+        """Yields each document's similarity. If the budget is not per target text, twice its rank is subtracted."""
         ids, ranks, similar = self._union
         return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)
 
     def figures(self) -> dict[str, float]:
-        """Returns the neighbours per text, size of the union, the index's recall, and texts without a vector."""
+        """Returns metrics of the search.
+
+        They are the number of neighbours per text, the size of their union, the index's recall, and the number of texts
+        without a vector.
+        """
         known = {"neighbours": self.k, "union": len(self._union[0]), "recall": self._near.recall}
         return {**known, "texts_without_vector": self._target.unknown}
 
 
 def union_of(found: Iterable[Nearest]) -> Union:
-    """Returns the documents that are neighbours of any text."""
+    """Returns the documents that are neighbours of at least one text, with their ranks and similarities."""
     union: Union = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     for distances, some in found:
         hits = np.nonzero(some != NOBODY)

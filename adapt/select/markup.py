@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_SHARE, LEAST_TEXTS = 0.05, 2
-"""A sign counts if at least this share of the target's texts, and at least this many texts, have it."""
+"""A sign is frequent if at least this share and at least this number of the target's texts contain it."""
 WORD_SHARE, WORD_TEXTS = 0.5, 10
-"""The corresponding thresholds for words."""
+"""A word is frequent if at least this share and at least this number of the target's texts contain it."""
 RARER = 0.01
-"""A sign or word is rare in the pool if its share of documents there is at most this fraction of its share in the
-target."""
+"""A sign or word is rare in the pool if the share of documents with it is at most this fraction of the share of target
+texts with it."""
 SIGN = re.compile(
     r"</?[^\W\d_][\w-]*(?:\s[^<>]*)?/?>"  # tags: <e1>, </e1>, <br />
     r"|\[/?[A-Z][A-Z0-9_]*\]"  # [CLS], [/E1]
@@ -39,11 +39,11 @@ class Mark:
 
     text: str
     share: float
-    """Share of the target's texts that contain it."""
+    """Share of the target's texts that contain the sign or word."""
     pool_share: float
-    """Share of the documents in a sample of the pool that contain it."""
+    """Share of the documents in a sample of the pool that contain the sign or word."""
     is_word: bool
-    """Whether it is a word. Words stay in the target, signs are removed."""
+    """Whether the mark is a word. Words stay in the target, and signs are removed from it."""
 
 
 def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:

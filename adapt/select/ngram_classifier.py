@@ -46,8 +46,8 @@ class ClassifierOptions:
     sample: PositiveInt = 20_000
     """Number of random documents of the pool that are the negative texts; a smaller pool is used completely."""
     rounds: PositiveInt = 1
-    """Number of trainings. Each one after the first takes two further passes over the pool, for more positive and for
-    negative texts."""
+    """Number of trainings. Each training after the first needs one further pass over the pool, which finds more
+    positive texts."""
     recalled: NonNegativeFloat = 1.0
     """Number of the pool's best documents that each further round adds to the positive texts, as a multiple of the
     number of target texts."""
@@ -105,7 +105,7 @@ class ByClassifier(Selection):
         return self._figures
 
     def _sampled(self, given: Given, known: KnownGrams) -> tuple[list[str], np.ndarray]:
-        """Returns negative texts in the pool's order, and which known grams occur in the pool, bool [known]."""
+        """Returns negative texts in the pool's order, and whether each known gram occurs in the pool, bool [known]."""
         room = Room(documents=self.options.sample)
         best, occurs = Best(room), np.zeros(len(known.hashes), bool)
         look = SampleAndLook(random_draw(self.seed, NEGATIVE), room, known, self.options.ngram)
@@ -125,7 +125,7 @@ class ByClassifier(Selection):
 
 
 class Seen(NamedTuple):
-    """Result of `SampleAndLook` for an item."""
+    """Result of `SampleAndLook` for an item: the best documents, and whether each known gram occurs."""
 
     best: Best
     occurs: np.ndarray
@@ -141,7 +141,7 @@ class SampleAndLook:
     ngram: int
 
     def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[Seen | None]:
-        """Yields the result of an item, at its end; before that, None now and then to report progress."""
+        """Yields the result at the end of an item. Before that, yields None now and then to report progress."""
         occurs = np.zeros(len(self.known.hashes), bool)
         find = FindBest(self.draw, (), self.room, as_it_is)
         for found in find(self._looked_at(documents, occurs), hint):

@@ -1,17 +1,17 @@
 """Selection `perplexity`: by a language model's loss, or by the difference of two models' losses.
 
-Without a `reference`, documents are taken at random whose loss per token lies in a band between two quantiles of the
-pool's losses (Marion et al. 2023, arXiv 2309.04564). This excludes documents that the model knows by heart, and those
-that no model can predict.
+Without a `reference`, documents are drawn at random from those whose loss per token lies in a band between two
+quantiles of the pool's losses (Marion et al. 2023, arXiv 2309.04564). The band excludes documents that the model knows
+by heart, and documents that no model can predict.
 
 With a `reference` (Moore and Lewis 2010, P10-2041), the score is
 
-    L_reference(x) - L_model(x)    [nats per predicted token]
+  L_reference(x) - L_model(x)    [nats per predicted token]
 
-where the model was adapted to the target and the reference was not: documents that became more likely by the adaptation
-come first. Both predict the same tokens in the same contexts. The mean over a few predictions is mostly chance, and
-short documents would have the highest means; so the differences of a document with fewer than FEWEST predictions are
-averaged as if the missing ones were 0.
+where the model was adapted to the target and the reference was not. Documents that became more likely by the adaptation
+come first. Both models predict the same tokens in the same contexts. The mean over a few predictions is mostly chance,
+and short documents would have the highest means. Therefore, the differences of a document with fewer than FEWEST
+predictions are averaged as if the missing ones were 0.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 BAND, WITHIN = 3, 4
-"""Random streams: one draws the documents on which the ends of the band are estimated, the other those taken from the
-band."""
+"""Random streams: BAND draws the documents on which the ends of the band are estimated, and WITHIN draws documents from
+the band."""
 FEWEST = 16
-"""Smallest number of predictions by which a sum of differences is divided."""
+"""Smallest number by which the sum of a document's differences is divided."""
 AT_ONCE = 256
 """Number of documents that are tokenized and sorted by length together."""
 
@@ -45,9 +45,9 @@ class PerplexityOptions:
     """Options of the selection `perplexity`."""
 
     low: Fraction = 0.25
-    """Without a reference: lower end of the band, as a quantile of the pool's losses."""
+    """Lower end of the band of losses without a reference, as a quantile of the pool's losses."""
     high: Fraction = 0.75
-    """Without a reference: upper end of the band, as a quantile of the pool's losses."""
+    """Upper end of the band of losses without a reference, as a quantile of the pool's losses."""
     sample: PositiveInt = 2000
     """Number of random documents on which the quantiles are estimated."""
     reference: str | None = None
@@ -66,7 +66,10 @@ class ByPerplexity(Selection):
     Options = PerplexityOptions
 
     def what(self) -> dict[str, Any]:
-        """Returns the options, without the reference's path: its content enters the key instead."""
+        """Returns the options, with the reference's path replaced by whether there is one.
+
+        The content of the reference enters the key instead of its path.
+        """
         return {**super().what(), "reference": self.options.reference is not None}
 
     def models(self) -> tuple[str, ...]:
@@ -74,7 +77,7 @@ class ByPerplexity(Selection):
         return ("", self.options.reference) if self.options.reference else ("",)
 
     def is_filter(self) -> bool:
-        """Returns whether a band is used, which is a filter."""
+        """Returns True without a reference, because a band only excludes documents."""
         return self.options.reference is None
 
     def learn(self, given: Given) -> None:
@@ -100,7 +103,10 @@ class ByPerplexity(Selection):
             self.low, self.high = np.quantile(losses, [options.low, options.high])
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Yields the differences of losses, or random numbers for the documents in the band."""
+        """Yields the difference of losses of each document.
+
+        Without a reference, documents in the band get random numbers.
+        """
         waiting = iter(pool)
         while some := list(islice(waiting, AT_ONCE)):
             found = [of(some) for of in self._losses]
@@ -113,7 +119,7 @@ class ByPerplexity(Selection):
             yield from np.where(np.isnan(losses[0]), NEVER, scores).tolist()
 
     def known_losses(self, documents: "Iterable[Document]") -> np.ndarray:
-        """Returns the losses of the job's model on documents, without those that have none, float64."""
+        """Returns the losses of the job's model on documents, float64. Documents without a loss are left out."""
         waiting, found = iter(documents), [np.zeros(0)]
         while some := list(islice(waiting, AT_ONCE)):
             found.append(self._losses[0](some)[0])

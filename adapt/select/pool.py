@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SMALL_BYTES = 16 * MIB
-"""A smaller pool is read in this process, because Ray would take longer to start [bytes]."""
+"""Size up to which a pool is read in this process, because Ray would take longer to start [bytes]."""
 
 
 class Document(str):
@@ -36,7 +36,7 @@ class Document(str):
 
     __slots__ = ("id",)
     id: int
-    """Id of the document; see `adapt.corpus.screening`."""
+    """Id of the document (`adapt.corpus.screening`)."""
 
     def __new__(cls, text: str, id: int) -> "Document":
         """Creates a document from a text and its id."""
@@ -54,7 +54,7 @@ class Item(NamedTuple):
     number: int
     sources: str
     wanted: frozenset[int] | None
-    """Ids of the documents to read; None for all."""
+    """Ids of the documents to read. None reads all documents."""
     hint: Any
 
 
@@ -62,18 +62,19 @@ class Item(NamedTuple):
 class Pool:
     """The documents of a pool.
 
-    Every pass reads them again, in the order of the files; only some are in memory at a time.
+    Every pass reads the documents again, in the order of the files. Only some of them are in memory at a time.
     """
 
     manifest: Manifest
     corpus: CorpusConfig
     sieve: Sieve = OPEN
     ids: np.ndarray | None = None
-    """Sorted ids of the pool's documents, int64; None for all. Only items that contain one of them are read."""
+    """Sorted ids of the pool's documents, int64. None means all documents. Only items that contain one of the ids are
+    read."""
     cluster: "Cluster | None" = None
-    """Cluster that reads the pool, unless it is small; None reads it in this process."""
+    """Cluster that reads the pool, unless the pool is small. None reads the pool in this process."""
     tally: Tally = field(default_factory=Tally)
-    """Counts of records in the last pass."""
+    """Counts of the records in the last pass."""
 
     def __iter__(self) -> Iterator[Document]:
         self.tally = Tally()
@@ -180,19 +181,19 @@ class Pool:
 
     @property
     def is_small(self) -> bool:
-        """Whether one process reads the pool faster than others could start."""
+        """Whether one process reads the pool faster than other processes could start."""
         read = [size for size in self._pace.sizes if size]
         return len(read) <= 1 or (self.corpus.source == "files" and sum(read) <= SMALL_BYTES)
 
 
 class Sight(NamedTuple):
-    """Progress and result of a visit."""
+    """Progress and a result of visiting an item."""
 
     piece: Piece
     seen: Any
-    """Result of the inspection; None if there is none yet."""
+    """Result of the inspection. None if there is no result yet."""
     tally: Tally | None
-    """Counts of the item, at its end; None before."""
+    """Counts of the item's records, at its end. None before."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class Visit:
     look: Inspection[Any]
 
     def __call__(self, item: Item) -> Iterator[Sight]:
-        """Yields progress and results of an item, and reads all of it."""
+        """Yields progress and results of an item. The item is read to its end, even if the inspection ends earlier."""
         read = _Read(self, item)
         for seen in self.look(iter(read), item.hint):
             yield Sight(read.piece(), seen, None)
@@ -248,7 +249,7 @@ class _Read:
 
 
 GENERAL = "(general)"
-"""Name of the measured text among the evaluation sets."""
+"""Name of the evaluation set that consists of measured text."""
 
 
 @dataclass(frozen=True)
@@ -256,12 +257,12 @@ class MeasuredText:
     """A prepared corpus whose held-out text is measured."""
 
     folder: Path
-    """Folder of stage `prepare`."""
+    """Folder in which stage `prepare` wrote the corpus."""
     manifest: Manifest
     corpus: CorpusConfig
 
     def texts(self) -> Iterator[str]:
-        """Yields the documents that are measured; the others may be trained on."""
+        """Yields the documents that are measured. The other documents may be trained on."""
         measured = Measured.of([self.folder])
         return (str(text) for text in Pool(self.manifest, self.corpus) if measured(text))
 
@@ -272,7 +273,7 @@ class Guards:
 
     sieve: Sieve
     evaluation_texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Number of texts of the evaluation sets, by set and file."""
+    """Number of texts of the evaluation sets, keyed by set and file."""
 
 
 def guards(corpus: CorpusConfig, folders: Sequence[Path], texts: Sequence[MeasuredText]) -> Guards:

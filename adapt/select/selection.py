@@ -28,18 +28,18 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Options of a selection that has none."""
+    """Options of a selection that has no options."""
 
 
 VectorsOf = Literal["pool", "target"]
 Offer = Literal["all", "more", "enough"]
-"""Which documents have scores. `all`: every permitted document; `more`: with more room, further documents would get
-one; `enough`: the requested documents, even if they do not fill the budget."""
+"""Which documents have scores. `all`: all permitted documents. `more`: with more room, further documents would get a
+score. `enough`: the requested documents, even if they do not fill the budget."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """How many of the best texts are held: enough to reach both limits. None means no limit."""
+    """Limits on the best texts that are held. Enough texts are held to reach both limits. None means no limit."""
 
     documents: int | None = None
     characters: int | None = None
@@ -59,14 +59,14 @@ class Room:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Folders of the vectors that stages have computed; those of pool and target can be compared."""
+    """Folders of the vectors that stages have computed. The vectors of pool and target can be compared."""
 
     pool: Path
-    """Folder of the pool's index (`adapt.index`), by document id."""
+    """Folder of the pool's index (`adapt.index`). The index has the ids of the documents."""
     target: Path | None
-    """Folder of the target's vectors (`adapt.embed.vector_files`), if a selection needs them; else None."""
+    """Folder of the target's vectors (`adapt.embed.vector_files`). None if no selection needs them."""
     space: str
-    """Name of the vector space, which is that of the target's embedder."""
+    """Name of the vector space of pool and target."""
 
 
 class Inspection(Protocol[Seen]):
@@ -99,7 +99,7 @@ class DocumentPool(Protocol):
     def visit(
         self, look: "Inspection[T]", hint: Callable[[], Any] = lambda: None, on_device: bool = False
     ) -> "Iterator[T]":
-        """Does the same as `each` for an inspection that reports progress.
+        """Yields the results of an inspection for each item, in parallel on the cluster, and shows progress.
 
         `hint` is called just before an item is read.
         """
@@ -115,15 +115,15 @@ class Given:
     pool: DocumentPool
     """The documents to choose from."""
     target: Sequence[str]
-    """Texts that the selected documents should resemble: of the tasks' train examples, or of select.target_paths."""
+    """Texts that the selected documents should resemble, from the tasks' train examples or from select.target_paths."""
     config: "Config"
     """Configuration of the job."""
     models: Mapping[str, "Pretrained"] = field(default_factory=dict)
-    """Models that `Selection.models` names."""
+    """Models that `Selection.models` names, keyed by path."""
     vectors: Vectors | None = None
-    """Vectors that `Selection.vectors` names."""
+    """Folders of the vectors that `Selection.vectors` names. None if it names none."""
     permitted: np.ndarray | None = None
-    """Sorted ids of the pool's documents, int64, if earlier selections narrowed it; else None."""
+    """Sorted ids of the documents that earlier selections passed on, int64. None if no selection came before."""
 
 
 class Selection(ABC):
@@ -150,45 +150,53 @@ class Selection(ABC):
         return asdict(self.options)
 
     def models(self) -> tuple[str, ...]:
-        """Returns the paths of the models that it reads; "" is the job's initial model.
+        """Returns the paths of the models that the selection reads. An empty path is the job's initial model.
 
-        Their content enters the key.
+        The content of the models enters the key.
         """
         return ()
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Returns whose vectors it reads. Stages compute them first."""
+        """Returns whose vectors the selection reads: those of the pool, of the target, or of both.
+
+        Stages compute the vectors first.
+        """
         return ()
 
     def packages(self) -> tuple[str, ...]:
-        """Returns the packages whose versions affect its scores; see `adapt.runner.key`."""
+        """Returns the packages whose versions affect the selection's scores (`adapt.runner.key`)."""
         return ()
 
     def is_filter(self) -> bool:
-        """Returns whether it only excludes documents. In a list, a filter passes on all others."""
+        """Returns whether the selection only excludes documents.
+
+        In a list of selections, a filter passes on all documents that it does not exclude.
+        """
         return False
 
     def learn(self, given: Given) -> None:  # noqa: B027 most selections learn nothing before they score
-        """Prepares for scoring. It may read the pool several times; `given.pool.each` does so on the cluster.
+        """Prepares the selection for scoring.
+
+        The method may read the pool several times. `given.pool.each` reads it on the cluster.
 
         Raises:
-            ConfigError, DataError: the selection cannot select from this pool for this target.
+          ConfigError, DataError: the selection cannot select from this pool for this target.
         """
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Is called before every pass of scoring. A selection that searches for documents does so here.
+        """Prepares a pass of scoring, before which it is called. Selections that search for documents do so here.
 
         Args:
-            room: number of documents with the highest scores that will be held.
-            per_text: number of documents per target text, if the budget is set that way.
+          room: limits on the number of documents with the highest scores that will be held.
+          per_text: number of documents per target text. None if the budget is set in another way.
 
         Raises:
-            DataError: the pool has fewer documents.
+          DataError: the pool has fewer documents.
         """
         return "all"
 
     def figures(self) -> dict[str, float]:
-        """Returns figures on how it has chosen, for the record."""
+        """Returns metrics on how the selection has chosen, for the record."""
         return {}
 
     @abstractmethod

@@ -38,7 +38,7 @@ MOST = 4000
 """Largest number of texts per side for the new classifier."""
 FEWEST = 8
 EXCERPT = 400
-"""Length of an example [characters]."""
+"""Largest number of characters of an example."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ def set_figures(
     config: Config,
     pretrained: Pretrained | None,
 ) -> dict[str, dict[str, Any]]:
-    """Returns the figures of each set of texts, by the names of `adapt.stage.judge_selection.Nearness`.
+    """Returns the metrics of each set of texts, keyed by set and by field of `adapt.stage.judge_selection.Nearness`.
 
-    The target is one of the sets. It is not compared with itself, so it only has figures on diversity and loss.
+    The target is one of the sets. It is not compared with itself, so it only has metrics of diversity and loss.
 
     Args:
-        sets: texts by name, including `target`.
-        mixed: the same texts in random order.
-        vectors: vectors of some of the texts.
-        count: returns the number of tokens of each text.
-        config: configuration of the job.
-        pretrained: model whose loss is measured; None measures none.
+      sets: texts of each set, keyed by name. One of the names is `target`.
+      mixed: the same texts in random order.
+      vectors: vectors of some of the texts, keyed by set.
+      count: function that returns the number of tokens of each text.
+      config: configuration of the job.
+      pretrained: model whose loss is measured. None measures no loss.
     """
     others = [name for name in sets if name != "target"]
     shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
@@ -129,20 +129,25 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
 
 
 def distinct_shares(samples: Sequence[Sequence[str]]) -> list[float]:
-    """Returns the share of distinct word pairs in each sample, among its first ones, the same number for all."""
+    """Returns the share of distinct word pairs in each sample.
+
+    The same number of word pairs is taken from the beginning of each sample.
+    """
     pairs = [_pairs(texts) for texts in samples]
     most = min(map(len, pairs))
     return [len(np.unique(runs[:most])) / max(most, 1) for runs in pairs]
 
 
 def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str], count: int) -> list[TakenExample]:
-    """Returns examples: half of them the best documents, the others evenly from the ranking.
+    """Returns examples of the taken documents.
+
+    Half of them are the best documents. The others are spread evenly over the ranking.
 
     Args:
-        taken: taken documents, the best first.
-        scores: scores of the taken documents.
-        target: texts of the target.
-        count: number of examples, or all documents if there are fewer.
+      taken: taken documents, with the best document first.
+      scores: scores of the taken documents.
+      target: texts of the target.
+      count: number of examples. If there are fewer documents, all are returned.
     """
     best = min(count // 2, len(taken))
     spread = np.linspace(best, len(taken) - 1, min(count, len(taken)) - best).round().astype(int).tolist()
@@ -173,11 +178,11 @@ def _pairs(texts: Sequence[str]) -> np.ndarray:
 
 DIMENSIONS = 50
 SAMPLE, CHARACTERS = 1000, 2000
-"""Number of texts of a set that get a vector, and number of characters of each that are read."""
+"""Largest number of texts per set that get a vector, and number of characters that are read from each text."""
 WORDS = 20_000
 """Size of the vocabulary: the most frequent words that occur in at least two texts."""
 MAPPED = 200
-"""Number of texts of a set that are shown on the map."""
+"""Largest number of texts per set that are shown on the map."""
 NEIGHBOURS = 30
 """Approximate number of neighbours that determine a text's position on the map (t-SNE's perplexity)."""
 STEPS = 500
@@ -189,11 +194,11 @@ FEWEST_VECTORS = 12
 def word_vectors(samples: Mapping[str, Sequence[str]], seed: int) -> dict[str, np.ndarray]:
     """Returns the vectors of the first SAMPLE texts of each set, float64 [texts, d], of length 1.
 
-    Texts that share no word with another get no vector. If there is too little text, no text gets one.
+    A text that shares no word with another text gets no vector. If there is too little text, the result is empty.
 
     Args:
-        samples: texts by name, in random order.
-        seed: seed of the SVD.
+      samples: texts of each set in random order, keyed by name.
+      seed: seed of the SVD.
     """
     looked_at = {name: [text[:CHARACTERS] for text in texts[:SAMPLE]] for name, texts in samples.items()}
     vectorizer = TfidfVectorizer(min_df=2, max_features=WORDS, sublinear_tf=True)
@@ -212,7 +217,7 @@ def word_vectors(samples: Mapping[str, Sequence[str]], seed: int) -> dict[str, n
 
 
 def mean_distance(vectors: np.ndarray) -> float | None:
-    """Returns the mean of 1 - cosine over all pairs of rows [n, d] of length 1; None for fewer than two rows."""
+    """Returns the mean of 1 - cosine over all pairs of vectors [n, d] of length 1. None for fewer than two vectors."""
     number = len(vectors)
     if number < 2:
         return None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 WITHIN = 6
-"""Random stream that draws documents from the remaining ones if no other selection follows."""
+"""Random stream that draws from the remaining documents if no other selection follows."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SemdedupOptions:
     eps: OpenFraction = 0.05
     """Documents more similar than 1 - eps (cosine) count as copies. Different texts can reach 0.75."""
     clusters: PositiveInt | None = None
-    """Number of clusters; null is the square root of the number of documents."""
+    """Number of clusters. null is the square root of the number of documents."""
 
 
 class WithoutCopies(Selection):
@@ -59,7 +59,7 @@ class WithoutCopies(Selection):
         return ("faiss-cpu",)
 
     def is_filter(self) -> bool:
-        """Returns True: the selection is a filter."""
+        """Returns True, because the selection only excludes documents."""
         return True
 
     def learn(self, given: Given) -> None:
@@ -80,7 +80,10 @@ class WithoutCopies(Selection):
         self._figures = {"documents": documents, "clusters": clusters, "copies": len(self._copies)}
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Yields random numbers for the remaining documents, so that on its own it takes some of them at random."""
+        """Yields random numbers for the remaining documents.
+
+        If no other selection follows, some of these documents are thus taken at random.
+        """
         return each_by_id(pool, self._drawn)
 
     def figures(self) -> dict[str, float]:
@@ -92,7 +95,8 @@ class WithoutCopies(Selection):
 
 
 SAMPLED = 64
-"""Number of vectors per cluster from which centres are learned, evenly from all vectors."""
+"""Number of vectors per cluster in the sample from which centres are learned. The sample is spread evenly over all
+vectors."""
 PASSES = 10
 """Number of k-means iterations over the sample."""
 ROWS_AT_ONCE = 1024
@@ -109,15 +113,15 @@ def copies_in(
     seed: int = 0,
     spread: "Spread[np.ndarray]" = one_after_another,
 ) -> np.ndarray:
-    """Returns the sorted ids of vectors that are copies of others that are kept, int64.
+    """Returns the sorted ids of copies, int64. A copy is a vector that is too similar to a kept vector of its cluster.
 
     Args:
-        folder: folder of an index.
-        clusters: number of clusters.
-        most: largest cosine similarity of two kept vectors.
-        only: sorted ids of the vectors to compare; None for all.
-        seed: seed of the centres.
-        spread: runs tasks over the parts, and over the groups of clusters.
+      folder: folder of an index.
+      clusters: number of clusters.
+      most: largest cosine similarity of two kept vectors.
+      only: sorted ids of the vectors to compare. None compares all vectors.
+      seed: seed of the centres.
+      spread: function that runs tasks over the parts, and over the groups of clusters.
     """
     parts = range(len(IndexFacts.load(folder).parts))
     ids = np.concatenate([VectorPart.open(folder, number).ids for number in parts])
@@ -157,14 +161,14 @@ def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Assign:
-    """Finds the nearest centre of each vector of a part; of equally near ones, the first."""
+    """Finds the nearest centre of each vector of a part. Of equally near centres, the first one is taken."""
 
     folder: Path
     centres: np.ndarray
     only: np.ndarray | None
 
     def __call__(self, number: int) -> np.ndarray:
-        """Returns the number of each vector's centre, int32 [vectors]; NO_CLUSTER for vectors that are not compared."""
+        """Returns the index of each vector's centre, int32 [vectors]. Vectors that are not compared have NO_CLUSTER."""
         part, centres = VectorPart.open(self.folder, number), self.centres.astype(np.float64).T
         labels = np.full(len(part.ids), NO_CLUSTER, np.int32)
         places = np.arange(len(part.ids)) if self.only is None else part.positions_of(self.only)
@@ -197,11 +201,13 @@ class FindCopies:
 
 
 def staying(rows: np.ndarray, most: float) -> np.ndarray:
-    """Returns whether each vector is kept: it is not too similar to an earlier kept one, bool [n].
+    """Returns whether each vector is kept, bool [n].
+
+    A vector is kept if it is not too similar to an earlier kept vector.
 
     Args:
-        rows: vectors of length 1, float16 [n, d].
-        most: largest cosine similarity of two kept vectors.
+      rows: vectors of length 1, float16 [n, d].
+      most: largest cosine similarity of two kept vectors.
     """
     stays = np.zeros(len(rows), bool)
     for start in range(0, len(rows), ROWS_AT_ONCE):

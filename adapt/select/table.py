@@ -48,7 +48,7 @@ class SelectionStep:
     selection: Selection
 
     def what(self) -> dict[str, Any]:
-        """Returns kind and options for the key of a stage; for a user's selection also its source."""
+        """Returns kind and options for the key of a stage. For a user's selection, the source code is included."""
         return {
             "way": self.kind,
             "options": self.selection.what(),
@@ -76,7 +76,10 @@ def steps_of(config: Config) -> tuple[SelectionStep, ...]:
 
 
 def way_of(steps: Sequence[SelectionStep]) -> str:
-    """Returns the selections' name in folder names, such as `semdedup-knn`; a user's own has its class name."""
+    """Returns the name of the selections in folder names, such as `semdedup-knn`.
+
+    A user's own selection is named by its class.
+    """
     return "-".join(step.kind.rpartition(":")[2] for step in steps)
 
 

@@ -46,13 +46,13 @@ class Surroundings:
     """The nearest documents of each target text, the nearest first [texts, k]."""
 
     distances: np.ndarray
-    """Distances, float64, rising; inf if fewer documents were found."""
+    """Distances of the documents in rising order, float64 [texts, k]. inf if fewer documents were found."""
     shares: np.ndarray
-    """1 / density of each document, float64; 0 if there is no document."""
+    """Reciprocal of each document's density, float64 [texts, k]. 0 if fewer documents were found."""
 
     @cached_property
     def reach(self) -> np.ndarray:
-        """Level at which each document is full [texts, k]."""
+        """Level at which each document becomes full [texts, k]."""
         return np.cumsum(self.shares, axis=1)
 
     @cached_property
@@ -67,14 +67,14 @@ class Surroundings:
         return np.unique(self.reach[np.isfinite(self.distances)])
 
     def are_used_up(self, level: float) -> np.ndarray:
-        """Returns whether all documents of a text are full at a level, so that farther ones are needed [texts]."""
+        """Returns whether all documents of each text are full at a level, so that farther ones are needed [texts]."""
         used: np.ndarray = _at(self.reach, self.last) <= level
         return used
 
     def full(self, level: float) -> np.ndarray:
         """Returns the number of full documents of each text [texts].
 
-        The farthest is never full, since it takes the rest.
+        The farthest document is never full, because it takes the remaining mass.
         """
         full: np.ndarray = np.minimum((self.reach <= level).sum(1), self.last)
         return full
@@ -88,7 +88,10 @@ class Surroundings:
         return float(following[before].sum())
 
     def masses(self, level: float) -> np.ndarray:
-        """Returns the plan: the mass that each text gives to each document, 1 / texts in total [texts, k]."""
+        """Returns the transport plan [texts, k]: the mass that each text gives to each document.
+
+        A text gives 1 / texts in total.
+        """
         texts, width = self.shares.shape
         full = self.full(level)[:, None]
         columns = np.arange(width)[None]
@@ -98,12 +101,12 @@ class Surroundings:
 
 
 def best_level(around: Surroundings, alpha: float, scale: float) -> float:
-    """Returns the level of the plan that minimizes the sum, as far as the documents reach.
+    """Returns the level of the plan that minimizes the objective, as far as the found documents reach.
 
     Args:
-        around: nearest documents of each text.
-        alpha: weight of distances against diversity, from 0 to 1.
-        scale: the constant C, in the unit of distances.
+      around: nearest documents of each text.
+      alpha: weight of distances against diversity, from 0 to 1.
+      scale: the constant C, in the unit of distances.
     """
     texts, levels = len(around.shares), around.levels
     if alpha == 0:
@@ -122,7 +125,7 @@ def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float
         count: number of documents.
     """
     found = np.isfinite(around.distances)
-    enters = np.pad(around.reach[:, :-1], ((0, 0), (1, 0)))[found]  # level at which it starts to receive mass
+    enters = np.pad(around.reach[:, :-1], ((0, 0), (1, 0)))[found]  # level at which the document starts to receive mass
     order = np.lexsort((enters, ids[found]))
     _, first = np.unique(ids[found][order], return_index=True)
     entered = np.sort(enters[order][first])
@@ -131,7 +134,7 @@ def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float
 
 
 def _at(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Returns one number of each row, at the given column."""
+    """Returns one number of each row, at the row's entry in `columns`."""
     found: np.ndarray = np.take_along_axis(table, columns[:, None], axis=1)[:, 0]
     return found
 
@@ -148,7 +151,8 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 NOISE = 5
 """Random stream of the draw."""
 FIRST_NEIGHBOURS = 64
-"""Number of neighbours that are searched first; more follow only if these do not suffice, with the same result."""
+"""Number of neighbours that are searched first. More are searched if these do not suffice, which does not change the
+result."""
 ROWS_AT_ONCE = 4096
 
 
@@ -159,13 +163,13 @@ class TsdsOptions:
     alpha: Fraction = 0.6
     """Weight of nearness to the target; 1 - alpha is the weight of diversity."""
     scale: PositiveFloat = 5.0
-    """Divisor of distances (C in the paper)."""
+    """Divisor of distances in the objective (C in the paper)."""
     sigma: NonNegativeFloat = 0.75
-    """Documents at a smaller distance than this share their mass; 0 turns this off."""
+    """Distance below which documents share their mass. 0 turns sharing off."""
     neighbours: PositiveInt = 5000
     """Largest number of documents that receive mass from one text."""
     density_neighbours: PositiveInt = 1000
-    """Largest number of documents that count for the density of one."""
+    """Largest number of neighbours that count for the density around a document."""
 
 
 class TransportMass(Selection):
@@ -214,7 +218,11 @@ class TransportMass(Selection):
         return scores_by_id(pool, self._known, np.log(self._mass) + noise, NEVER)
 
     def figures(self) -> dict[str, float]:
-        """Returns the level, and figures on neighbours, documents with mass, density and the index's recall."""
+        """Returns metrics of the transport plan.
+
+        They are the level, the mean number of neighbours used per text, the number of documents with mass, the mean
+        density, the recall of the index, and the number of texts without a vector.
+        """
         return {
             "level": self._level,
             "neighbours": self._reached,
@@ -235,7 +243,7 @@ class TransportMass(Selection):
         return Surroundings(np.sqrt(2.0 * np.maximum(nearness, 0.0)), shares), ids
 
     def _learn_densities(self, ids: np.ndarray) -> None:
-        """Computes the densities of documents that were not reached before."""
+        """Computes the densities around documents whose density is not known yet."""
         known, densities = self._densities
         new = np.setdiff1d(ids, known, assume_unique=True)
         found = [self._density(new[start : start + ROWS_AT_ONCE]) for start in range(0, len(new), ROWS_AT_ONCE)]
@@ -244,7 +252,7 @@ class TransportMass(Selection):
         self._densities = ids[order], densities[order]
 
     def _density(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the density around documents."""
+        """Returns the density of the pool around each document."""
         if self.options.sigma == 0:
             return np.ones(len(ids))
         rows, most = rows_by_id(self._folder, ids), min(self.options.density_neighbours, self._near.documents)
@@ -253,6 +261,7 @@ class TransportMass(Selection):
             found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])
             kernels = np.clip(1.0 - 2.0 * found / self.options.sigma**2, 0.0, 1.0)
             densities[open_] = np.maximum(kernels.sum(1), 1.0)  # a document without known words is not even near itself
-            open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]  # the others are complete
+            # the densities of the other documents are complete
+            open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]
             count = min(4 * count, most)
         return densities

@@ -1,4 +1,4 @@
-"""Shared by selections by vectors: search for documents near given vectors, and scores by document id."""
+"""Search for documents near given vectors, and scores by document id. Selections by vectors share this code."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 CHARACTERS = 200
-"""Assumed smallest mean length of documents [characters]; if they are shorter, more documents are searched."""
+"""Assumed lower limit of the mean document length [characters]. If documents are shorter, more of them are searched."""
 QUERIES_AT_ONCE = 4096
 DOCUMENTS_AT_ONCE = 4096
 
@@ -40,7 +40,7 @@ class Nearby:
         self._index = _opened(given)
         self._min_recall = given.config.select.min_recall
         self._widths: dict[int, Width] = {}
-        """Search widths by number of neighbours, measured on the rows of the first search."""
+        """Search width for each number of neighbours, measured on the rows of the first search with this number."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Drops the index when pickled, because the processes that score do not search it."""
@@ -48,7 +48,10 @@ class Nearby:
 
     @property
     def recall(self) -> float:
-        """Lowest share of the true neighbours that a search found, measured on a sample."""
+        """Lowest share of the true neighbours that any search found, measured on a sample.
+
+        1 before the first search.
+        """
         return min((width.recall for width in self._widths.values()), default=1.0)
 
     def search(self, rows: np.ndarray, k: int) -> Iterator[Nearest]:
@@ -70,7 +73,7 @@ class Nearby:
 
 
 def wanted_documents(room: Room) -> int:
-    """Returns the number of documents to search for, so that they fill a room."""
+    """Returns the number of documents that must be searched for to fill a room."""
     return room.documents if room.documents is not None else ceil((room.characters or 0) / CHARACTERS)
 
 
@@ -104,9 +107,9 @@ class TargetRows(NamedTuple):
     """The vectors of a target's texts."""
 
     rows: np.ndarray
-    """Vectors that are not 0, in the order of the texts [n, d]."""
+    """Vectors of the texts, in their order, without vectors of length 0 [n, d]."""
     unknown: int
-    """Number of texts whose vector is 0, because the embedder knows no part of them; they have no neighbours."""
+    """Number of texts whose vector is 0, because the embedder knows no part of them. Such texts have no neighbours."""
 
 
 def target_rows(given: Given) -> TargetRows:
@@ -147,14 +150,14 @@ def scores_by_id(pool: "Iterable[Document]", ids: np.ndarray, scores: np.ndarray
 
 
 def are_among(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Returns whether each id is one of many others, which are sorted, bool [n]."""
+    """Returns whether each wanted id is among the sorted `ids`, bool [n]."""
     places = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
     found: np.ndarray = ids[places] == wanted if len(ids) else np.zeros(len(wanted), bool)
     return found
 
 
 def each_by_id(pool: "Iterable[Document]", function: Callable[[np.ndarray], np.ndarray]) -> Iterator[float]:
-    """Yields a function's values for the ids of a pool's documents, computed for some at a time."""
+    """Yields a function's value for the id of each document of a pool. The function is called with arrays of ids."""
     documents = iter(pool)
     while some := [document.id for document in islice(documents, DOCUMENTS_AT_ONCE)]:
         yield from function(np.array(some, np.int64)).tolist()

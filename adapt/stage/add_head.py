@@ -18,11 +18,10 @@ from adapt.support.errors import ConfigError
 
 @dataclass(frozen=True)
 class Headed(OneModel):
-    """Size of a new head. The model with its head is in the stage's folder."""
+    """Result of adding a head to a model. The stage's folder contains the model with its new head."""
 
     new_parameters: int
-    """Number of parameters of the new head. Its last layer shares the table of token embeddings, which is not
-    counted."""
+    """Number of parameters of the new head, without the table of token embeddings, which its last layer shares."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the size of the new head, and the model's folder."""
@@ -49,7 +48,7 @@ class AddHead(Stage[Headed]):
         return cls(start.pretrained.model.name, config.objective.kind == "causal", start)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, on which alone the result depends."""
+        """Returns the digest of the model, which alone determines the result."""
         return {"model": self.start.digest}
 
     def refuse_early(self) -> None:

@@ -27,10 +27,10 @@ class Look(Stage[Evidence]):
     name: str
     config: Config
     start: Start
-    """Model to measure with."""
+    """Model with which the texts are measured."""
     tokens: Tokens
     texts: Mapping[str, tuple[Files, ...]]
-    """Files of `corpus`, `general`, `pool` and `candidates`, as far as they are configured, as lists of sources."""
+    """Sources of each text that is configured. The keys are `corpus`, `general`, `pool` and `candidates`."""
     tasks: Mapping[str, PrepareTask]
 
     def what(self) -> Mapping[str, Any]:

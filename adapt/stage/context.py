@@ -50,11 +50,12 @@ class Context:
     """Initial model."""
     digests: Digests
     manifests: dict[str, Manifest] = field(default_factory=dict)
-    """Files that are already listed, by the corpus that they belong to."""
+    """Listed files of each corpus, keyed by the corpus's configuration, so that each corpus is listed only once."""
     made: Mapping[str, Start] = field(default_factory=dict)
-    """Models made by stages of the same chain, by their path in `comparison.models` and `merge.models`."""
+    """Models made by stages of the same chain, keyed by their path in `comparison.models` and `merge.models`."""
     selected: "Select | None" = None
-    """Selection by a stage of the same chain, to train on, or whose size another selection copies."""
+    """Selection by a stage of the same chain. A training reads its documents, and another selection takes as many
+    tokens."""
 
     @classmethod
     def of(
@@ -67,13 +68,13 @@ class Context:
         """Creates a context after all checks that need no cluster.
 
         Args:
-            config: configuration of the job.
-            start: initial model; None takes model.path.
-            made: models made by the chain; see the field.
-            selected: selection by the chain; see the field.
+          config: configuration of the job.
+          start: initial model. None takes model.path.
+          made: models made by stages of the same chain, keyed by path.
+          selected: selection by a stage of the same chain.
 
         Raises:
-            ConfigError, DataError, ModelError, StorageError: something in the configuration cannot work.
+          ConfigError, DataError, ModelError, StorageError: something in the configuration cannot work.
         """
         for check in CHECKS:
             check(config)
@@ -93,7 +94,7 @@ class Context:
 
     @property
     def tokens(self) -> "Tokens":
-        """The tokenizer and the form of tokenized text."""
+        """The tokenizer of the initial model, and what the objective needs in addition to tokens."""
         form = Form.of(self.config.objective)
         source = Path(inspect.getfile(TAGGERS.load(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
@@ -113,28 +114,29 @@ class Context:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokenizer and the form of tokenized text."""
+    """The tokenizer, and what the objective needs in addition to tokens."""
 
     pretrained: Pretrained
     """Model whose tokenizer is used."""
     form: Form
-    """What the objective needs in addition to tokens, such as entities."""
+    """Input that the objective needs in addition to tokens, such as entities."""
     tokenizer: Mapping[str, Any]
-    """Part of the key that determines the tokens of a text."""
+    """Entries of a stage's key that identify the tokenizer."""
     marks: Mapping[str, Any]
-    """Part of the key for the rest of the form; empty for token masking. A tagger is identified by its source code."""
+    """Entries of a stage's key that identify `form`. Empty for token masking. A tagger is identified by its source
+    code."""
     vocabulary: Stage[Any] | None = None
-    """Stage that makes the tokenizer; None if it is that of `pretrained`."""
+    """Stage that makes the tokenizer. None if the tokenizer of `pretrained` is used."""
 
     def made(self, done: Done) -> "Tokens":
-        """Returns the same with the tokenizer's folder, once the stage that makes it has finished."""
+        """Returns this object with the tokenizer's folder, after the stage that makes the tokenizer has finished."""
         if self.vocabulary is None:
             return self
         folder = done[self.vocabulary].path
         return replace(self, pretrained=replace(self.pretrained, model=folder, tokenizer=folder), vocabulary=None)
 
     def what(self) -> dict[str, Any]:
-        """Returns the part of the keys of stages that identifies tokens and form."""
+        """Returns the entries of a stage's key that identify the tokenizer and `form`."""
         return {**self.tokenizer, **self.marks}
 
 

@@ -36,9 +36,9 @@ class PoolTexts:
 
     files: Files
     unseen: TaskTexts | None = None
-    """Texts that the pool must not contain."""
+    """Texts of task splits that must not be seen. Documents that contain them are excluded from the pool."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Held-out text that is excluded because models are measured on it."""
+    """Stages with held-out text on which models are measured. Its documents are excluded from the pool."""
 
     def what(self) -> dict[str, Any]:
         """Returns how the pool is read, for the key."""
@@ -77,7 +77,7 @@ class Embedding:
     options: Mapping[str, Any]
     seed: int
     start: Start | None
-    """Model that the embedder reads; None if it needs none."""
+    """Model that the embedder reads. None if the embedder needs no model."""
 
     @classmethod
     def of(cls, context: Context, kind: str, options: Mapping[str, Any]) -> "Embedding":
@@ -103,7 +103,10 @@ class Embedding:
         return EMBEDDERS.load(self.kind).learns
 
     def what(self) -> dict[str, Any]:
-        """Returns what determines the vectors; for a user's embedder also its source."""
+        """Returns the options, model and package versions that determine the vectors.
+
+        For a user's embedder, the source code is included.
+        """
         embedder = self.made(None)
         options = {
             name: value for name, value in embedder.what().items() if name != "path"
@@ -125,10 +128,10 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Counted:
-    """Result of `CountEnough`."""
+    """Result of `CountEnough`: the number of counted documents."""
 
     documents: int
-    """Number of documents counted, which is the number needed; the pool may have more."""
+    """Number of counted documents. Counting stops at the required number, so the pool may have more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,18 +144,17 @@ class CountEnough(Stage[Counted]):
     name: str
     texts: PoolTexts
     wanted: int
-    """Number of documents needed."""
+    """Number of documents that the pool must have."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how the pool is read, and the number of documents needed."""
+        """Returns how the pool is read, and the required number of documents."""
         return {"texts": self.texts.what(), "wanted": self.wanted}
 
     def run(self, folder: Path, done: Done) -> Outcome[Counted]:
-        """Counts documents of the pool until there are enough.
+        """Counts documents of the pool until the required number is reached.
 
         Raises:
-            DataError: there are fewer documents, or for the reasons given at
-                `adapt.embed.text_chunks.PoolSource.check`.
+          DataError: the pool has fewer documents, or too many of its records are unreadable.
         """
         from adapt.select.pool import Pool, guards
 
@@ -167,10 +169,11 @@ class CountEnough(Stage[Counted]):
 
 @dataclass(frozen=True)
 class LearntEmbedder:
-    """Figures on the quality of a trained embedder."""
+    """Result of `LearnEmbedder`: metrics of the trained embedder."""
 
     figures: dict[str, float]
-    """Number of texts learned from, and of known words; for `vampire` also epochs and the topics' NPMI."""
+    """Metrics keyed by name, such as the number of texts learned from. Further metrics depend on the kind of
+    embedder."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,14 +204,15 @@ class LearnEmbedder(Stage[LearntEmbedder]):
 
 @dataclass(frozen=True)
 class Embedded:
-    """Size of an embedding. The vectors are in `vectors-*.parquet`; see `adapt.embed.vector_files`."""
+    """Result of `Embed`. The files `vectors-*.parquet` contain the vectors (`adapt.embed.vector_files`)."""
 
     documents: int
     dimension: int
     unknown_share: float
-    """Share of the tokens (or of the texts, for embedders that count words) that the embedder does not know."""
+    """Share of tokens that the embedder does not know. For embedders that count words, the share of texts without a
+    known word."""
     space: str
-    """Name of the vector space: vectors of the same space can be compared."""
+    """Name of the vector space. Vectors with the same name can be compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +225,7 @@ class Embed(Stage[Embedded]):
     name: str
     embedding: Embedding
     learnt: LearnEmbedder | None
-    """Stage that trains the embedder; None if it does not learn."""
+    """Stage that trains the embedder. None if the embedder does not learn."""
     texts: PoolTexts | StageTexts
     resources: ResourcesConfig
     stored: "StoredType" = "float16"
@@ -232,7 +236,7 @@ class Embed(Stage[Embedded]):
 
     @property
     def space(self) -> str:
-        """Name of the vector space; see `Embedded`."""
+        """Name of the vector space. Vectors with the same name can be compared."""
         made_by = {name: stage.key for name, stage in self.inputs.items() if name.startswith(("embedding.", "learnt"))}
         identity = canonical({**self.embedding.what(), "made_by": made_by})
         return f"{self.embedding.kind}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
@@ -250,7 +254,7 @@ class Embed(Stage[Embedded]):
 
 @dataclass(frozen=True)
 class Indexed:
-    """Size and kind of an index; see `adapt.index.vector_index` for how to search it."""
+    """Result of `BuildIndex`: size and kind of the index, which `adapt.index.vector_index` can search."""
 
     vectors: int
     dimension: int
@@ -313,12 +317,13 @@ class VectorStages:
     """The stages that compute the vectors of pool and target in one space."""
 
     enough: CountEnough | None
-    """Check that runs first because it is fast; None if the budget does not set a number of neighbours."""
+    """Check that the pool has enough documents. It runs first, because it is fast. None if the budget sets no number of
+    neighbours."""
     pool: BuildIndex
     target: Embed | None
-    """Vectors of the target; None if no selection reads them."""
+    """Stage that embeds the target. None if no selection reads the target's vectors."""
 
     def made(self, done: Done) -> "Vectors":
-        """Returns the folders of the vectors."""
+        """Returns the folders of the vectors of pool and target, and the name of their vector space."""
         target = done[self.target].path if self.target else None
         return Vectors(done[self.pool].path, target, self.pool.vectors.space)

@@ -1,4 +1,4 @@
-"""Stage `sequence`: matrices and figures of a sequence of domains, from the measurements of each of its models."""
+"""Stage `sequence`: matrices and metrics of a sequence of domains, from the measurements of each of its models."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from adapt.support.better import Less
 
 @dataclass(frozen=True)
 class SequenceResult(SequenceFigures):
-    """Matrices of scores and losses, the figures derived from them, and the models' folders."""
+    """Result of a sequence: matrices of scores and losses, metrics derived from them, and folders of the models."""
 
     order: list[str]
     mode: str
@@ -40,17 +40,19 @@ class SequenceResult(SequenceFigures):
     scores: ScoreMatrix
     losses: LossMatrix
     tables: list[dict[str, Any]]
-    """Tables of the method: `title`, `columns`, `rows` (name -> cells)."""
+    """Tables reported by the method. Each table has `title`, `columns`, and `rows` (lists of cells, keyed by row
+    name)."""
     warnings: list[str]
     model: str
-    """Folder of the last model."""
+    """Folder of the last model of the sequence."""
     models: dict[str, str]
-    """Folder of each model, by the domain that it learned last, or by all their names if it learned all at once."""
+    """Folder of each model, keyed by the domain that the model learned last. A joint model is keyed by the names of all
+    domains."""
     overlap: Less[int | None]
-    """Number of measured documents that were also trained on, over all measurements; None if not known."""
+    """Number of measured documents that were also trained on, summed over all measurements. None if it is unknown."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """Returns the folder of the model that learned all domains, under an empty name."""
+        """Returns the folder of the last model, keyed by an empty name."""
         return {"": Path(self.model)}
 
     def blocks(self, record: Record) -> list[Block]:
@@ -72,7 +74,7 @@ class SequenceResult(SequenceFigures):
         ]
 
     def _sentences(self) -> list[str]:
-        """Returns sentences on what the domains gained, and what was forgotten of them and of general text."""
+        """Returns sentences on the gains on the domains, and on forgetting of earlier domains and of general text."""
         ways = {"separate": "each with its own model", "joint": "all at once"}
         way = ways.get(self.mode, f"in the order {', '.join(self.order)}")
         learnt = f"Learnt {len(self.order)} domains with method {self.method}, {way}"
@@ -118,7 +120,7 @@ FIGURES = {
     ),
     "general_change": ("change on general text", 1, "+.3f", "nats per token", "positive: general text was forgotten"),
 }
-"""Figures of a sequence: name, factor, format, unit and meaning."""
+"""Name, factor, format, unit and meaning of each metric of a sequence, for its table."""
 
 
 def _of_method(table: Mapping[str, Any]) -> Table:
@@ -144,14 +146,14 @@ class Sequence(Stage[SequenceResult]):
     config: Config
     order: tuple[str, ...]
     owners: Mapping[str, str]
-    """Domain of each task, by the task's name."""
+    """Domain of each task, keyed by the task's name."""
     texts: Mapping[str, Stage[Prepared]]
-    """Prepared text of each domain, by the domain's name."""
+    """Prepared text of each domain, keyed by the domain's name."""
     tasks: Mapping[str, PrepareTask]
     before: Mapping[str, Evaluate]
     """Evaluations of the base model on each domain and on general text."""
     untaught: Runs
-    """Fine-tuning runs of the base model; empty unless forward transfer is measured."""
+    """Fine-tuning runs of the base model. Empty unless forward transfer is measured."""
     steps: tuple[Step, ...]
     past: Mapping[str, Stage[Any]]
     """Stages of the method's own measurements after the last domain."""
@@ -174,7 +176,7 @@ class Sequence(Stage[SequenceResult]):
 
     @property
     def model(self) -> Stage[Any] | None:
-        """The training that learned all domains, or the merge; None if each domain has a separate model."""
+        """The merge or the training that made the last model. None if each domain has a separate model."""
         last = self.steps[-1]
         return None if self.config.sequence.mode == "separate" else last.merged or last.training
 
@@ -220,7 +222,7 @@ class Sequence(Stage[SequenceResult]):
         return [f"{name}: {fault}" for name, found in known.items() if found for fault in found.faults()]
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
-        """Returns the results of the method's own stages, by the number of domains learned before they ran."""
+        """Returns the results of the method's own stages, keyed by the number of domains learned before them."""
         past = {step.learnt - 1: step.past for step in self.steps} | {len(self.order): self.past}
         return {
             number: {name: done[stage] for name, stage in stages.items()} for number, stages in past.items() if stages

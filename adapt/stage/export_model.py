@@ -32,16 +32,17 @@ from adapt.terminal.console import duration
 
 @dataclass(frozen=True)
 class Adapted(Trained, OneModel):
-    """An adapted model: the cost of its training, and its losses on held-out text before and after."""
+    """Result of an export: the cost of the training, and losses on held-out text before and after training."""
 
     losses: dict[Text, LossChange] = field(default_factory=dict)
-    """Losses on each text; texts with fewer than two held-out documents are missing."""
+    """Losses on each measured text, before and after training. A text with fewer than two held-out documents has no
+    entry."""
     text_faults: list[str] = field(default_factory=list)
-    """Problems of the tokenizer with the training text, each with what to do about it."""
+    """Problems of the tokenizer with the training text. Each entry also says what to do."""
     documents: int | None = None
     """Number of documents of the training text after cleaning, including held-out ones. None if it was streamed."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Number of documents that were dropped from the training text, by reason."""
+    """Number of documents dropped from the training text, keyed by reason."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
@@ -146,12 +147,14 @@ class Export(Stage[Adapted]):
     name: str
     config: Config
     domain: Stage[Prepared]
-    """Text that losses are measured on; also the training text, if `text` is None."""
+    """Prepared text on whose held-out documents losses are measured. The model was also trained on it if `text` is
+    None."""
     general: Prepare | None
     text: Stage[Prepared] | None
-    """Text that TAPT trained on."""
+    """Text of tasks that TAPT trained on. None if the model was trained on `domain`."""
     training: Train
-    """The training. It comes after all text, so that problems of the data show before it."""
+    """Training that made the model. The field follows all texts, so that problems of the data show before the training
+    runs."""
     before: Evaluate
     after: Evaluate
     is_transductive: bool

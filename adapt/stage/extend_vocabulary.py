@@ -29,7 +29,7 @@ from adapt.vocabulary.vocabulary_results import Extended
 
 WORDS_FILE = "words.json"
 WAYS = ("saved", "divergence", "trained")
-"""Values of `vocabulary.candidates` that do not name a file."""
+"""Values of `vocabulary.candidates` that are not the path of a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +45,15 @@ class ExtendVocabulary(Stage[Extended]):
     """Model to extend."""
     tokens: Tokens
     domains: Mapping[str, Files]
-    """Text whose words become tokens, by domain."""
+    """Text whose words become tokens, keyed by domain."""
     general: Files | None
-    """General text for the comparison of `divergence`; else None."""
+    """General text that `candidates: divergence` compares with the domains. None for other candidates."""
     listed: str | None
-    """Digest of a file of words; None without such a file."""
+    """Digest of the file that lists the words. None if the words do not come from a file."""
     screening: Screening
-    """Documents to exclude from the domains; general text is read completely."""
+    """Rules for excluding documents of the domains. General text is read completely."""
     donor: Start | None = None
-    """`omp`: model whose vocabulary contains the words."""
+    """Model whose vocabulary contains the words, for `init: omp`. None for other values of `init`."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the model, the text that is read, how words are chosen, and how new rows are initialized."""
@@ -77,10 +77,10 @@ class ExtendVocabulary(Stage[Extended]):
     def size_ahead(self, size: ModelSize) -> ModelSize:
         """Returns the dimensions of the model with its new tokens and its module.
 
-        For `elbow` and for a file, the number of new tokens is not known in advance and counts as 0.
+        The number of new tokens is not known in advance for `elbow` and for a file of words. It then counts as 0.
 
         Args:
-            size: dimensions of the model before.
+          size: dimensions of the model before the extension.
         """
         settings = self.config.vocabulary
         tokens = 0 if settings.size == "elbow" or self.listed else tokens_wanted(settings.size, size.vocabulary)
@@ -124,17 +124,19 @@ class Taught(OneModel):
     """Number of new tokens."""
     steps: int
     before: float
-    """`distill`: mean squared difference of hidden states, on snippets that were not trained on. `warmup`: mean loss of
-    the first tenth of the steps [nats per predicted token]."""
+    """Measure before training. For `distill`, the mean squared difference of hidden states, on snippets that were not
+    trained on. For `warmup`, the mean loss of the first tenth of the steps [nats per predicted token]."""
     after: Less[float]
-    """The same after training; for `warmup`, of the last tenth of the steps."""
+    """Measure after training. For `distill`, the mean squared difference of hidden states. For `warmup`, the mean loss
+    of the last tenth of the steps [nats per predicted token]."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the training of the new tokens' embeddings, and the model's folder."""
         is_distilled = record.what["way"] == "distill"
         measure = "mean squared error of hidden states" if is_distilled else "mean training loss [nats per token]"
         extended = load_record(Path(record.inputs["extended"]["path"]))
-        before = read_result(Extended, extended).blocks(extended)[:-1] if extended else []  # without its model
+        # without the line that names its folder
+        before = read_result(Extended, extended).blocks(extended)[:-1] if extended else []
         learnt = (
             f"Embeddings of {self.tokens:,} new tokens were trained for {self.steps:,} steps: "
             f"{measure} {self.before:.4g} before and {self.after:.4g} after."
@@ -144,25 +146,28 @@ class Taught(OneModel):
 
 @dataclass(frozen=True, eq=False)
 class TeachRows(Stage[Taught]):
-    """Trains the rows of new tokens, with the previous model as teacher or by the objective."""
+    """Trains the embedding rows of new tokens.
+
+    `distill` uses the model before the extension as teacher, and `warmup` trains by the job's objective.
+    """
 
     kind = "taught"
 
     name: str
     config: Config
     way: str
-    """`distill` or `warmup`."""
+    """Kind of training: `distill` or `warmup`."""
     start: Start
     """Model before its vocabulary was extended."""
     extended: ExtendVocabulary
     beginning: Stage[Any]
-    """Stage whose model is trained: `extended`, or the stage that trained its rows before."""
+    """Stage whose model is trained: `extended`, or an earlier stage that trained the new rows."""
     domains: Mapping[str, Files]
     screening: Screening
-    """Documents to exclude from the domains; the key of `extended` contains it."""
+    """Rules for excluding documents of the domains. The key of `extended` contains them."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the way, its settings, the objective and the seed."""
+        """Returns the kind of training, its settings, the objective and the seed."""
         settings, config = self.config.vocabulary, self.config
         return {
             "way": self.way,
@@ -198,7 +203,7 @@ def _teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
 
 
 def teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
-    """Trains the rows in this process; the work of the stage."""
+    """Trains the rows of new tokens in this process, and returns the stage's result."""
     from adapt.vocabulary.teaching import distil_rows, warm_rows
 
     path = done[stage.beginning].path

@@ -27,7 +27,7 @@ from adapt.terminal.console import duration
 
 @dataclass(frozen=True)
 class TextLengths:
-    """Number of tokens of a split's examples before truncation."""
+    """Lengths of a split's examples before truncation [tokens]."""
 
     mean: float
     longest: int
@@ -35,24 +35,24 @@ class TextLengths:
 
 @dataclass(frozen=True)
 class TaskPrepared:
-    """Contents and problems of a task, by split unless stated otherwise.
+    """Result of `PrepareTask`: contents and problems of a task, keyed by split unless stated otherwise.
 
-    The files are `task.json` and one Arrow file per split.
+    The stage's folder contains `task.json` and one Arrow file per split.
     """
 
     examples: dict[str, int]
     tokens: dict[str, TextLengths]
     empty_texts: dict[str, int]
     unusable: dict[str, dict[str, int]]
-    """Number of excluded records, by reason."""
+    """Number of excluded records of each split, keyed by reason."""
     vanished_words: dict[str, int]
-    """`tokens`: number of labelled words that become no token."""
+    """Number of labelled words that become no token, for tasks of kind `tokens`."""
     labels: dict[str, dict[str, int]]
     """Number of occurrences of each label in each split."""
     unseen_classes: list[str]
     """Labels that occur in dev or test but not in train."""
     absent_classes: dict[str, list[str]]
-    """Labels that occur in train but not in the split."""
+    """Labels that occur in train but not in a split, keyed by that split."""
     duplicates: int
     """Number of train examples whose text occurred before with the same label."""
     conflicting: int
@@ -62,7 +62,7 @@ class TaskPrepared:
     label_warnings: list[str] = field(default_factory=list)
     """Warnings about the labels that matter for reading the scores, with positions; see `adapt.task.labels`."""
     text_faults: list[str] = field(default_factory=list)
-    """Problems of the tokenizer with the train texts, each with what to do about it."""
+    """Problems of the tokenizer with the train texts. Each entry also says what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,12 +111,12 @@ def task_of(context: Context, task: TaskConfig) -> PrepareTask:
 
 
 PACKAGES = {"feature_extraction": ("scikit-learn",), "lora": ("peft",)}
-"""Packages whose versions affect the scores, by mode."""
+"""Packages whose versions affect the scores, keyed by the fine-tuning mode."""
 
 
 @dataclass(frozen=True)
 class Finetuned:
-    """Result of a fine-tuning run; see `adapt.finetune.metrics` for the scores.
+    """Result of a fine-tuning run. `adapt.finetune.metrics` defines the scores.
 
     Fields that do not apply to the kind of task are None.
     """
@@ -125,7 +125,8 @@ class Finetuned:
     """Name of the metric of `score`."""
     score: More[float]
     score_without_leaks: More[float | None]
-    """Score over the test examples whose text does not occur in train; None if all or none of them occur there."""
+    """Score on the test examples whose text does not occur in train. None if all or none of the texts occur in
+    train."""
     examples: int
     """Number of examples of the test split."""
     examples_without_leaks: int
@@ -138,20 +139,20 @@ class Finetuned:
     nll: Less[float]
     brier: Less[float]
     reliability: list[dict[str, float]]
-    """Accuracy and confidence, by bins of confidence."""
+    """Accuracy and mean confidence of the predictions in each bin of confidence."""
     mode: str
     seed: int
     dev_score: More[float]
     majority_score: float
-    """Score of always answering the most frequent class of train."""
+    """Score of always predicting the most frequent class of train."""
     degenerate: bool
-    """Whether the model predicts one class only."""
+    """Whether the model predicts only one class."""
     epochs: int
     best_epoch: int | None
     truncated: dict[str, int]
-    """Number of truncated examples, by split."""
+    """Number of truncated examples, keyed by split."""
     max_length: int
-    """Largest number of tokens per example."""
+    """Largest number of tokens per example, to which longer examples are truncated."""
     trained_parameters: int
     examples_per_s: More[float | None]
     """Train examples per second; None if the mode does not train in steps."""
@@ -160,20 +161,23 @@ class Finetuned:
     transductive: bool
     """Whether the model was pre-trained on the text of dev and test."""
     confusion: list[list[int]] | None = None
-    """`single_label`: confusion matrix with the true class in rows."""
+    """Confusion matrix with true classes in rows, for `single_label`. None for other kinds of tasks."""
     domain: str | None = None
-    """Domain whose parts were used, if the model has parts per domain."""
+    """Domain whose parts were used. None if the model has no separate parts per domain."""
     nearest_domain: str | None = None
-    """Domain nearest to the train split, if the model has parts per domain."""
+    """Domain whose text is nearest to the train split. None if the model has no separate parts per domain."""
     entity_f1: More[float | None] = None
     precision: More[float | None] = None
     recall: More[float | None] = None
-    """`tokens`: recall over entities."""
+    """Recall over entities, for `tokens`. None for other kinds of tasks."""
 
 
 @dataclass(frozen=True, eq=False)
 class Finetune(Stage[Finetuned]):
-    """Runs one fine-tuning. The task's name is not in its record, because it does not affect the result."""
+    """Runs one fine-tuning.
+
+    Its record does not contain the task's name, because the name does not affect the result.
+    """
 
     kind = "finetune"
 
@@ -189,9 +193,9 @@ class Finetune(Stage[Finetuned]):
         """Creates the fine-tuning of the context's model on the task of its configuration.
 
         Args:
-            context: context of the job.
-            seed: seed of the classifier, the order of examples, and dropout.
-            task: the stage of the task, if it exists already.
+          context: context of the job.
+          seed: seed of the classifier, the order of examples, and dropout.
+          task: stage that prepares the task. None creates this stage.
         """
         config = context.config
         if config.finetune.domain and context.start.training is None:
@@ -206,15 +210,17 @@ class Finetune(Stage[Finetuned]):
             "attention_dropout": self.config.model.attention_dropout,
             "finetune": what(finetune),
             **({"domain": finetune.domain} if finetune.domain else {}),
-            **({"save_model": True} if finetune.save_model else {}),  # a run without it has no model to reuse
+            # results without a saved model are kept under another key
+            **({"save_model": True} if finetune.save_model else {}),
             "seed": self.seed,
             **deciding(*PACKAGES.get(finetune.mode, ())),
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Returns the CPUs and GPUs of a run.
+        """Returns the number of CPUs and GPUs that a run requires.
 
-        Unset GPUs are only known on the cluster, where Ray holds runs back itself.
+        If the number of GPUs is not configured, only the cluster determines it. Ray then delays runs until there is
+        room.
         """
         finetune = self.config.finetune
         gpus = {"GPU": finetune.gpus_per_seed} if finetune.gpus_per_seed else {}
@@ -225,7 +231,7 @@ class Finetune(Stage[Finetuned]):
         check_model(self.start, None)
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
-        """Fine-tunes, and writes predictions, the curve, and, if configured, the model."""
+        """Fine-tunes the model, and writes predictions, the training curve and, if configured, the model."""
         from adapt.finetune.ray_task import FinetuneRun, run_finetuning
 
         start, resources = self.start.made(done), self.config.resources
@@ -239,25 +245,26 @@ class Finetune(Stage[Finetuned]):
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of all seeds, including failed ones."""
+    """Result of `Scores`: the scores of all seeds, including failed seeds."""
 
     metric: str
     mode: str
     majority_score: float
-    """Score of always answering the most frequent class of train."""
+    """Score of always predicting the most frequent class of train."""
     transductive: bool
     scores: dict[str, float]
-    """The score of each seed."""
+    """Score of each seed, keyed by seed."""
     mean: More[float]
     deviation: Less[float | None]
     low: More[float | None]
     high: More[float | None]
-    """Upper end of the 95% interval; see `adapt.statistics.seeds.Spread`."""
+    """Upper end of the 95% interval of the mean, by Student's t (`adapt.statistics.seeds.Spread`)."""
     seeds: int
     degenerate: Less[int]
     """Number of seeds whose model predicts only one class."""
     without_leaks: Spread | None
-    """Scores over the test examples whose text does not occur in train; None if no text is in both."""
+    """Scores on the test examples whose text does not occur in train. None if no test text, or every one, occurs in
+    train."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the mean score in a sentence, then mean, standard deviation, interval, and the score of each seed."""
@@ -312,7 +319,7 @@ class Scores(Stage[Scored]):
 
     name: str
     runs: Mapping[str, Finetune]
-    """Fine-tuning runs, by seed."""
+    """Fine-tuning runs, keyed by seed."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns nothing, because only the runs determine the result."""

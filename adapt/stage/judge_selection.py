@@ -23,7 +23,7 @@ from adapt.support.better import More
 
 @dataclass(frozen=True)
 class Nearness:
-    """Figures that compare texts with a target. Figures that were not measured are None."""
+    """Metrics that compare a set of texts with the target. A metric that was not measured is None."""
 
     documents: int
     tokens: int
@@ -32,9 +32,9 @@ class Nearness:
     auc: float | None
     """AUC of a classifier that separates the texts from the target, on texts it was not trained on."""
     shared_words: float | None
-    """Share of the most frequent words that texts and target have in common, from equal amounts of text."""
+    """Share of the most frequent words that texts and target have in common, in equal amounts of text."""
     distinct: float
-    """Share of distinct word pairs, in equal amounts of text."""
+    """Share of word pairs that are distinct, in equal amounts of text."""
     distance: float | None
     """Diversity: mean of 1 - cosine over all pairs of 1,000 random texts; see `adapt.select.selection_metrics`."""
     loss: float | None
@@ -47,30 +47,30 @@ EXAMPLES = 20
 
 @dataclass(frozen=True)
 class SelectionJudged:
-    """The selected documents, compared with random documents.
+    """Result of `JudgeSelection`: a comparison of the selected documents with random documents.
 
-    The folder contains `texts.jsonl`, `examples.json` with examples to read, and `map.json` with positions of some
-    texts on a map, by set.
+    The folder contains `texts.jsonl`, `examples.json` with examples to read, and `map.json` with map positions of some
+    texts, keyed by set of texts.
     """
 
     way: str
-    """Names of the selections, in order."""
+    """Names of the selections in order, joined by hyphens."""
     documents: int
     """Number of selected documents."""
     tokens: int
-    """Tokens of the selected documents."""
+    """Number of tokens of the selected documents."""
     pool: int
     """Number of documents of the pool that could be selected."""
     near_copies: int
-    """Documents that were left out because they nearly equal a selected one."""
+    """Number of documents that were left out because they nearly equal a selected document."""
     dropped: dict[str, int]
-    """Number of documents that were left out, by reason."""
+    """Number of documents that were left out, keyed by reason."""
     selection: Nearness
     """How close the selected documents are to the target."""
     random: Nearness | None
-    """The same for random documents with as many tokens. None if the selection is random itself."""
+    """Metrics of random documents with as many tokens. None if the selection itself is random."""
     target: Nearness
-    """The same for the target itself."""
+    """Metrics of the target's own texts."""
     markup: list[str]
     """Warnings about markup and words that are frequent in the target and rare in the pool."""
     kl_reduction: More[float | None]
@@ -123,11 +123,11 @@ NEARNESS_NOTE = (
     "Model loss: held-out loss of the model before training, in nats per token."
 )
 SHOWN, WIDTH = 5, 100
-"""Number of documents that are shown, and characters of each."""
+"""Number of documents that are shown, and length of their excerpts [characters]."""
 
 
 def nearness_table(judged: Mapping[str, Nearness]) -> Table:
-    """Makes a table of how close selections and random documents are to a target, with a row per text."""
+    """Makes a table that compares selected and random documents with the target, with a row per set of texts."""
     rows = []
     for name, of in judged.items():
         figures = (of.documents, of.tokens, of.kl, of.auc, of.shared_words, of.distinct, of.distance, of.loss)
@@ -139,7 +139,10 @@ def nearness_table(judged: Mapping[str, Nearness]) -> Table:
 
 
 def example_table(title: str, folder: Path) -> Table | None:
-    """Makes a table of selected documents and the most similar text of the target; returns None without a file."""
+    """Makes a table of selected documents, each with the most similar text of the target.
+
+    Returns None if the folder has no file of examples.
+    """
     try:
         examples = json.loads((folder / EXAMPLES_FILE).read_text(encoding="utf-8"))[:SHOWN]
     except OSError:
@@ -168,12 +171,12 @@ class JudgeSelection(Stage[SelectionJudged]):
     config: Config
     chosen: Select
     control: Select | None
-    """Random documents with the same number of tokens."""
+    """Selection of random documents with the same number of tokens. None if the selection itself is random."""
     target: Target
     start: Start | None
-    """Model whose loss is measured; None measures none."""
+    """Model whose loss on the texts is measured. None if no loss is measured."""
     tokens: Tokens
-    """Tokenizer by which texts are counted."""
+    """Tokenizer that counts the tokens of the texts."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the model and the seed."""
@@ -181,7 +184,7 @@ class JudgeSelection(Stage[SelectionJudged]):
         return {"seed": self.config.seed, **by_model, **deciding("scikit-learn")}
 
     def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
-        """Links the selected texts, and measures them."""
+        """Links the selected texts into the folder, measures all sets of texts, and writes examples and the map."""
         from adapt.advise.corpus_sample import sample_corpus
         from adapt.select import selection_metrics as metrics
         from adapt.select.choose import TokenCounter

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MadeOf:
-    """Settings and folders of merged models."""
+    """Result of `Merge`: settings and folders of the merged models."""
 
     kind: str
     shares: dict[str, str]
-    """Folder of each share's model, relative to the stage's folder; `.` if there is only one share."""
+    """Folder of each merged model, relative to the stage's folder and keyed by share. A single model is in `.`."""
     weights: list[float]
     density: float | None
     tensors: int
-    """Number of merged tensors; the others are those of the base."""
+    """Number of merged tensors. All other tensors are those of the base."""
     transductive: bool
     """Whether one of the models was trained on the text of dev and test."""
     new_tokens: int = 0
-    """Number of tokens that models have and the base lacks."""
+    """Number of tokens that the merged models have and the base lacks."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """Returns the folder of each model, by its share; a single one has an empty name."""
+        """Returns the folder of each merged model, keyed by share. A single model is keyed by an empty name."""
         folders = {share: record.path / folder for share, folder in self.shares.items()}
         return folders if len(folders) > 1 else {"": next(iter(folders.values()))}
 
@@ -81,7 +81,8 @@ class Merge(Stage[MadeOf]):
     models: tuple[Start, ...]
     merging: Merging
     extended: int | None = None
-    """Index of the first model with more tokens than the base; None if none has. The result has its tokens."""
+    """Index of the first model with more tokens than the base, whose tokens the result gets. None if there is no such
+    model."""
 
     @property
     def tokens(self) -> Start:
@@ -90,12 +91,12 @@ class Merge(Stage[MadeOf]):
 
     @property
     def folders(self) -> dict[float, str]:
-        """Folder of each share's model, relative to the stage's folder."""
+        """Folder of each merged model, relative to the stage's folder and keyed by share."""
         shares = self.merging.shares
         return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
 
     def what(self) -> Mapping[str, Any]:
-        """Returns kind, shares, weights and existing models; models still to be made are inputs."""
+        """Returns kind, shares, weights and digests of existing models. Models that stages make are inputs instead."""
         merging = self.merging
         return {
             "merge": merging.kind,
@@ -111,13 +112,13 @@ class Merge(Stage[MadeOf]):
         """Merges the models tensor by tensor, and writes the results.
 
         Raises:
-            ModelError: the models differ in architecture or vocabulary; then nothing was written.
+          ModelError: the models differ in architecture or vocabulary. Nothing is written in this case.
         """
         from adapt.merge.streamed_merge import merge_models
         from adapt.merge.tensor_files import stored_weights
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
-        tokens = check_alike(base, models)  # includes models that this chain made
+        tokens = check_alike(base, models)  # also checks models that this chain made
         targets = {share: folder / name for share, name in self.folders.items()}
         for target in targets.values():
             target.mkdir(parents=True, exist_ok=True)
@@ -140,7 +141,7 @@ class Merge(Stage[MadeOf]):
         return Outcome(MadeOf(merging.kind, shares, list(merging.weights), merging.density, tensors, knows, number))
 
     def _facts(self, share: float, base: Pretrained, models: list[Pretrained], new_tokens: int) -> "MergeFacts":
-        """Returns the facts for the card of the model at a share."""
+        """Returns the facts that the model card shows for the model at a share."""
         merging = self.merging
         weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
         known = {"kind": merging.kind, "share": share, "density": merging.density, "new tokens": new_tokens or None}
@@ -164,10 +165,10 @@ class Merge(Stage[MadeOf]):
 
 
 def merged_from(context: Context, path: str) -> Start:
-    """Returns the model at a path: made by the chain, a folder or id, or a checkpoint.
+    """Returns the model at a path: a model that the chain makes, a folder or id of a model, or a checkpoint.
 
     Raises:
-        ModelError: there is no model, or it is a checkpoint that cannot be used.
+      ModelError: there is no model, or it is a checkpoint that cannot be used.
     """
     folder, config = Path(path).expanduser(), context.config
     if path in context.made:
@@ -184,10 +185,10 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | N
     """Checks that models can be merged with a base, as far as settings and tokenizers show.
 
     Returns:
-        Tokens that models have and the base lacks; None if there are none.
+      Tokens that models have and the base lacks. None if there are none.
 
     Raises:
-        ModelError: models differ; names the difference.
+      ModelError: the models differ. The message names the difference.
     """
     # A checkpoint is checked later, by its tensors.
     comparable = [base if is_checkpoint(model.model) else model for model in models]

@@ -30,10 +30,10 @@ PERPLEXITY_DOCUMENTS = 100
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Losses of a model. Losses per document are in `losses.json`, guesses of hidden words in `examples.json`."""
+    """Result of `Evaluate`. `losses.json` contains losses per document, and `examples.json` guesses of hidden words."""
 
     texts: dict[str, TextLoss]
-    """Losses on each corpus, by its name."""
+    """Losses of the model on each corpus, keyed by the corpus's name."""
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,9 +52,9 @@ class Evaluate(Stage[Evaluated]):
     start: Start
     """Model to measure."""
     corpora: Mapping[str, Stage[Prepared]]
-    """Corpora to measure on, by name. The words to guess come from the first one."""
+    """Corpora to measure on, keyed by name. Sentences with a hidden word come from the first corpus."""
     domains: Mapping[str, str] = field(default_factory=dict)
-    """Domain of each corpus, by the corpus's name, for models with parts per domain."""
+    """Domain of each corpus, keyed by the corpus's name, for models with separate parts per domain."""
 
     @classmethod
     def of(
@@ -67,15 +67,15 @@ class Evaluate(Stage[Evaluated]):
         """Creates the evaluation of the context's model.
 
         Args:
-            context: context of the job.
-            label: name of the model in the folder's name.
-            corpora: corpora to measure on, by name.
-            domains: domain of each corpus; see the field.
+          context: context of the job.
+          label: name of the model in the folder's name.
+          corpora: corpora to measure on, keyed by name.
+          domains: domain of each corpus, for models with separate parts per domain.
         """
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora, domains or {})
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the sample and the masks."""
+        """Returns the model, and the settings that determine the measured sample and the masks."""
         config = self.config
         return {
             "model": self.start.digest,
@@ -107,10 +107,10 @@ class Evaluate(Stage[Evaluated]):
 
 @dataclass(frozen=True)
 class Perplexities:
-    """Measurements of one model."""
+    """Result of `Perplexity` for one model."""
 
     texts: dict[str, float | None]
-    """Pseudo-perplexity by corpus; None if the corpus has no held-out text."""
+    """Pseudo-perplexity on each corpus, keyed by the corpus's name. None if the corpus has no held-out text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +127,11 @@ class Perplexity(Stage[Perplexities]):
 
     @classmethod
     def of(cls, context: Context, label: str, corpora: Mapping[str, Stage[Prepared]]) -> "Perplexity":
-        """Creates the measurement of the context's model; the label is part of the folder's name."""
+        """Creates the measurement of the context's model. `label` is the model's name in the folder's name."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model and the choice of documents."""
+        """Returns the model, and the settings that determine which documents are measured."""
         config = self.config
         return {
             **measured_model(config, self.start),
@@ -150,15 +150,15 @@ class Perplexity(Stage[Perplexities]):
 
 @dataclass(frozen=True)
 class Voted:
-    """Measurements of one model."""
+    """Result of `Neighbours` for one model."""
 
     tasks: dict[str, TaskNeighbours]
-    """Accuracy on each task, by the task's name."""
+    """Accuracy of nearest neighbours on each task, keyed by the task's name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours(Stage[Voted]):
-    """Measures a model's features by how well neighbours predict labels."""
+    """Measures how well the nearest neighbours of a text, by a model's features, predict the text's label."""
 
     kind = "neighbours"
 
@@ -167,11 +167,11 @@ class Neighbours(Stage[Voted]):
     start: Start
     """Model to measure."""
     tasks: Mapping[str, PrepareTask]
-    """Tasks with one label per text, by name."""
+    """Tasks with one label per text, keyed by name."""
 
     @classmethod
     def of(cls, context: Context, label: str, tasks: Mapping[str, PrepareTask]) -> "Neighbours":
-        """Creates the measurement of the context's model; the label is part of the folder's name."""
+        """Creates the measurement of the context's model. `label` is the model's name in the folder's name."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, tasks)
 
     def what(self) -> Mapping[str, Any]:
@@ -193,7 +193,7 @@ class Neighbours(Stage[Voted]):
 
 
 def measured_model(config: Config, start: Start) -> dict[str, Any]:
-    """Returns the part of the key of stages that read a model's features or probabilities."""
+    """Returns the entries of the key of stages that read a model's features or probabilities."""
     return {
         "model": start.digest,
         "causal": config.objective.kind == "causal",
@@ -203,7 +203,7 @@ def measured_model(config: Config, start: Start) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ModelMeasured:
-    """The measurements of a model; None for measurements that were not requested."""
+    """The stages that measure one model. A measurement that was not requested is None."""
 
     losses: Evaluate
     neighbours: Neighbours | None = None
@@ -212,14 +212,15 @@ class ModelMeasured:
 
 @dataclass(frozen=True, eq=False)
 class Compare(Stage[ModelsCompared]):
-    """Compares models by name; the first is the baseline of the others."""
+    """Compares models. The first model is the baseline of the others."""
 
     kind = "compare"
     takes = NOTHING
 
     name: str
     models: Mapping[str, ModelMeasured]
-    """Measurements of each model on the same corpora, each with its own tokenizer."""
+    """Measurements of each model, keyed by the model's name. All models are measured on the same corpora, each with its
+    own tokenizer."""
     bootstrap_samples: int
     unit: Unit = "token"
     """Unit of the losses: per token, or per byte for models with different tokenizers."""
@@ -230,7 +231,7 @@ class Compare(Stage[ModelsCompared]):
         return list(next(iter(self.models.values())).losses.corpora)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the names, in order, and how intervals are computed."""
+        """Returns the names of models and domains, in order, and how intervals are computed."""
         return {
             "models": list(self.models),
             "domains": self.domains,
@@ -281,16 +282,16 @@ class Similarity(Stage[Similar]):
 
     name: str
     corpora: Mapping[str, Stage[Prepared]]
-    """Prepared text of each domain, by the domain's name."""
+    """Prepared text of each domain, keyed by the domain's name."""
     evaluations: Mapping[str, Evaluate]
-    """Evaluation of each domain's model on all domains, in the same order; empty without models."""
+    """Evaluation of each domain's model on all domains, in the order of `corpora`. Empty if there are no models."""
     tokens: Tokens
     """Tokenizer of the corpora."""
     max_documents: int
     """Largest number of documents read per domain."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the names, in order, and the size of the samples."""
+        """Returns the names of the domains, in order, and the size of the samples."""
         return {
             "max_documents": self.max_documents,
             "domains": list(self.corpora),

@@ -20,7 +20,10 @@ from adapt.vocabulary.vocabulary_results import empty_corpus
 
 @dataclass(frozen=True)
 class Begun(OneModel):
-    """A model with random weights. It is in the stage's folder, with its tokenizer."""
+    """Result of `ScratchModel`: a model with random weights.
+
+    The stage's folder contains the model and its tokenizer.
+    """
 
     vocabulary: int
     """Number of tokens of the new tokenizer."""
@@ -50,7 +53,7 @@ class ScratchModel(Stage[Begun]):
     tokens: Tokens
     domains: Mapping[str, Files]
     screening: Screening
-    """Documents to exclude from the domains."""
+    """Rules for excluding documents of the domains."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the architecture, the text that is read, the sizes and the seed."""

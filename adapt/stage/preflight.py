@@ -43,12 +43,12 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
     """Checks before training that the disk has room for the model and its checkpoints.
 
     Args:
-        folder: folder of the training, which may contain some of them from an earlier start.
-        model: the folder of the model to start from.
-        keep_checkpoints: number of checkpoints that are kept.
+      folder: folder of the training, which may contain checkpoints of an earlier start.
+      model: folder of the initial model.
+      keep_checkpoints: number of checkpoints that are kept.
 
     Raises:
-        StorageError: the disk has too little space.
+      StorageError: the disk has too little space.
     """
     needed, free = sum(space_needed(folder, model, keep_checkpoints)), shutil.disk_usage(folder).free
     if free < needed:
@@ -59,15 +59,16 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
 
 
 def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int, int]:
-    """Returns what a training will write [bytes]: what remains, and what is removed again.
+    """Returns the disk space that a training will use [bytes].
 
-    A checkpoint holds the weights and AdamW's two moments, all in fp32 like the model. During training, there are one
-    more checkpoint and a copy of the weights, even if no checkpoint is kept.
+    The first number is for files that remain, and the second for files that are deleted again. A checkpoint holds the
+    weights and AdamW's two moments, all in fp32 like the model. During training, there are one more checkpoint and a
+    copy of the weights, even if no checkpoint is kept.
 
     Args:
-        folder: folder of the training, which may contain some of it from an earlier start.
-        model: the folder of the model to start from.
-        keep_checkpoints: number of checkpoints that are kept.
+      folder: folder of the training, which may contain checkpoints of an earlier start.
+      model: folder of the initial model.
+      keep_checkpoints: number of checkpoints that are kept.
     """
     weights = 4 * sum(
         math.prod(tensor["shape"])
@@ -143,10 +144,10 @@ def weight_names(model: Path) -> list[str]:
 
 
 def check_compile(config: Config) -> None:
-    """Checks on this machine for the compiler that training.compile needs. On a cluster, the workers check it.
+    """Checks that this machine has the compiler that training.compile needs. On a cluster, the workers check this.
 
     Raises:
-        ConfigError: there is no compiler.
+      ConfigError: there is no compiler.
     """
     if config.training.compile and address_of(config.resources) is None:
         check_compiler(has_gpu() and config.resources.gpus_per_worker != 0)
@@ -158,14 +159,14 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
     If the model's dimensions or the devices are not known, nothing is checked, and this is logged.
 
     Args:
-        config: configuration of the job.
-        model: folder of the initial model.
-        corpus: metrics of the prepared corpus, for the length of its documents, if it is prepared.
-        number: number of the training in a sequence of domains that starts from this model. The model may grow before
-            each.
+      config: configuration of the job.
+      model: folder of the initial model.
+      corpus: metrics of the prepared corpus, for the length of its documents. None if it is not prepared yet.
+      number: number of this training, from 1, in a sequence of trainings that starts from this model. The model may
+        grow before each training.
 
     Raises:
-        ConfigError: the training does not fit; suggests settings that would.
+      ConfigError: the training does not fit. The message suggests settings with which it would.
     """
     size, device = model_size(model), device_of_workers(config.resources)
     if size is None:
@@ -205,11 +206,11 @@ def check_training(config: Config) -> None:
 
 
 def check_shared(config: Config) -> None:
-    """Checks that results go to a folder, and, on a cluster, to one with an absolute path.
+    """Checks that results go to a folder. On a cluster, the folder must have an absolute path.
 
     Raises:
-        ConfigError: the setting cannot work; names the field.
-        ClusterError: the cluster's address has a form that Ray cannot join.
+      ConfigError: the setting cannot work. The message names the field.
+      ClusterError: the cluster's address has a form that Ray cannot join.
     """
     check_address(config.resources)
     root = config.storage.root

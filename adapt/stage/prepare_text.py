@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Counts of read, kept and dropped documents. Counts that a streamed corpus does not know beforehand are None."""
+    """Result of preparing text: counts of read, kept and dropped documents.
+
+    A count is None if a streamed corpus does not know it in advance.
+    """
 
     heldout_documents: int
     heldout_tokens: int
@@ -30,15 +33,15 @@ class Prepared:
     train_tokens: int | None = None
     characters: int | None = None
     dropped: dict[str, int] | None = None
-    """Number of dropped documents, by reason."""
+    """Number of dropped documents, keyed by reason."""
     changed: dict[str, int] | None = None
-    """Number of changed documents, by cleaning step."""
+    """Number of changed documents, keyed by cleaning step."""
     bad: dict[str, int] | None = None
-    """Number of unreadable records, by reason."""
+    """Number of unreadable records, keyed by reason."""
     evaluation_texts: dict[str, Any] | None = None
-    """Number of evaluation texts that were searched for, by set and file."""
+    """Number of evaluation texts that were searched for, keyed by set and file."""
     legibility: Legibility | None = None
-    """How the tokenizer splits words, measured on a sample; None if an older version prepared the text."""
+    """How the tokenizer splits words, measured on a sample. None if an older version prepared the text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +56,15 @@ class Prepare(Stage[Prepared]):
     tokens: Tokens
     config: Config
     dedup: Dedup | None = None
-    """Stage that lists duplicates to exclude."""
+    """Stage that lists the duplicates to exclude. None without deduplication."""
     place: int = 0
-    """Index of this source among those that were deduplicated together."""
+    """Index of this source among the sources that were deduplicated together."""
     unseen: TaskTexts | None = None
-    """Texts that the source must not contain."""
+    """Texts of task splits that the source must not contain."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Held-out text that is excluded because models are measured on it."""
+    """Stages with held-out text on which models are measured. Its documents are excluded from the source."""
     shared_with: str = ""
-    """Another field that uses the same text, of which some must remain to be measured."""
+    """Another field that uses the same text. Some of the text must then remain for measurement."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns how the source is read and tokenized. The listing identifies the content of its files."""
@@ -73,7 +76,7 @@ class Prepare(Stage[Prepared]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
-        """Writes the shards; for a streamed corpus, only those of a held-out sample."""
+        """Writes the shards of the source. For a streamed corpus, only the shards of a held-out sample are written."""
         corpus = without(self.files.corpus, self.unseen, done)
         if corpus.streaming:
             from adapt.corpus.streaming import sample_heldout
@@ -98,7 +101,7 @@ class Prepare(Stage[Prepared]):
 
 @dataclass(frozen=True)
 class Streamed:
-    """A corpus that is read during training, and what to exclude from it."""
+    """A corpus that is read during training, and the documents to exclude from it."""
 
     files: Files
     tokens: Tokens
@@ -108,15 +111,15 @@ class Streamed:
 
     @classmethod
     def of(cls, text: Prepare) -> "Streamed":
-        """Returns the whole corpus of a stage that sampled it."""
+        """Returns the whole corpus of a stage that prepared only a sample of it."""
         return cls(text.files, text.tokens, text.config, text.dedup, text.measured)
 
     def online(self, folder: Path, done: Done) -> "Online":
         """Returns the streamed corpus.
 
         Args:
-            folder: folder for its index.
-            done: finished stages, for what to exclude.
+          folder: folder for the index of the corpus.
+          done: finished stages, which determine the documents to exclude.
         """
         from adapt.corpus.streaming import Online
 
@@ -138,7 +141,8 @@ def prepare_shards(
 ) -> Prepared:
     """Prepares a corpus in `folder`; see `adapt.corpus.prepare_corpus.prepare`."""
     check_and_connect(manifest, corpus, tokens, config)
-    from adapt.corpus.prepare_corpus import prepare  # loads Ray, so unreadable files are reported before
+    # imported late, so that unreadable files are reported before Ray is loaded
+    from adapt.corpus.prepare_corpus import prepare
 
     return Prepared(**prepare(manifest, corpus, tokens.pretrained, folder, tokens.form, duplicates, measured))
 
@@ -171,17 +175,17 @@ class PrepareTexts(Stage[Prepared]):
 
     name: str
     texts: Stage[Any]
-    """Stage that wrote TEXTS_FILE."""
+    """Stage that wrote the texts to TEXTS_FILE."""
     tokens: Tokens
     config: Config
     heldout_fraction: float = 0.0
     """Share of the text that is held out for measurement."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Held-out text that is excluded because models are measured on it."""
+    """Stages with held-out text on which models are measured. Its documents are excluded."""
     unseen: TaskTexts | None = None
-    """Texts that the source must not contain."""
+    """Texts of task splits that the text must not contain."""
     screened: bool = False
-    """Whether documents that contain text of `corpus.decontaminate` are removed, which training text needs."""
+    """Whether documents that contain texts of `corpus.decontaminate` are removed, as is necessary for training text."""
 
     @classmethod
     def of(

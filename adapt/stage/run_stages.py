@@ -9,7 +9,7 @@ from adapt.runner import Record, Stage, Store, ensure_all
 from adapt.runner.ensure import check_ahead, unfinished
 
 ON_A_CLUSTER = 16
-"""Number of stages at once on a cluster, which itself delays tasks until it has room."""
+"""Number of stages that are started at once on a cluster. The cluster itself delays tasks until it has room."""
 
 
 def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:
@@ -26,11 +26,11 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
 
 
 def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] | None, int]:
-    """Connects to Ray and returns limits: the resources of stages that run at once, and their number.
+    """Connects to Ray, and returns the resources for stages that run at once, and the largest number of such stages.
 
     Args:
-        resources: where the work runs; the first limit is None on a cluster.
-        stages: number of stages to finish.
+      resources: where the work runs. On a cluster, the returned resources are None, which sets no limit.
+      stages: number of stages to finish.
     """
     connect(resources)
     joined = address_of(resources) is not None

@@ -1,4 +1,4 @@
-"""Stages `target` and `select`: text that documents should resemble, and the documents selected from a pool."""
+"""Stages `target` and `select`: text that documents should resemble (the target), and documents from a pool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 SAMPLE = 2000
-"""Number of documents of the pool that are searched for markup."""
+"""Number of documents of the pool in which markup is searched for."""
 
 
 @dataclass(frozen=True)
 class TargetWritten:
-    """Result of stage `target`. The texts are in `texts.jsonl`, one per line."""
+    """Result of `Target`. The file `texts.jsonl` has one target text per line."""
 
     texts: int
     markup: list[Mark]
@@ -40,7 +40,7 @@ class TargetWritten:
 
 @dataclass(frozen=True, eq=False)
 class Target(Stage[TargetWritten]):
-    """Collects the target: text of tasks or of files, without markup that the pool lacks."""
+    """Collects the target, which is text of tasks or of files. Markup that the pool lacks is removed."""
 
     kind = "target"
     takes = ONE_CPU
@@ -51,7 +51,10 @@ class Target(Stage[TargetWritten]):
     """Pool to select from."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how files are read. Their content, and the text of tasks, is among the inputs."""
+        """Returns how the files of target and pool are read.
+
+        Their content and the text of tasks are among the inputs.
+        """
         target = {"target": self.text.reading} if isinstance(self.text, Files) else {}
         return {**target, "pool": self.pool.reading}
 
@@ -92,7 +95,10 @@ class Target(Stage[TargetWritten]):
 
 @dataclass(frozen=True)
 class Selected:
-    """Result of a selection. `texts.jsonl` has one document per line, in the pool's order; see `adapt.select`."""
+    """Result of `Select`.
+
+    The file `texts.jsonl` has one selected document per line, in the pool's order (`adapt.select`).
+    """
 
     documents: int
     tokens: int
@@ -100,17 +106,17 @@ class Selected:
     pool: int
     """Number of documents to choose from."""
     near_copies: int
-    """Number of documents skipped as near copies of one with a higher score."""
+    """Number of documents that were skipped because they nearly equal a document with a higher score."""
     passed: list[int]
-    """Number of documents that each selection of a list, except the last, passed on."""
+    """Number of documents that each selection except the last passed on to the next."""
     dropped: dict[str, int]
-    """Number of documents of the pool that were dropped, by reason."""
+    """Number of documents of the pool that were dropped, keyed by reason."""
     bad: dict[str, int]
-    """Number of unreadable records of the pool, by reason."""
+    """Number of unreadable records of the pool, keyed by reason."""
     evaluation_texts: dict[str, Any]
-    """Number of evaluation texts that were searched for in the pool, by set and file."""
+    """Number of evaluation texts that were searched for in the pool, keyed by set and file."""
     figures: list[dict[str, float]]
-    """Figures of each selection (`Selection.figures`)."""
+    """Metrics of each selection, from `Selection.figures`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +133,17 @@ class Select(Stage[Selected]):
     target: Target
     tokens: Tokens
     unseen: TaskTexts | None
-    """Texts that must not be selected."""
+    """Texts of task splits that must not be selected."""
     measured: tuple[Stage[Prepared], ...]
-    """Held-out text that must not be selected, because models are measured on it."""
+    """Stages with held-out text on which models are measured. Its documents must not be selected."""
     start: Start | None
-    """Initial model of the job, if the selection reads it."""
+    """Initial model of the job. None if the selection does not read it."""
     others: Mapping[str, Start]
-    """Further models that the selection reads, by path."""
+    """Further models that the selection reads, keyed by path."""
     vectors: VectorStages | None = None
-    """Vectors that the selection reads."""
+    """Stages that compute the vectors that the selection reads. None if it reads no vectors."""
     like: "Select | None" = None
-    """Selection whose number of tokens is the budget."""
+    """Selection whose number of tokens is the budget of this one. None if the budget is configured."""
 
     @property
     def way(self) -> str:
@@ -187,7 +193,8 @@ class Select(Stage[Selected]):
             [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
         )
         pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
-        if next(iter(pool), None) is None:  # a selection would only report that the pool has no words
+        # checked first, because a selection would only report that the pool has no words
+        if next(iter(pool), None) is None:
             pool.check_usable()
         target = self.target.texts(done)
         budget = self._budget(done, len(target))
@@ -226,12 +233,12 @@ class Select(Stage[Selected]):
 
 
 def measuring_what(config: Config) -> dict[str, Any]:
-    """Returns what determines the losses of a model on texts, except the model."""
+    """Returns the settings that determine the losses of a given model on texts, for the key of a stage."""
     return {"objective": measured_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
 def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
-    """Chooses the documents."""
+    """Chooses documents from the pool until the budget is full."""
     from adapt.corpus.deduplication import Alike
     from adapt.select.choose import TokenCounter, choose
 
@@ -243,7 +250,10 @@ def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
 
 
 def _check_enough(choice: "Choice", documents: int, budget: "Budget", is_control: bool) -> None:
-    """Checks that the pool filled the budget."""
+    """Checks that the pool filled the budget.
+
+    For random documents of a comparison, any number of documents suffices.
+    """
     if choice.is_full or (is_control and choice.taken):
         return
     wanted = f"{budget.documents} documents" if budget.documents is not None else f"{budget.tokens} tokens"

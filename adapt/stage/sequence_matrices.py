@@ -18,7 +18,7 @@ from adapt.stage.train import Train
 GENERAL: Final = "general"
 """Name of the column of general text."""
 Runs = Mapping[str, tuple[Finetune, ...]]
-"""Fine-tuning runs of a model by task, one per seed."""
+"""Fine-tuning runs of a model, keyed by task, with one run per seed."""
 
 
 @dataclass(frozen=True)
@@ -26,24 +26,24 @@ class Step:
     """A model of the sequence, and the stages that measure it."""
 
     learnt: int
-    """Number of domains learned so far."""
+    """Number of domains learned so far, including this step."""
     domain: str
-    """Name of the domain that was learned last; empty if all are learned at once."""
+    """Name of the domain learned in this step. Empty if all domains are learned at once."""
     training: Train
-    """Training on the domain learned last."""
+    """Training on the domain of this step."""
     export: Export | None
-    """Stage that exports the model and measures it on its domain and on general text; None for a merge."""
+    """Stage that exports the model and measures it on its domain and on general text. None if the model is merged."""
     others: Evaluate | None
-    """Evaluation on the earlier domains; for a merge, on all learned domains and on general text."""
+    """Evaluation on the earlier domains. For a merge, evaluation on all learned domains and on general text."""
     runs: Runs
     past: Mapping[str, Stage[Any]]
     """Stages of the method's own measurements before the training."""
     is_on_the_last: bool
     """Whether the training started from the previous model of the sequence."""
     own: Evaluate | None = None
-    """Evaluation on its own domain, if the model has parts per domain."""
+    """Evaluation on this step's domain. None if the model has no separate parts per domain."""
     merged: Merge | None = None
-    """Merge of this model with the earlier ones, which is measured instead of it."""
+    """Merge of this model with the earlier ones, which is measured instead of this model. None without merging."""
 
     @property
     def handed(self) -> Stage[Any]:
@@ -58,11 +58,12 @@ class ScoreMatrix:
     """Test scores of each model of a sequence on each task."""
 
     columns: dict[str, int]
-    """Index of each task's domain, in the order of learning."""
+    """Index of each task's domain in the order of learning, keyed by task."""
     metric: dict[str, str]
-    """Metric of each task."""
+    """Name of each task's metric, keyed by task."""
     rows: list[dict[str, list[float]]]
-    """Scores of each task, one per seed [domains + 1]. The first row belongs to the base model."""
+    """Scores after each domain [domains + 1], keyed by task, with one score per seed. The first row belongs to the base
+    model."""
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
         """Returns the table of scores after each domain; None if there are no scores.
@@ -81,16 +82,16 @@ class LossMatrix:
     """Held-out losses of each model of a sequence on each domain [nats per predicted token]."""
 
     columns: dict[str, int | None]
-    """Index of each domain; None for general text."""
+    """Index of each domain in the order of learning, keyed by the text's name. None for general text."""
     rows: list[dict[str, float]]
-    """Losses by text [domains + 1]. The first row belongs to the base model. Losses that were not measured are
-    missing."""
+    """Losses after each domain [domains + 1], keyed by the text's name. The first row belongs to the base model. A loss
+    that was not measured has no entry."""
     documents: dict[str, int] = field(default_factory=dict)
-    """Number of measured held-out documents of each text."""
+    """Number of measured held-out documents, keyed by the text's name."""
 
     @property
     def few(self) -> dict[str, int]:
-        """Texts whose losses are unreliable because few documents are held out, with the numbers of documents."""
+        """Number of held-out documents of each text that has too few of them for a reliable loss."""
         return {name: count for name, count in self.documents.items() if count < FEW_DOCUMENTS}
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
@@ -181,7 +182,7 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
         of_domain, of_general = losses.get("domain"), losses.get(GENERAL)
         if step.domain:  # otherwise the export covers all domains together
             row[step.domain] = of_domain.after.value if of_domain else None
-        if step.is_on_the_last:  # change of the domain's loss before it was learned
+        if step.is_on_the_last:  # loss on the domain just before it was learned
             rows[step.learnt - 1].setdefault(step.domain, of_domain.before.value if of_domain else None)
         row[GENERAL] = of_general.after.value if of_general else None
     columns: dict[str, int | None] = {**{name: number for number, name in enumerate(order)}, GENERAL: None}
@@ -210,16 +211,17 @@ MIXTURE = "loss, mixture"
 
 
 def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
-    """Returns a table of held-out losses with and without domain ids, and how often the nearest domain is right.
+    """Returns a table of held-out losses with and without domain ids.
 
-    Models with experts have a further loss without ids, that of their mixture.
+    The table also shows how often the nearest domain is the right one. For models with experts, it has the loss of
+    their mixture, which needs no domain ids.
 
     Args:
-        steps: models of the sequence.
-        done: the finished evaluations.
+      steps: models of the sequence.
+      done: the finished evaluations.
 
     Returns:
-        A table with a row per model and domain for which it has parts; None if there are none.
+      A table with a row for each model and each domain for which the model has parts. None if there are no such rows.
     """
     rows, has_mixture = {}, False
     for step in steps:

@@ -29,7 +29,7 @@ from adapt.task.labelled_examples import texts_of
 
 @dataclass(frozen=True)
 class Listed:
-    """Number and size of the listed files."""
+    """Result of `Listing`: number and total size of the listed files."""
 
     parts: int
     bytes: int
@@ -38,7 +38,10 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class Listing(Stage[Listed]):
-    """Writes the list of a corpus's files. The keys of stages that read them depend on it, and so on their content."""
+    """Writes the list of a corpus's files with their digests.
+
+    Stages that read the files have this stage as input, so that their keys depend on the files' content.
+    """
 
     kind = "manifest"
     takes = NOTHING
@@ -46,7 +49,7 @@ class Listing(Stage[Listed]):
     name: str
     manifest: Manifest
     are_files: bool
-    """Whether the parts are files. The parts of a dataset or of packages are not, and have no sizes."""
+    """Whether the parts of the corpus are files. Parts of a dataset or of packages are not files and have no sizes."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the digest of all parts."""
@@ -68,7 +71,7 @@ class Files:
     corpus: CorpusConfig
     listing: Listing
     reading: Mapping[str, Any]
-    """Part of the key that determines which documents are read."""
+    """Entries of a stage's key that determine which documents are read."""
 
     @property
     def manifest(self) -> Manifest:
@@ -76,7 +79,7 @@ class Files:
         return self.listing.manifest
 
     def what(self) -> dict[str, Any]:
-        """Returns the part of the key of stages that hold some of the text out."""
+        """Returns the entries of the key of stages that hold out a share of the text."""
         return {**self.reading, "heldout_fraction": self.corpus.heldout_fraction}
 
 
@@ -141,7 +144,7 @@ class TaskTexts(Stage[TextsWritten]):
     name: str
     wanted: tuple[TaskSplit, ...]
     unseen: tuple[TaskSplit, ...] = ()
-    """Splits whose texts are excluded, even if a wanted split contains them."""
+    """Splits whose texts are excluded, even if a wanted split contains them too."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns how the splits are read, and their content."""
@@ -182,20 +185,27 @@ def write_texts(folder: Path, texts: Iterable[Mapping[str, Any]]) -> None:
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """Reads the records of TEXTS_FILE; for a selection, the selected documents in the pool's order."""
+    """Reads the records of TEXTS_FILE in a folder.
+
+    For a selection, these are the selected documents in the pool's order.
+    """
     return [json.loads(line) for line in (folder / TEXTS_FILE).read_text(encoding="utf-8").split("\n") if line]
 
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """Counts of duplicates. The files `duplicates-NNN.arrow` list them, one file per source."""
+    """Result of `Dedup`: counts of duplicates.
+
+    The files `duplicates-NNN.arrow` list the duplicates, one file per source.
+    """
 
     documents: int
     duplicates: int
     clusters: int
     by_source: dict[str, dict[str, int]]
     on_the_other_side: int | None = None
-    """Number of documents dropped for a copy in text on the other side of the measurement; None without such text."""
+    """Number of training documents dropped because `before` has a held-out copy, and of held-out documents dropped
+    because it has a copy that is trained on. None if `before` is empty."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,9 +219,9 @@ class Dedup(Stage[Deduplicated]):
     sources: tuple[Files, ...]
     """Sources, in the order of `adapt.corpus.files.sources.sources_of`."""
     before: tuple[Files, ...]
-    """Text that is not changed; see `adapt.corpus.deduplication.kept_apart`."""
+    """Text that documents are compared with but that is not changed (`adapt.corpus.deduplication.kept_apart`)."""
     unseen: TaskTexts | None
-    """Texts that the sources must not contain."""
+    """Texts of task splits that the sources must not contain."""
     tokens: Tokens
     config: Config
 
@@ -245,7 +255,7 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
     """Checks everything that can be checked before a corpus is read, and connects to Ray.
 
     Raises:
-        AdaptError: its files cannot be read, or the later training could not run.
+      AdaptError: files of the corpus cannot be read, or the later training could not run.
     """
     is_domain = any(corpus == source for _, source in sources_of(config.corpus))  # other corpora need no entities
     check_readable(manifest, corpus, tokens.form.entity_field if is_domain else None)

@@ -109,12 +109,12 @@ RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
     *("gradient_checkpointing", "compile", "device"),
 )
-"""Facts in a training's record on how it ran."""
+"""Entries of a training's record that describe how the training ran."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Figures of a finished training. The model is in the folder `model`."""
+    """Result of a training: its metrics. The model is in the folder `model`."""
 
     steps: int
     """Optimizer steps."""
@@ -137,9 +137,9 @@ class Trained:
     parameters: Less[int | None] = None
     """Number of parameters of the trained model. Tied parameters count once."""
     sources: dict[str, SourceShare] | None = None
-    """Share of each source, by its name; None if the corpus is streamed."""
+    """Contribution of each source to the run, keyed by the source's name. None if the corpus is streamed."""
     cut_short: str = ""
-    """Consequence of a streamed corpus that ended before the planned length; empty if there is none."""
+    """Consequence of the early end of a streamed corpus. Empty if the corpus lasted for the planned length."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,25 +153,25 @@ class Train(Stage[Trained]):
     config: Config
     start: Start
     corpora: Mapping[str, Stage[Prepared]]
-    """Texts to train on, by source."""
+    """Texts to train on, keyed by source."""
     replay: Stage[Prepared] | None
-    """General text that is replayed."""
+    """General text that is replayed. None without replay."""
     past: Mapping[str, Stage[Any]]
-    """Measurements of earlier domains that the method needs."""
+    """Stages that measured earlier domains, for methods that need such measurements."""
     batch_examples: int | None
-    """Average number of documents per step; None for the configured number of sequences."""
+    """Average number of documents per optimizer step. None takes the configured number of sequences."""
     is_transductive: bool
     """Whether the text of dev and test is among the corpora."""
     streamed: Streamed | None
-    """The corpus, if it is read during training."""
+    """The corpus if it is read during training. None if it is prepared first."""
     weights: tuple[float, ...] | None
-    """Weights of the sources; None if they have none."""
+    """Sampling weights of the sources. None if the sources have no weights."""
     noted: Noted | None = None
-    """The record of the sequence up to this domain, which is written when the training starts."""
+    """Record of the sequence up to this domain. It is written when the training starts. None outside sequences."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
-    """Texts of earlier domains, if they are replayed."""
+    """Texts of earlier domains that are replayed, keyed by domain. Empty without such replay."""
     domain: str = ""
-    """Name of the domain in a sequence; empty outside sequences, where the job's name is used."""
+    """Name of the domain in a sequence. It is empty outside sequences, where the job's name is used."""
 
     @classmethod
     def of(
@@ -184,7 +184,7 @@ class Train(Stage[Trained]):
         is_transductive: bool = False,
         streamed: Streamed | None = None,
     ) -> "Train":
-        """Creates the training of a context's configuration; see the fields for the arguments."""
+        """Creates the training of a context's configuration. The arguments are the fields with the same names."""
         config, weights = context.config, weights_of(context.config.corpus)
         source_weights = tuple(weights) if weights else None
         start = context.start
@@ -205,7 +205,7 @@ class Train(Stage[Trained]):
 
     @property
     def sources(self) -> list[Stage[Prepared]]:
-        """All texts that it reads, in the order of the mixture."""
+        """All texts that the training reads, in the order of the mixture."""
         return [*self.corpora.values(), *self.recalled.values(), *([self.replay] if self.replay else [])]
 
     @property
@@ -216,13 +216,19 @@ class Train(Stage[Trained]):
 
     @property
     def head_warmup(self) -> int:
-        """Number of steps in which only a new head is trained: in the first training of a chain that has one."""
+        """Number of steps in which only a new head is trained.
+
+        0 except in the first training after the head was added.
+        """
         is_first = self.start.head is not None and self.start.training == self.start.head
         return self.config.model.head_warmup_steps if is_first else 0
 
     @property
     def length_matters(self) -> str:
-        """The setting that makes steps depend on the training's length, or an empty text if there is none."""
+        """The setting that makes training steps depend on the length of the training.
+
+        Empty if there is no such setting.
+        """
         return length_matters(self.config, has_general=self.replay is not None)
 
     def what(self) -> Mapping[str, Any]:
@@ -232,7 +238,7 @@ class Train(Stage[Trained]):
         recalled = {"recalled": past_fraction(config)} if self.recalled else {}
         mixture = {name: value for name, value in what(config.mixture).items() if value is not None}
         method = method_of(config).what()
-        if config.training.schedule != "wsd":  # has no branches, so keys need not differ
+        if config.training.schedule != "wsd":  # other schedules have no branches, so their keys need no such entry
             method.pop(DEPENDS_ON_LENGTH, None)
         elif self.length_matters:
             mixture |= {DEPENDS_ON_LENGTH: True}
@@ -259,7 +265,7 @@ class Train(Stage[Trained]):
         check_trained(self.config.training, self.start.pretrained.model)
 
     def disk(self, folder: Path) -> tuple[int, int]:
-        """Returns the disk space for checkpoints and the model, which is about as large as the initial one."""
+        """Returns the disk space for checkpoints and the model, which is about as large as the initial model."""
         branches = self.config.training.schedule == "wsd" and not self.length_matters
         return space_needed(folder, self.start.pretrained.model, self.config.training.keep_checkpoints + branches)
 
@@ -338,7 +344,7 @@ class Train(Stage[Trained]):
             replay = done[self.replay].result if self.replay else None
             config = self._sized(list(texts.values()), done)
             length = length_over(config, mixed(config, texts, replay, recalled))
-        elif not config.training.epochs:  # then the length does not depend on the corpus
+        elif not config.training.epochs:  # without epochs, the length does not depend on the corpus
             length = length_of(config.training, 2**63 - 1)
         tokens = length.steps * config.training.global_batch_size * config.training.sequence_length if length else None
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)))
@@ -349,7 +355,7 @@ class Train(Stage[Trained]):
         return with_flops_as_steps(batched, self._size(done), self._mean_length(done), bool(self.past))
 
     def _size(self, done: Done) -> ModelSize | None:
-        """Returns the dimensions of the model that it trains."""
+        """Returns the dimensions of the model that is trained. None if they are unknown."""
         first = first_size(self.start, done)
         return first and size_of_training(self.config, first, self.number)
 
@@ -360,7 +366,7 @@ class Train(Stage[Trained]):
 _LATER = {
     name: getattr(TrainingConfig(), name) for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze")
 }
-"""Fields that older keys do not contain, with their defaults."""
+"""Fields that keys of older results do not contain, with their defaults."""
 
 
 def _with_older_keys(training: dict[str, Any]) -> dict[str, Any]:

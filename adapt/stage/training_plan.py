@@ -26,11 +26,11 @@ from adapt.train.schedule import RunLength, length_of, rows_of
 
 @dataclass(frozen=True)
 class SourceShare:
-    """Rows and tokens that a source contributed to a run."""
+    """Contribution of a source to a run, in rows and tokens."""
 
     rows: int
     tokens: int
-    """Number of tokens, to within one row."""
+    """Number of tokens, accurate to one row."""
     share: float
     """Share of this source in the rows of the run."""
 
@@ -151,10 +151,10 @@ def mixed(
 
 
 def weights_of(corpus: CorpusConfig) -> list[float] | None:
-    """Returns the configured weights of the sources; None if they have none.
+    """Returns the configured weights of the sources. None if the sources have no weights.
 
     Raises:
-        ConfigError: all weights are 0, which is possible for a part of the sources.
+      ConfigError: all weights are 0, which can happen if only some of the sources are trained on.
     """
     weights = [source.weight for source in corpus.sources if source.weight is not None]
     if weights and not any(weights):
@@ -199,19 +199,19 @@ def shares_of(
 
 
 WANTED_SHARE, WANTED_MOST = 0.1, 30
-"""The advice holds out this share of the documents, but no more than this number. 30 documents give a sound
-interval."""
+"""Share of the documents that the advice suggests to hold out, and largest number of such documents. 30 documents give
+a reliable interval."""
 
 
 def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
-    """Warns if a training cannot be measured well, with a `corpus.heldout_fraction` that would change this.
+    """Warns if too little text is held out to measure a training, and suggests a `corpus.heldout_fraction`.
 
-    Does nothing if no text is to be held out: the share is 0, or text of other files is measured, as in TAPT.
+    There is no warning if no text is to be held out: the share is 0, or other files are measured, as in TAPT.
 
     Args:
-        name: name of the training.
-        corpora: texts of the training, by source.
-        done: the finished stages, including these texts.
+      name: name of the training.
+      corpora: texts of the training, keyed by source.
+      done: the finished stages, including these texts.
     """
     shares = [_share(stage) for stage in corpora.values()]
     texts = [done[stage] for stage in corpora.values()]
@@ -258,14 +258,15 @@ def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
 
 
 def first_size(start: Start, done: Done) -> ModelSize | None:
-    """Returns the dimensions of the chain's first model with this vocabulary; methods may make it grow later.
+    """Returns the dimensions of the first model of a chain with this vocabulary. None if they are unknown.
 
-    A vocabulary that will be extended counts with its new tokens, except for `elbow`, whose number is unknown. One that
-    will be trimmed or made counts as the one before. The result is None if dimensions are unknown.
+    Methods may make the model grow later. If the vocabulary will be extended, the new tokens are included, except for
+    `elbow`, whose number of tokens is unknown. If the vocabulary will be trimmed or built from scratch, the dimensions
+    before that are returned.
 
     Args:
-        start: the initial model of the training.
-        done: the finished stages.
+      start: the initial model of the training.
+      done: the finished stages.
     """
     made = start.vocabulary
     if made is None or made in done:

@@ -23,19 +23,19 @@ from adapt.vocabulary.vocabulary_results import compute_saved
 
 @dataclass(frozen=True)
 class TrimmedVocabulary(OneModel):
-    """Sizes before and after trimming. The model and the tokenizer are in the stage's folder."""
+    """Result of `TrimVocabulary`. The stage's folder contains the model and the tokenizer."""
 
     before: int
-    """Number of tokens before."""
+    """Number of tokens before trimming."""
     vocabulary: int
-    """Number of tokens after."""
+    """Number of tokens after trimming."""
     used: int
-    """Number of distinct tokens that occur in the text; the others are kept for other reasons."""
+    """Number of distinct tokens that occur in the text. Further tokens are kept for other reasons."""
     parameters_saved: More[int]
-    """Number of removed parameters, in the embeddings and the head."""
+    """Number of parameters that were removed from the embeddings and the head."""
     compute_saved: More[float | None] = None
-    """Share of a training's FLOPs that is saved on the same text by the smaller head; None if the model's dimensions
-    are unknown."""
+    """Share of a training's FLOPs that the smaller head saves on the same text. None if the model's dimensions are
+    unknown."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows what remains of the vocabulary, and the model's folder."""
@@ -50,7 +50,7 @@ class TrimmedVocabulary(OneModel):
 
 @dataclass(frozen=True, eq=False)
 class TrimVocabulary(Stage[TrimmedVocabulary]):
-    """Removes the tokens that given texts do not use from a model."""
+    """Removes from a model and its tokenizer the tokens that some texts do not use."""
 
     kind = "trim"
     takes = ONE_CPU
@@ -61,8 +61,8 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     """Model to trim."""
     tokens: Tokens
     texts: Mapping[str, Files]
-    """Text whose tokens are kept, including held-out text and evaluation texts, which would otherwise consist largely
-    of unknown tokens. It is not used to choose words or to train rows."""
+    """Text whose tokens are kept. It includes held-out text and evaluation texts, which would otherwise consist largely
+    of unknown tokens. The text is not used to choose words or to train rows."""
     kept: str | None
     """Digest of a file of further text whose tokens are kept; None without a file."""
 

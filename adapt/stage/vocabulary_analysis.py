@@ -20,18 +20,21 @@ from adapt.vocabulary.vocabulary_results import Analyzed, draw_curves
 
 @dataclass(frozen=True)
 class Screening:
-    """Documents to exclude from the domains, besides held-out text and the texts of `corpus.decontaminate`."""
+    """Rules for excluding documents of the domains.
+
+    They come in addition to the exclusion of held-out text and of the texts of `corpus.decontaminate`.
+    """
 
     measured: Files | None = None
-    """General text that is measured: none of its documents is used for choosing words or training rows."""
+    """General text on which models are measured. Its documents are not used to choose words or to train rows."""
     dedup: Dedup | None = None
-    """Stage that lists copies, if `corpus.deduplicate` is set."""
+    """Stage that lists duplicates. None if `corpus.deduplicate` is not set."""
 
     def what(self, domains: Mapping[str, Files]) -> dict[str, Any]:
-        """Returns the part of the keys of stages that identifies the screening; empty without screening.
+        """Returns the entries of a stage's key that identify the screening. Empty without screening.
 
-        Keys contained the digests of evaluation sets before these were screened here; "screened" distinguishes new
-        results.
+        Older keys contain the same digests of evaluation sets, although these were not excluded yet. The entry
+        `screened` distinguishes new results.
         """
         return {
             **({"screened": True} if any(files.corpus.decontaminate for files in domains.values()) else {}),
@@ -90,14 +93,14 @@ class AnalyzeVocabulary(Stage[Analyzed]):
     """Model whose tokenizer and dimensions are used."""
     tokens: Tokens
     domains: Mapping[str, Files]
-    """Text of each domain. General text comes first, if there is any."""
+    """Files of each domain, keyed by domain. General text comes first, if there is any."""
     screening: Screening
-    """Documents to exclude from the domains; general text is read completely."""
+    """Rules for excluding documents of the domains. General text is read completely."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the tokenizer and the text that is read.
+        """Returns the model, the tokenizer and the text that is read.
 
-        The model's dimensions and the objective determine the compute.
+        The model's dimensions and the objective determine the estimated compute.
         """
         config = self.config
         return {

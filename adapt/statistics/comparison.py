@@ -38,24 +38,24 @@ class Comparison:
 
     difference: float
     low: float | None
-    """Lower end of the 95% interval. None if nothing varies, or with one seed per side and no predictions."""
+    """Lower end of the 95% interval. None if nothing varies, or if both sides have one seed and no predictions."""
     high: float | None
     error: float | None
-    """Standard error; None where there is no interval."""
+    """Standard error of the difference. None if there is no interval."""
     p: float | None
     least_p: float | None
     """The smallest p that the tests can give with this number of seeds."""
     over: tuple[str, ...]
-    """What was resampled and permuted: `examples`, `seeds`, or both."""
+    """Sources of chance that were resampled and permuted: `examples`, `seeds`, or both."""
     draws: np.ndarray
-    """Resampled differences [samples], for averages over tasks; empty if there is no interval."""
+    """Resampled differences [samples], from which averages over tasks are computed. Empty if there is no interval."""
     nulls: dict[str, tuple[Null, float]]
-    """For `examples` and `seeds`: the null distribution of permuting them, and the observed difference to compare with
-    it."""
+    """Null distribution of permuting examples or seeds, and the observed difference to compare with it. The keys are
+    `examples` and `seeds`."""
     chances: tuple[Chance, ...] = ()
-    """The sources of uncertainty of each task; empty for paired comparisons."""
+    """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
-    """Whether all scores of several seeds are equal, so that they say nothing about chance."""
+    """Whether each side has several seeds with equal scores, so that the scores say nothing about chance."""
 
     @cached_property
     def detectable(self) -> float | None:
@@ -70,10 +70,11 @@ def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int 
     """Compares a recipe with the baseline: by predictions if both have them, otherwise by scores alone.
 
     Args:
-        recipe: one side; its `Tested.counts` must be of the same examples as the other's, in the same order.
-        baseline: the other side.
-        samples: number of resamples of the bootstrap and of the permutation of examples.
-        seed: of the random numbers.
+      recipe: results of the recipe. Its `Tested.counts` must have the same examples as the baseline's, in the same
+        order.
+      baseline: results of the baseline.
+      samples: number of resamples of the bootstrap and of the permutation of examples.
+      seed: seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     paired = bool(recipe.counts and baseline.counts)
@@ -88,9 +89,9 @@ def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int 
 def average_over_tasks(comparisons: Sequence[Comparison]) -> Comparison:
     """Averages the differences of one recipe over tasks.
 
-    Tasks are independent given the models, so their resampled differences are averaged draw by draw, and so are those
-    under the null hypotheses. Tasks themselves are not resampled: the result holds for these tasks, and a handful of
-    tasks is too few to generalize to others.
+    Tasks are independent given the models, so their resampled differences are averaged draw by draw. Their differences
+    under the null hypotheses are averaged in the same way. Tasks themselves are not resampled: the result holds for
+    these tasks, and a handful of tasks is too few to generalize to others.
     """
     rng = np.random.default_rng(0)
     difference = float(np.mean([comparison.difference for comparison in comparisons]))
@@ -167,9 +168,9 @@ def by_examples_and_seeds(
 
 
 def by_seeds(recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator) -> tuple[np.ndarray, Chance]:
-    """Resamples each side's seeds; returns differences of mean scores [samples].
+    """Resamples each side's seeds, and returns differences of mean scores [samples].
 
-    They are empty if a side has only one seed, or if no scores differ.
+    The differences are empty if a side has only one seed, or if no scores differ.
     """
     sides = recipe.scores, baseline.scores
     chance = Chance(_side(recipe.scores), _side(baseline.scores))
@@ -214,7 +215,7 @@ def _drawn(scores: np.ndarray, side: Side, samples: int, rng: np.random.Generato
 
 
 def welch(recipe: Tested, baseline: Tested) -> tuple[float, float, float] | None:
-    """Returns the interval and standard error of Welch's t test; None if seeds vary by no more than rounding."""
+    """Returns the interval and standard error of Welch's t-test. None if seeds vary by no more than rounding."""
     a, b = recipe.scores, baseline.scores
     if min(len(a), len(b)) < 2:
         return None
@@ -283,9 +284,9 @@ def _interval(
 def holm(p: Sequence[float]) -> list[float]:
     """Adjusts p-values by Holm's step-down method (Holm 1979), and returns them in the same order.
 
-    The i-th smallest of m is multiplied by m - i + 1, and raised to the one before it if it is smaller. This keeps the
-    chance of any false positive among the m tests below the level, however they depend on each other. It is never
-    weaker than Bonferroni's correction.
+    The i-th smallest of m p-values is multiplied by m - i + 1. If the product is smaller than the adjusted value before
+    it, it is raised to that value. This keeps the chance of any false positive among the m tests below the level,
+    however the tests depend on each other. The method is never weaker than Bonferroni's correction.
     """
     order = np.argsort(p)
     steps = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
@@ -328,7 +329,7 @@ def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "
 
 
 def significant(comparison: Comparison, adjusted: float | None = None) -> bool:
-    """Whether p is below 0.05. If a corrected p is given, it decides."""
+    """Returns whether p is below 0.05. If a corrected p is passed, it is used instead."""
     p = comparison.p if adjusted is None else adjusted
     return p is not None and p < LEVEL
 
@@ -349,12 +350,12 @@ def p_value(p: float, bare: bool = False) -> str:
 
 
 def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes") -> str:
-    """Says that no difference can be significant with so few seeds; returns an empty text if one can.
+    """Says that no difference can be significant with so few seeds. Returns an empty text if a difference can be.
 
     Args:
-        comparison: has the smallest possible p.
-        recipes: number of recipes that p is corrected for.
-        noun: the word for recipes in the sentence.
+      comparison: comparison whose smallest possible p is used.
+      recipes: number of recipes that p is corrected for.
+      noun: word for recipes in the sentence.
     """
     least = None if comparison.least_p is None else min(1.0, recipes * comparison.least_p)
     if least is None or least < LEVEL:
@@ -364,7 +365,7 @@ def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes"
 
 
 def _sight(comparison: Comparison, recipes: int) -> str:
-    """Says how large a difference would have to be to be detected."""
+    """Returns text on how large a difference would have to be to be detected."""
     if text := out_of_reach(comparison, recipes):
         return text
     if comparison.detectable is None:

@@ -33,11 +33,11 @@ class Matrix:
     """Scores or losses of a sequence: one row per number of domains learnt, one column per task or text."""
 
     columns: Mapping[str, int | None]
-    """Number of each column's domain, counted from 0 in the order learnt; None for general text."""
+    """Index of each column's domain in the order learnt, from 0. None for general text."""
     rows: Sequence[Mapping[str, float]]
-    """Measured values by column, [domains + 1]. The first row is of the model before any domain."""
+    """Measured values of each column [domains + 1]. The first row belongs to the model before any domain."""
     gain: int
-    """1 if more is better, -1 if less is better."""
+    """Sign of an improvement: 1 if larger values are better, -1 if smaller values are better."""
 
     @property
     def domains(self) -> int:
@@ -46,7 +46,7 @@ class Matrix:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Number of the domain of each column, without columns of general text."""
+        """Index of the domain of each column, without columns of general text."""
         return {name: number for name, number in self.columns.items() if number is not None}
 
     def change(self, column: str, since: int, until: int) -> float | None:
@@ -110,7 +110,7 @@ def forward_transfer(matrix: Matrix) -> float | None:
 
 
 def against_separate(matrix: Matrix, separate: Matrix) -> float | None:
-    """Returns the mean difference of A_ii from models that each learnt only domain i: the effect of earlier domains."""
+    """Returns the effect of earlier domains: the mean difference of A_ii from models that each learnt only domain i."""
     mine, theirs = learnt(matrix), learnt(separate)
     return _mean(_difference(mine[name], theirs.get(name)) for name in mine)
 
@@ -157,6 +157,6 @@ def _difference(value: float | None, other: float | None) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Returns the mean of some values; None if there are none or one of them is None."""
+    """Returns the mean of some values. None if there are no values or one of them is None."""
     known = list(values)
     return None if not known or None in known else sum(value for value in known if value is not None) / len(known)

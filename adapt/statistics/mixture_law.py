@@ -80,12 +80,12 @@ def fit_law(tokens: Sequence[float], shares: Sequence[float], losses: Sequence[f
 
 
 def share_that_keeps(law: MixtureLaw, tokens: float, before: float) -> float | None:
-    """Returns the smallest share of replayed text that keeps the loss on it from rising; None if no share does.
+    """Returns the smallest share of replayed text that keeps the loss on such text from rising. None if no share does.
 
     Args:
-        law: of the loss on general text.
-        tokens: number of training tokens.
-        before: loss before the training [nats].
+      law: law of the loss on general text.
+      tokens: number of training tokens.
+      before: loss before the training [nats].
     """
     shares = np.arange(0, LARGEST + STEP / 2, STEP)
     return next((float(share) for share in shares if law.loss(tokens, float(share)) <= before), None)

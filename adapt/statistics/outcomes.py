@@ -15,9 +15,9 @@ from scipy.sparse import csr_array
 from adapt.support.errors import ConfigError
 
 Counts: TypeAlias = csr_array
-"""K counts for each example, which are summed over examples: [examples, K]."""
+"""Counts of each example [examples, K], which are summed over examples."""
 Score: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""Computes scores, [...], from summed counts, [..., K]."""
+"""Function that computes scores [...] from summed counts [..., K]."""
 CELLS = 4_000_000
 """Largest number of cells (resamples times examples) in memory at once."""
 
@@ -29,18 +29,24 @@ class Tested:
     scores: np.ndarray
     """Score of each seed, [seeds]."""
     counts: tuple[Counts, ...] = ()
-    """Counts of each seed; empty if only scores are known. The order of examples is the same for all seeds and
+    """Counts of each seed. Empty if only scores are known. The order of examples is the same for all seeds and
     recipes."""
     score: Score | None = None
 
     def resampled(self, weights: np.ndarray) -> np.ndarray:
-        """Scores resampled test sets, in which example i counts `weights[r, i]` times: [resamples, seeds]."""
+        """Returns the scores on resampled test sets [resamples, seeds].
+
+        Example i counts `weights[r, i]` times in resample r.
+        """
         assert self.score
         return np.stack([self.score(total(weights, counts)) for counts in self.counts], axis=1)
 
 
 def total(weights: np.ndarray, counts: Counts) -> np.ndarray:
-    """Sums the examples' counts by weight: [resamples, examples] by [examples, K] -> [resamples, K]."""
+    """Returns the examples' counts summed by weight [resamples, K].
+
+    The weights are [resamples, examples], and the counts are [examples, K].
+    """
     return np.asarray((counts.T @ weights.T).T)
 
 

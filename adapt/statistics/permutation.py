@@ -3,9 +3,9 @@
 There are two null hypotheses, each with its own way of shuffling:
 
 - *seeds*: it does not matter which recipe a seed's score belongs to. All arrangements of the scores over the two sides
-  are tried (252 for 5 seeds per side), so p is exact. Copies of one score are no evidence. So if the seeds of one side
-  do not vary, the signs of the other side's distances from it are flipped instead (32 arrangements for 5 seeds). If the
-  seeds of neither side vary, there is no such test.
+  are tried (252 for 5 seeds per side), so p is exact. If the seeds of one side do not vary, their scores count as one
+  number. The signs of the other side's distances from this number are then flipped instead (32 arrangements for 5
+  seeds). If the seeds of neither side vary, there is no such test.
 - *examples*: for these trained models, it does not matter which recipe a prediction belongs to. The predictions of the
   two sides are swapped example by example, with probability one half (approximate randomization: Noreen 1989; Yeh
   2000). All seeds are swapped together, because their predictions for one example are similar.
@@ -31,11 +31,14 @@ class Null:
 
     values: np.ndarray
     exact: bool
-    """Whether these are all possible differences, including the observed one. Otherwise they are a sample without it.
-    """
+    """Whether `values` are all possible differences, including the observed one. Otherwise they are a sample without
+    it."""
 
     def p(self, observed: float) -> float:
-        """Returns the two-sided p. A sample counts the observed difference as one more (Phipson and Smyth 2010)."""
+        """Returns the two-sided p.
+
+        If `values` are a sample, the observed difference counts as one more (Phipson and Smyth 2010).
+        """
         as_large = float(np.sum(np.abs(self.values) >= abs(observed) - ROUNDING))
         return as_large / len(self.values) if self.exact else (as_large + 1) / (len(self.values) + 1)
 
@@ -63,7 +66,7 @@ def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Null |
 
 
 def vary(scores: Sequence[float] | np.ndarray) -> bool:
-    """Whether scores differ by more than rounding."""
+    """Returns whether scores differ by more than rounding."""
     return float(np.ptp(scores)) > ROUNDING
 
 

@@ -159,5 +159,5 @@ def _studies(tasks: Sequence[Chance], rng: np.random.Generator) -> _Studies:
 
 
 def _scores(side: Side, rng: np.random.Generator) -> np.ndarray:
-    """Draws scores of a side's seeds around 0: [studies, seeds]."""
+    """Draws scores of a side's seeds around 0 [studies, seeds]."""
     return float(max(side.variance, side.luck) ** 0.5) * rng.standard_normal((STUDIES, side.seeds))

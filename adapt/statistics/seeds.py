@@ -18,7 +18,7 @@ class Spread:
 
     mean: float
     deviation: float | None
-    """Standard deviation of the sample (n - 1); None for one seed."""
+    """Sample standard deviation (n - 1). None for one seed."""
     low: float | None
     """Lower end of the 95% interval of the mean by Student's t; None for one seed, or if all scores are equal up to
     rounding."""
