@@ -1,16 +1,16 @@
-"""How forgetting is fought: what a method adds to plain training.
+"""Methods against forgetting, each of which changes plain training through hooks.
 
-- `base`: the class `Method` with its hooks, and what they get and return.
-- `table`: which methods there are.
-- `l2sp`, `ewc`: weights are held near where they were; `quadratic_penalty` has the arithmetic of both.
-- `das/`: units that matter to past domains move less.
+- `base`: the class `Method` with its hooks, and the types that hooks take and return.
+- `table`: the table of all methods.
+- `l2sp`, `ewc`: penalties that keep weights near earlier values. `quadratic_penalty` computes both.
+- `das/`: smaller updates for units that are important to past domains.
 - `hat/`, `cpt`: masks of units for each domain.
-- `adapters`, `prompt_tuning`, `demix`: a set of parameters for each domain; `domain_parameters` and `domain_sets`
-  are what they share.
-- `lora/`, `freeze`, `block_expansion`, `elle/`: a part of the model trains, or the model grows.
-- `replay`, `derpp/`, `distill` with `teacher`: past text, or what an earlier model makes of text.
-- `interpolate`, `average`: the model that is handed on is a mean.
-- `sequence_modes`: one model per domain, one for all, and merging.
-- `measurement`: for stages that add something up over rows of a text; `row_sums`: how, on devices and in files.
-- `collectives`: sums and rows over all ranks, for losses that look beyond a rank's own documents.
+- `adapters`, `prompt_tuning`, `demix`: a set of parameters for each domain. `domain_parameters` and `domain_sets`
+  have the code that these methods share.
+- `lora/`, `freeze`, `block_expansion`, `elle/`: training of a part of the model, or growth of the model.
+- `replay`, `derpp/`, `distill` with `teacher`: training on past text, or towards the outputs of an earlier model.
+- `interpolate`, `average`: the next domain starts from a mean of models.
+- `sequence_modes`: one model per domain, one model for all domains, and merged models.
+- `measurement`, `row_sums`: stages that sum measurements over rows of a text, and their computation on devices.
+- `collectives`: sums and gathered rows over all ranks, for losses that compare documents of several ranks.
 """

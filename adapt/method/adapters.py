@@ -29,7 +29,7 @@ class AdaptersOptions:
     input of its block and adds to the block's output (arXiv 2110.04366, with a width of 512, a scale of 4, and
     placement feed_forward)."""
     placement: Literal["both", "attention", "feed_forward"] = "both"
-    """The blocks of a layer that have an adapter; `feed_forward` alone as in AdapterFusion (arXiv 2005.00247)."""
+    """The blocks of a layer that have an adapter. AdapterFusion (arXiv 2005.00247) uses `feed_forward`."""
     scale: PositiveFloat = 1.0
     """Factor of the output of parallel adapters."""
     per_domain: bool = True
@@ -50,7 +50,7 @@ class Adapters(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind of the addition, and all options except `per_domain`."""
+        """The kind of the model's addition, and its options: all of the method's options except `per_domain`."""
         made = asdict(self.options)
         del made["per_domain"]
         return self.kind, made
@@ -65,11 +65,11 @@ class Adapters(TrainsSets):
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with the adapters of one domain, which every token passes."""
+        """Returns the model's dimensions with the adapters of one domain, through which every token passes."""
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of a domain's adapters, which alone have gradients and optimizer state."""
+        """Returns the memory of a domain's adapters, the only parameters with gradients and optimizer state."""
         added = self._elements(size)
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 

@@ -1,8 +1,8 @@
 """Averaging over the end of a training: the result is the mean of the model's states in a window of last steps.
 
 Averaging with suitable weights replaces a decay of the learning rate (WSM, arXiv 2507.17634; see `adapt.merge.merger`).
-Merge kind `average` averages saved checkpoints. This method sums up states during the training, so that none need to be
-saved, and the next domain starts from the mean.
+Merge kind `average` averages saved checkpoints. This method sums up the model's states during the training, so that no
+checkpoints need to be saved, and the next domain starts from the mean.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AverageOptions:
     """Averages the model over the last part of a training, instead of taking its last state (arXiv 2507.17634)."""
 
     window: OpenFraction = 0.2
-    """Share of the steps, at the end of the training, over which the mean is taken."""
+    """Share of the steps, at the end of the training, over which the model is averaged."""
     points: PositiveInt = 10
     """Number of the model's states that are averaged, at equal distances in the window; 1 is plain training."""
     decay: Literal["linear", "cosine", "sqrt"] = "linear"
@@ -45,7 +45,7 @@ class WindowAverage(Method):
         super().__init__(options)
         self.options: AverageOptions = options
         self._weights: dict[int, float] = {}
-        self._sums: dict[str, Any] = {}  # on the first rank only, which has the whole weights
+        self._sums: dict[str, Any] = {}  # filled on the first rank only, because only it has the whole weights
         self._total = 0.0
 
     def check(self, config: Config, model: Path) -> None:
@@ -59,7 +59,7 @@ class WindowAverage(Method):
         return model
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the model's weights to the sum after steps of the window. All ranks gather them."""
+        """Adds the model's weights to the sum after each step that the window averages. All ranks take part in this."""
         weight = self._weights.get(step + 1)
         if weight is None:
             return
@@ -70,11 +70,11 @@ class WindowAverage(Method):
                 self._sums[name] = value.mul_(weight) if known is None else known.add_(value, alpha=weight)
 
     def state(self) -> dict[str, Any]:
-        """Returns the sum so far."""
+        """Returns the weighted sum of the model's states so far, for checkpoints."""
         return {"total": self._total, "sums": self._sums} if self._total else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the sum from a checkpoint, on the first rank only."""
+        """Restores the total weight on all ranks and the sum of states on the first rank, from a checkpoint."""
         import torch.distributed as dist
 
         is_first = not dist.is_initialized() or dist.get_rank() == 0
@@ -98,7 +98,10 @@ class WindowAverage(Method):
         )
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the mean over the part of the window that was reached. Integers are those of the last state."""
+        """Returns the mean over the part of the window that was reached.
+
+        Integer buffers come from the last state. If no step of the window was reached, returns the last state.
+        """
         if not self._total:
             return state
         return {name: self._sums[name] / self._total if name in self._sums else each for name, each in state.items()}
@@ -115,7 +118,9 @@ def _warn_of_decay(schedule: str) -> None:
 
 
 def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:
-    """Returns the steps after which the model is averaged, with weights that sum to 1. Short windows have fewer points.
+    """Returns the steps after which the model is averaged, with the weight of each. The weights sum to 1.
+
+    If the window has fewer steps than `points`, it has fewer points.
 
     Args:
         steps: number of steps of the training.

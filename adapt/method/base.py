@@ -34,13 +34,13 @@ class Domain:
     config: Config
     """The configuration of this domain's training."""
     start: Start
-    """The model before the domain's training (`Method.before`) or after it (`Method.after_domain`)."""
+    """The model before the domain's training in `Method.before`, and after it in `Method.after_domain`."""
     texts: tuple[Stage[Any], ...]
     """The prepared text of the domain, one stage for each source."""
     past: Mapping[str, Stage[Any]]
     """The method's stages so far, by name."""
     general: Stage[Any] | None = None
-    """Prepared general text that is replayed (`mixture.replay_paths`), or None; known before the first domain."""
+    """Prepared general text that is replayed (`mixture.replay_paths`), or None. Only `Method.before` gets it."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,16 @@ class Added:
     """Extra work of a method in a training pass, in passes through the layers without the language-model head."""
 
     trained: float = 0.0
-    """Tokens with a forward and backward pass, as a share of the pass's tokens. Their activations add to its memory."""
+    """Extra tokens with a forward and backward pass, as a share of the pass's tokens.
+
+    The activations of these tokens add to the memory of the pass.
+    """
     seen: float = 0.0
-    """Tokens with a forward pass only, as a share of the pass's tokens."""
+    """Extra tokens with a forward pass only, as a share of the pass's tokens."""
     per_document: float = 0.0
-    """Tokens with a forward and backward pass per document. Their activations add to the pass's memory."""
+    """Number of extra tokens per document with a forward and backward pass, whose activations need memory."""
     attended: float = 0.0
-    """Number of positions that each token attends to, in addition to the tokens of its document."""
+    """Number of extra positions that each token attends to, in addition to the tokens of its document."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,11 @@ class AddedMemory:
     """Extra memory of a method on each worker."""
 
     held: float = 0.0
-    """Device memory used during the whole training [bytes]."""
+    """Extra device memory that is used during the whole training [bytes]."""
     kept: float = 0.0
-    """fp32 values that autograd keeps when layers compute with changed copies of the trained parameters [bytes]."""
+    """Memory of the fp32 values that autograd stores when layers compute with changed copies of parameters [bytes]."""
     layer_values: float = 0.0
-    """Number of extra values that autograd keeps per token in each layer."""
+    """Number of extra values that autograd stores per token in each layer."""
     trained: float = 1.0
     """Share of the model's parameters that have gradients and optimizer state."""
 
@@ -89,7 +92,7 @@ class Method:
     mode: ClassVar[str | None] = None
     """The `sequence.mode` that the method implies; None leaves the choice to the configuration."""
     is_merged_after: ClassVar[bool] = False
-    """Whether a sequence trains each domain from the first model and then merges all models as section `merge` says."""
+    """Whether a sequence trains each domain from the first model and merges all models as configured in `merge`."""
     goes_alone: ClassVar[bool] = False
     """Whether the method is also useful with `sequence.mode: separate`, where nothing can be forgotten."""
     by_domain: bool = False
@@ -106,10 +109,10 @@ class Method:
     def __init__(self, options: Any = None) -> None:
         self.options = options
 
-    # On the driver, before anything runs.
+    # The driver calls these hooks before anything runs.
 
     def what(self) -> dict[str, Any]:
-        """Returns what the method contributes to the key of a training."""
+        """Returns the method's part of a training's key: kind, options, and the source of a user's own method."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
@@ -117,7 +120,7 @@ class Method:
         return {"kind": named, **source, **self.settings(), **length}
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key: all that are not marked `how`. A method can override this."""
+        """Returns the options that enter the key: by default, all options that are not marked `how`."""
         return what(self.options) if is_dataclass(self.options) else {}
 
     def check(self, config: Config, model: Path) -> None:
@@ -154,7 +157,7 @@ class Method:
         return {}
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the work that the method adds to a training pass.
+        """Returns the extra work of the method in a training pass.
 
         Args:
             is_known: whether stages of the method ran before the training.
@@ -163,7 +166,7 @@ class Method:
         return Added()
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory that the method adds on each worker.
+        """Returns the extra memory of the method on each worker.
 
         Args:
             size: dimensions of the model.
@@ -188,7 +191,7 @@ class Method:
         """
         return Notes()
 
-    # On every rank of a training, in this order. All ranks call all of them at the same time.
+    # Every rank of a training calls these hooks in this order, and all ranks call a hook at the same time.
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher.
@@ -208,7 +211,7 @@ class Method:
         """
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state` returned, when a training resumes."""
+        """Restores the state that `state` returned, when a training resumes."""
 
     def extra_loss(self, model: nn.Module, corrupted: Corrupted, step: int) -> Tensor | None:
         """Returns a term to add to the loss of one micro-batch, or None.
@@ -244,10 +247,10 @@ class Method:
             yield loss, None if extra is None else extra * (len(part.targets) / predictions)
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Runs after all passes of a step and before the optimizer, for example to call `Engine.change_gradients`."""
+        """Runs after all passes of a step and before the optimizer, for example to change gradients of the engine."""
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Runs after the optimizer's step, for example to read the new weights (`Engine.parts`)."""
+        """Runs after the optimizer's step, for example to read the new weights (`TrainingEngine.parts`)."""
 
     def report(self) -> dict[str, float]:
         """Returns figures about the steps since the last call, for the training's log."""
@@ -275,9 +278,9 @@ class Method:
         return state
 
     def cut_short(self, done: int) -> str:
-        """Says what the model lacks because its text ended before `Setting.steps`.
+        """Says what the model lacks because the text ended before `Setting.steps`.
 
-        Only called for methods that declare `depends_on_length`.
+        This hook is only called for methods that declare `depends_on_length`.
 
         Args:
             done: number of steps that the training reached.
@@ -288,10 +291,12 @@ class Method:
         return ""
 
     def carry(self, folder: Path) -> None:
-        """Writes what the next domain needs from this training besides the weights. It gets it as `Setting.carried`.
+        """Writes files that the next domain needs from this training besides the weights.
+
+        The next domain's training gets the folder as `Setting.carried`.
 
         Args:
-            folder: an empty folder. Only the first rank has it, and only the first rank calls this.
+            folder: an empty folder on the first rank, which is the only rank that calls this hook.
         """
 
 
@@ -300,18 +305,18 @@ class WeightPart(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the whole parameter."""
+        """Name of the whole parameter."""
 
     @property
     def begin(self) -> int:
-        """The index of the part's first element in the flattened parameter."""
+        """Index of the part's first element in the flattened parameter."""
 
     @property
     def value(self) -> Tensor:
-        """The weights that the optimizer changes: fp32, flattened."""
+        """The part's weights that the optimizer changes: fp32, flattened."""
 
     def of(self, whole: Tensor) -> Tensor:
-        """Returns the same part of another tensor of the parameter's shape, flattened."""
+        """Returns the same part of another tensor that has the parameter's shape, flattened."""
 
 
 class TrainingEngine(Protocol):
@@ -347,15 +352,15 @@ class Setting:
     length: int | None = None
     """Number of steps of the training; None for a method that does not set `Method.depends_on_length`."""
     past: Mapping[str, Path] = field(default_factory=dict)
-    """Folders of the method's stages so far, by name."""
+    """Result folders of the method's stages so far, keyed by the stage's name."""
     anchor: Path = Path()
     """Folder of the model that this training started from."""
     base: Path = Path()
     """Folder of the model that the first domain of the sequence started from."""
     carried: Path | None = None
-    """Folder that `Method.carry` wrote after the domain before; None if there is none."""
+    """Folder that `Method.carry` wrote after the previous domain; None if it wrote nothing."""
     number: int | None = None
-    """Number of the domain, from 1; None where it is not known."""
+    """Number of the domain, from 1; None if the number is not known."""
     domain: str = ""
     """Name of the domain."""
     texts: tuple[Path, ...] = ()
@@ -366,7 +371,7 @@ class Setting:
     """The device that the model will be on."""
     zero_stage: int = 0
     world: int = 1
-    """Number of ranks."""
+    """Number of ranks of the training."""
     precision: str = "fp32"
     """Arithmetic of the passes: fp32, bf16 or fp16."""
     load: Callable[[Path], PreTrainedModel] | None = None
@@ -394,7 +399,7 @@ class NoteTable:
     title: str
     columns: list[str]
     rows: dict[str, list[str]]
-    """Cells of each row, by the row's name."""
+    """Cells of each row, keyed by the row's name."""
 
 
 @dataclass(frozen=True)

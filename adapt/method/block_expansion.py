@@ -1,8 +1,9 @@
 """Block expansion (LLaMA Pro, arXiv 2401.02415): new layers learn the domain, and all other layers are frozen.
 
-After every `every` layers, a copy of the last one is inserted, with its output projections set to 0. In models with
-norms before attention and feed-forward (pre-LN), such a layer is the identity. In BERT and RoBERTa, which normalize the
-sum, it is not, so they are refused. Only the copies train. The resulting model is larger, and its config.json says so.
+After every `every` layers, a copy of the last of these layers is inserted, with its output projections set to 0. In
+models with norms before attention and feed-forward (pre-LN), such a layer is the identity. In BERT and RoBERTa, which
+normalize the sum, the copy is not the identity, so these models are refused. Only the copies train. The resulting model
+is larger, and its config.json has the larger number of layers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ExpandOptions:
     """Adds layers that start as the identity, and trains only these (arXiv 2401.02415)."""
 
     every: PositiveInt = 4
-    """Number of layers after which a new layer is inserted. A smaller group at the end gets one, too."""
+    """Number of layers after which a new layer is inserted. A smaller group of layers at the end also gets one."""
 
 
 class Expand(Method):
@@ -45,7 +46,7 @@ class Expand(Method):
         """Refuses models in which a layer with zero projections is not the identity.
 
         Raises:
-            ModelError: its layers are not known, norm the sum, or depend on their depth.
+            ModelError: the model's layers are not known, normalize sums, or depend on their depth.
         """
         check_units(model)
         check_deeper(model, "method.kind expand")
@@ -81,7 +82,7 @@ class Expand(Method):
             expanded.append(new.requires_grad_(True))
         for number, each in enumerate(expanded):
             for module in each.modules():
-                if "layer_idx" in vars(module):  # key-value caches identify layers by it
+                if "layer_idx" in vars(module):  # key-value caches identify layers by this number
                     vars(module)["layer_idx"] = number
         parent, _, name = layers[0].pattern.layers.rpartition(".")
         setattr(model.base_model.get_submodule(parent), name, torch.nn.ModuleList(expanded))
@@ -108,23 +109,26 @@ class Expand(Method):
         return -(-layers // self.options.every)
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the work of the new layers as a share of the old ones, exact if they divide evenly."""
+        """Returns the work of the new layers as a share of the old layers' work.
+
+        The share is exact if `every` divides the number of layers.
+        """
         return Added(trained=1 / self.options.every)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the new layers' weights, which alone have gradients and optimizer state."""
+        """Returns the memory of the new layers' weights, the only parameters with gradients and optimizer state."""
         new = self._new(size.layers) / size.layers * size.layer_parameters
         return AddedMemory(held=4 * new, trained=min(1.0, new / size.parameters))
 
 
 def _complete(layer: Any, config: Any, number: int) -> None:
-    """Gives a copied layer the new parts that the architecture has at its position.
+    """Adds parts to a copied layer that the architecture has at the copy's position and not at the original's.
 
-    ModernBERT's layer 0 has no norm before attention, and all others have one. The weights of a new layer's norm do not
-    matter, since its output projections are 0.
+    ModernBERT's layer 0 has no norm before attention, and all other layers have one. The weights of this norm do not
+    matter, since the copy's output projections are 0.
 
     Args:
-        layer: the copy.
+        layer: the copied layer.
         config: config of the larger model.
         number: index of the layer in the larger model, from 0.
     """

@@ -1,4 +1,4 @@
-"""Sums and gathered rows over all ranks, for methods whose loss depends on other ranks' documents."""
+"""Computes sums and gathers rows over all ranks, for methods whose loss depends on other ranks' documents."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def without_others() -> Iterator[None]:
-    """Disables communication inside the block: the rank behaves as if it were the only one."""
+    """Returns a context manager that disables communication, so that a rank computes as if it were the only one."""
     token = _ALONE.set(True)
     try:
         yield
@@ -24,12 +24,12 @@ def without_others() -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Returns whether this rank works without others: inside `without_others`, or as the only process."""
+    """Returns whether this rank computes without other ranks: inside `without_others`, or as the only rank."""
     return _ALONE.get() or not dist.is_initialized() or dist.get_world_size() == 1
 
 
 def summed(number: Tensor) -> Tensor:
-    """Returns the sum over all ranks, without gradient. All ranks call it."""
+    """Returns the sum of a tensor over all ranks, without gradient. All ranks call this."""
     total = number.detach().clone()
     if not is_alone():
         dist.all_reduce(total)
@@ -38,12 +38,15 @@ def summed(number: Tensor) -> Tensor:
 
 @cache
 def among_hosts() -> Any:
-    """Returns a gloo group of all ranks, in which hosts need not wait for their devices. All ranks call it."""
+    """Returns a gloo group of all ranks, which communicates between hosts without waiting for devices.
+
+    Returns None, torch's default group, if this group already uses gloo on CPUs. All ranks call this.
+    """
     return None if "cpu:gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
 
 
 def counted(own: int) -> tuple[list[int], int]:
-    """Returns the counts of all ranks, and this rank's number. All ranks call it."""
+    """Returns the counts of all ranks, and this rank's number. All ranks call this."""
     if is_alone():
         return [own], 0
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64)
@@ -53,16 +56,16 @@ def counted(own: int) -> tuple[list[int], int]:
 
 
 def gathered(rows: Tensor) -> tuple[Tensor, int]:
-    """Gathers the rows of all ranks. All ranks call it and run the backward pass.
+    """Gathers the rows of all ranks. All ranks call this and run the backward pass.
 
     The gradient of a rank's rows is the sum of the gradients from all ranks. So if the ranks' losses add up to a loss
     of all rows, the gradients are the same as if a single rank had all rows.
 
     Args:
-        rows: [D, H]; D may differ between ranks, and may be 0.
+        rows: this rank's rows, [D, H]. D may differ between ranks, and may be 0.
 
     Returns:
-        [sum of D, H], in the order of ranks, and the index of this rank's first row.
+        All rows in the order of ranks, [sum of D, H], and the index of this rank's first row.
     """
     if is_alone():
         return rows, 0

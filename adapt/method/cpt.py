@@ -1,8 +1,8 @@
 """CPT (Ke et al. 2022, arXiv 2210.05549): all domains share plugins, and each domain uses a part of them.
 
 Every layer has one plugin at its attention and one at its feed-forward block. Both linear layers of a plugin have masks
-as HAT learns them (arXiv 1801.01423), rounded after training. The rest of the model is frozen, except for its norms,
-which every domain trains further. All forgetting of CPT happens in the norms.
+that are learnt as in HAT (arXiv 1801.01423) and rounded after training. The rest of the model is frozen, except for the
+norms, which every domain trains further. So only the norms can forget.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key, and the steepness, which used to be an option."""
+        """Returns the options that enter the key, and the steepness, which was an option in earlier versions."""
         return {**super().settings(), "steepest": STEEPEST}
 
     @property
@@ -75,9 +75,9 @@ class Cpt(LearnsMasks):
         return model
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with the plugins' matrices, which every token passes."""
+        """Returns the model's dimensions with the plugins' matrices, through which every token passes."""
         return size.with_matrices(plugin_elements(size, self.options.width))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the plugins and of their weights before this domain."""
+        """Returns the memory of the plugins, including a copy of their weights before this domain."""
         return plugins_memory(size, self.options.width)

@@ -1,8 +1,8 @@
 """DEMix (arXiv 2108.05036): each domain has a feed-forward expert in every layer, and trains only its own expert.
 
 The first model is pretrained, so a sequence is the paper's DEMix-DAPT from the first domain on: a new expert starts as
-a copy of the nearest one, and everything else is frozen. Nothing can be forgotten. For text of unknown domain, experts
-are mixed by how well each has predicted the text so far (`adapt.evaluate.losses`).
+a copy of the nearest domain's expert, and everything else is frozen. Nothing can be forgotten. For text of unknown
+domain, experts are mixed by how well each expert has predicted the text so far (`adapt.evaluate.losses`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Demix(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind of the addition; experts have no options."""
+        """The kind of the model's addition, `experts`, and an empty mapping, because experts have no options."""
         return "experts", {}
 
     def check(self, config: Config, model: Path) -> None:
@@ -51,7 +51,11 @@ class Demix(TrainsSets):
         check_domain_sets(config, model, self.kind, *self.addition)
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """Copies another domain's experts or the model's own blocks, so that the outputs start unchanged."""
+        """Initializes a new domain's experts.
+
+        The experts are copies of the nearest domain's experts if `initial` is `nearest` and there is another domain, or
+        else of the model's own feed-forward blocks.
+        """
         from adapt.model.additions.domain_modules import nearest_domain_to
         from adapt.model.additions.experts import begin_experts
 
@@ -59,11 +63,11 @@ class Demix(TrainsSets):
         begin_experts(model, number, nearest_domain_to(model, number) if is_as_another else None)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with one expert per domain. A token passes one expert."""
+        """Returns the model's dimensions with one expert per domain. Each token passes through one expert."""
         return replace(size, parameters=size.parameters + len(trainings) * _expert_parameters(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the share of one expert in the model's parameters, since only it is trained."""
+        """Returns the share of one expert in the model's parameters, since only one expert is trained."""
         return AddedMemory(trained=min(1.0, _expert_parameters(size) / size.parameters))
 
 

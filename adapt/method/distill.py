@@ -1,8 +1,8 @@
 """Distillation from the model before a domain (learning without forgetting, arXiv 1606.09282; KD, arXiv 1503.02531).
 
-A frozen copy of the model before the domain sees the same corrupted text as the trained model. The loss gets a term for
-the distance between the two, averaged over the predictions of the global batch: between their predicted distributions,
-or between their hidden states.
+A frozen copy of the model before the domain (the teacher) sees the same corrupted text as the trained model. The loss
+gets a term for the distance between the two models, averaged over the predictions of the global batch. The distance is
+between their predicted distributions, or between their hidden states.
 """
 
 from __future__ import annotations
@@ -46,15 +46,18 @@ class Distill(Method):
         super().__init__(options)
         self.options: DistillOptions = options
         self.teacher: Teacher | None = None
-        """The frozen model before the domain; None if the distance has no weight."""
+        """The frozen model before the domain; None if `weight` is 0."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are used: without the temperature if states are compared."""
+        """Returns the options that enter the key. The temperature is left out if states are compared."""
         used = ("weight", "of", *(["temperature"] if self.options.of == "logits" else []))
         return {name: getattr(self.options, name) for name in used}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Loads the model before the domain. ZeRO does not divide it: every rank holds all of it."""
+        """Loads the model before the domain as the teacher, unless `weight` is 0.
+
+        ZeRO does not divide the teacher, so every rank holds all of it.
+        """
         from adapt.method.teacher import Teacher
 
         if self.options.weight:
@@ -64,7 +67,7 @@ class Distill(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses of one pass of each model per micro-batch."""
+        """Yields the objective's loss and the weighted distance, from one pass of each model per micro-batch."""
         if self.teacher is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
@@ -73,7 +76,10 @@ class Distill(Method):
             yield loss, distance * (self.options.weight / predictions)
 
     def report(self) -> dict[str, float]:
-        """Returns the mean distance since the last report [nats, or squares for states]. All ranks call it."""
+        """Returns the mean distance since the last report. All ranks call this.
+
+        The unit is nats for logits. For states, the value is a mean squared difference.
+        """
         return {"distance": self.teacher.mean_distance()} if self.teacher else {}
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
@@ -81,5 +87,5 @@ class Distill(Method):
         return Added(seen=1.0 if self.options.weight else 0.0)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the teacher, which is whole on every rank."""
+        """Returns the memory of the teacher, which every rank holds completely."""
         return AddedMemory(held=4.0 * size.parameters if self.options.weight else 0.0)

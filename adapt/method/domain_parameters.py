@@ -1,4 +1,4 @@
-"""Base of methods that add a set of parameters for each domain, or one for all: adapters, prompts, experts.
+"""Base class of methods that add a set of parameters for each domain, or one set for all: adapters, prompts, experts.
 
 Only the set of the current domain is trained, so earlier domains cannot change. `domain_sets` adds sets to models.
 """
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAMED = "domains"
-"""The addition with the names of domains and their prototypes."""
+"""Kind of the addition that stores the names and prototypes of domains."""
 Words: TypeAlias = "Callable[[int], Tensor]"
-"""Returns this many tokens to initialize vectors with: see `adapt.method.domain_sets.words_of`."""
+"""A function that takes a number and returns this many tokens, from which vectors are initialized.
+
+`adapt.method.domain_sets.words_of` is an implementation.
+"""
 
 
 def check_trained_sets(
     config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any], by_domain: bool
 ) -> None:
-    """Refuses jobs and models that cannot train such sets, before anything runs.
+    """Refuses jobs and models that cannot train sets of parameters, before anything runs.
 
     Args:
         config: the job's configuration.
@@ -102,14 +105,14 @@ def _carries(model: Path, other: str, method: str) -> ModelError:
 
 
 class TrainsSets(Method):
-    """Trains a single set of an addition: that of the domain, or if not `by_domain`, the one that all domains share."""
+    """Trains one set of an addition: the domain's own set if `by_domain`, else the set that all domains share."""
 
     _names: Sequence[str] = ()
-    """The names of the domains for which the model has sets."""
+    """Names of the domains for which the model has sets."""
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind of the addition, and its options without the number of sets."""
+        """The kind of the model's addition, and its options without the number of sets."""
         raise NotImplementedError
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
@@ -120,21 +123,21 @@ class TrainsSets(Method):
         return model
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """Initializes a new set where its start depends on the model or the text. Subclasses override this."""
+        """Initializes a new set from the model or the text. Does nothing unless a subclass overrides it."""
 
     def resize(self, config: Any) -> None:
-        """Writes the sets of the model into its config."""
+        """Writes the addition and the names of the domains into the model's config."""
         kind, options = self.addition
         enter_sets(config, kind, self._names, options)
 
 
 def enter_sets(config: Any, kind: str, names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Writes a model's sets and domains into its config.
+    """Writes the addition with its number of sets, and the names of the domains, into a model's config.
 
     Args:
         config: transformers' configuration object.
         kind: kind of the addition.
-        names: names of the domains, as `take_set` returned them.
+        names: names of the domains from `take_set`; empty if all domains share one set.
         options: options of the addition.
     """
     with_addition(config, kind, sets=max(len(names), 1), **options)

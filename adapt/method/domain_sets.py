@@ -44,10 +44,11 @@ def take_set(
         by_domain: whether each domain has its own set.
         kind: kind of the addition.
         options: options of the addition, without the number of sets.
-        begin: initializes a new set. It takes the set's number, and a function that returns tokens of the domain.
+        begin: function that initializes a new set. It takes the set's number, and a function that returns tokens of the
+            domain.
 
     Returns:
-        The names of the domains that have a set; empty if all share one set.
+        The names of the domains that have a set; empty if all domains share one set.
     """
     model.requires_grad_(False)
     names = learn_prototype(model, setting.domain, sample_of(setting.texts, setting.seed)) if by_domain else []
@@ -75,10 +76,10 @@ def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
 
 
 def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:
-    """Stores the prototype of a new or known domain in the model, and returns the names of all domains it knows.
+    """Stores a domain's prototype in the model, and returns the names of all domains in the model's table.
 
     Args:
-        model: the model; it gets a table of domains if it has none.
+        model: the model. A table of domains is added if the model has none.
         domain: name of the domain.
         sample: documents of the domain.
     """
@@ -94,7 +95,7 @@ def sample_of(texts: Sequence[Path], seed: int) -> list[np.ndarray]:
     """Returns randomly drawn documents of a domain, as tokens.
 
     Args:
-        texts: folders of its prepared text; empty if the text is streamed.
+        texts: folders of the domain's prepared text; empty if the text is streamed.
         seed: seed of the draw.
     """
     from adapt.corpus.sample_order import permute

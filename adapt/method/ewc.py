@@ -1,8 +1,8 @@
 """EWC (Kirkpatrick et al. 2017, arXiv 1612.00796): weights that matter more for past text move less.
 
 The penalty strength / 2 sum F (w - w_start)^2 is added to the loss. F is the diagonal of the Fisher information,
-averaged over all earlier domains. Stage `fisher` measures it after each domain (online, as in arXiv 1805.06370, so
-memory does not grow with the number of domains).
+averaged over all earlier domains. Stage `fisher` measures F after each domain and merges it into the average (online
+EWC, arXiv 1805.06370), so memory does not grow with the number of domains.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 FISHER, FISHER_FILE = "fisher", "fisher.safetensors"
-"""The name of the method's stage, and of the file that the stage writes."""
+"""Name of the method's stage, and name of the file that the stage writes."""
 MEASURED = "Fisher information"
 
 
@@ -62,24 +62,30 @@ class Ewc(PullsWeights):
     options: EwcOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that training uses. Those of the measurement enter the key of stage `fisher`."""
+        """Returns the strength, the only option that training uses.
+
+        The options of the measurement enter the key of stage `fisher`.
+        """
         return {"strength": self.options.strength}
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses streamed text, because the Fisher information is measured on prepared text.
 
         Raises:
-            ConfigError: the corpus is streamed.
+            ConfigError: the corpus is streamed, and `ewc.general` is not `none`.
         """
         if self.options.general != "none":
             check_prepared(config, "the Fisher information", "set ewc.general to none")
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures the first model's Fisher information on the first domain."""
+        """Returns the stage that measures the first model's Fisher information on the first domain.
+
+        Returns no stage if `ewc.general` is `none`.
+        """
         return {} if self.options.general == "none" else {FISHER: self._measured(first, None)}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures the learnt domain's Fisher information and averages it with the earlier."""
+        """Returns the stage that measures the learnt domain's Fisher information and averages it over all domains."""
         return {FISHER: self._measured(learnt, learnt.past.get(FISHER))}
 
     def _measured(self, domain: Domain, previous: Stage[Any] | None) -> Stage[Any]:
@@ -91,7 +97,8 @@ class Ewc(PullsWeights):
         """Checks that the Fisher information was measured on this model.
 
         Raises:
-            ModelError: it is another model's.
+            ModelError: the Fisher information was measured on another model.
+            StageError: the file with the Fisher information cannot be read.
         """
         from adapt.method.row_sums import check_sums
 
@@ -115,7 +122,7 @@ class Ewc(PullsWeights):
         self._pulls = Pulls([Pull(self.options.strength, parts_now(engine), fisher)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of a rank's share of the starting weights and of their Fisher information."""
+        """Returns the memory of a rank's share of the starting weights and of the Fisher information."""
         return AddedMemory(held=8.0 * size.parameters / shared_by)
 
 
@@ -130,14 +137,14 @@ class MeasureFisher(Stage[Summed]):
     sequences: int
     """Number of rows that pass through the model."""
     start: Start
-    """The measured model."""
+    """The model whose Fisher information is measured."""
     texts: tuple[Stage[Any], ...]
     """The prepared texts to measure on."""
     previous: Stage[Summed] | None
-    """The stage with the Fisher information of the earlier domains, which the new one is averaged with."""
+    """The stage with the mean Fisher information of the earlier domains; None if there is no such stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns what determines the information: the sample, the masking of its rows, and the model."""
+        """Returns what determines the Fisher information: the sample, the masking of its rows, and the model."""
         return what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:

@@ -1,7 +1,7 @@
 """Freezing: the token embeddings, and optionally the lowest layers, do not change while a domain is learnt.
 
-The embeddings hold most parameters of small models, and small models forget most there. Frozen parameters cannot
-forget, and have no gradient and no optimizer state.
+In small models, the embeddings have most of the parameters and forget most. Frozen parameters cannot forget, and they
+need no gradient and no optimizer state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Freeze(Method):
     options: FreezeOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the frozen parts. A newer option enters the key only if it is used, so that old keys stay valid."""
+        """Returns the options that enter the key.
+
+        The newer option `all_but_module` enters the key only if it is true, so that old keys stay valid.
+        """
         if self.options.all_but_module:
             return {"all_but_module": True}
         return {"embeddings": self.options.embeddings, "layers": self.options.layers}
@@ -50,7 +53,7 @@ class Freeze(Method):
         """Refuses to freeze more layers than the model has.
 
         Raises:
-            ConfigError: the model has fewer layers.
+            ConfigError: the model has fewer layers than `freeze.layers`.
             ModelError: the layers of the model are not known.
         """
         if not self.options.layers or self.options.all_but_module:
@@ -67,7 +70,7 @@ class Freeze(Method):
         """Freezes the configured parts of the model.
 
         Raises:
-            ModelError: only the exBERT module is to train, but the model has none.
+            ModelError: `all_but_module` is true, but the model has no exBERT module.
         """
         from adapt.model.additions.exbert import train_exbert_alone
         from adapt.model.layers import layers_of
@@ -83,7 +86,7 @@ class Freeze(Method):
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Returns the share of parameters that have gradients and optimizer state."""
-        if self.options.all_but_module:  # the module is at most as large as the layers, so at most half of both
+        if self.options.all_but_module:  # the module is at most as large as the layers, so at most half of their sum
             trained = size.embedding_parameters + size.layer_parameters / 2
             return AddedMemory(trained=min(1.0, trained / size.parameters))
         frozen = float(size.embedding_parameters * self.options.embeddings)

@@ -2,7 +2,7 @@
 
 theta = (1 - share) theta_before + share theta_trained, over all floating-point weights (WiSE-FT, arXiv 2109.01903;
 LM-Cocktail, arXiv 2311.13534). Training itself is plain. `job: merge` with `merge.kind: interpolate` computes several
-such models from one finished training. This method computes one, from which the next domain starts.
+interpolated models from one finished training. This method computes one, from which the next domain starts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Interpolated(Method):
         """Stores the training's setting, and checks before the training that the base model has the same shapes.
 
         Raises:
-            ModelError: the base has another vocabulary or architecture.
+            ModelError: the base model has another vocabulary or architecture.
         """
         self._setting = setting
         if self.options.share < 1 and self.options.towards == "base" and setting.base != setting.anchor:
@@ -53,12 +53,12 @@ class Interpolated(Method):
         return model
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the interpolated weights. Integers and other buffers are those of the trained model."""
+        """Returns the interpolated weights. Integer buffers are those of the trained model."""
         share = self.options.share
         return state if share == 1 or not state else between(self._other(state), state, share)
 
     def _other(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the weights of the other model."""
+        """Returns the weights of the model that `towards` names, after a check of their names and shapes."""
         setting = self._setting
         folder = setting.anchor if self.options.towards == "before" else setting.base
         other = weights_of_model(setting, folder)
@@ -72,17 +72,19 @@ class Interpolated(Method):
 
 
 def weights_of_model(setting: Setting, folder: Path) -> dict[str, Any]:
-    """Loads another model and returns its weights by name."""
+    """Loads another model and returns its weights, keyed by name."""
     assert setting.load
     weights: dict[str, Any] = setting.load(folder).state_dict()
     return weights
 
 
 def between(other: Mapping[str, Any], state: Mapping[str, Any], share: float) -> dict[str, Any]:
-    """Returns (1 - share) of another model's weights plus `share` of the trained ones. Integers are the trained ones.
+    """Returns (1 - share) of another model's weights plus `share` of the trained weights.
+
+    Integer tensors are those of the trained model.
 
     Args:
-        other: weights of the same names and shapes.
+        other: the other model's weights, with the same names and shapes.
         state: the trained weights.
         share: share of the trained weights, from 0 to 1.
     """

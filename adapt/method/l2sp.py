@@ -34,13 +34,13 @@ class L2spOptions:
 
 
 class PullsWeights(Method):
-    """Base class of methods that pull weights towards earlier values. Their `begin` sets the pulls."""
+    """Base class of methods that pull weights towards earlier values. Subclasses set `_pulls` in `begin`."""
 
     _setting = Setting()
     _pulls: Pulls | None = None
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Stores the training's setting."""
+        """Stores the training's setting and returns the model unchanged."""
         self._setting = setting
         return model
 
@@ -51,7 +51,7 @@ class PullsWeights(Method):
 
     def report(self) -> dict[str, float]:
         """Returns the penalty before the last step [nats per predicted token, like the loss]."""
-        if self._pulls is None:  # in a trial of the memory use
+        if self._pulls is None:  # a trial of the memory use does not call `begin`
             return {}
         return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
@@ -64,7 +64,7 @@ class L2sp(PullsWeights):
     options: L2spOptions
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Copies the current weights, and loads the weights of the first model if `beta` pulls to them."""
+        """Copies the current weights. If `beta` is above 0 and the base is another model, loads the base's weights."""
         from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
@@ -73,10 +73,10 @@ class L2sp(PullsWeights):
             assert setting.load
             base = dict(setting.load(setting.base).named_parameters())
             self._pulls = Pulls([Pull(alpha, start), Pull(beta, own_parts(engine, lambda name: base[name].detach()))])
-        else:  # the first domain starts from the base, so both pulls are one
+        else:  # the weights started from the base, so both pulls are one
             self._pulls = Pulls([Pull(alpha + beta, start)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of one or two copies of this rank's share of the weights."""
+        """Returns the memory of copies of this rank's share of the weights: two if `beta` is above 0, else one."""
         copies = 1 + (self.options.beta > 0)
         return AddedMemory(held=4.0 * copies * size.parameters / shared_by)

@@ -1,4 +1,4 @@
-"""Shared parts of stages that measure a model on a text: the choice of rows, and sums over them.
+"""Shared parts of stages that measure a model on a text: the choice of rows, and sums over the rows.
 
 This module loads no torch, because a Ray task must hide the GPUs of other tasks before it loads torch. `row_sums` has
 the parts that need torch.
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from adapt.train.over_rows import Share
 
 EPOCH = 2**32
-"""Epoch number for draws of rows and masks to measure on, so that they differ from the draws of training."""
+"""Epoch number in the seeds of measurements, so that their rows and masks differ from those of training."""
 
 
 def check_prepared(config: Config, measured: str, fix: str) -> None:
     """Refuses text that is streamed, before a method measures on it.
 
     Args:
-        config: of the job.
+        config: configuration of the job.
         measured: name of the measured quantity.
-        fix: another way out, for the message.
+        fix: another solution, for the message.
 
     Raises:
         ConfigError: the corpus is streamed.
@@ -63,15 +63,18 @@ class AddedUp:
     """Sums over rows of a text, on one device."""
 
     sums: Mapping[str, Tensor]
-    """fp32 sums, by name."""
+    """fp32 sums, keyed by name."""
     count: int
-    """Number of examples, by which the sums are divided to get means."""
+    """Number of examples, by which the sums are divided to compute means."""
     tokens: int
     """Number of tokens that were read."""
 
 
 Adding: TypeAlias = "Callable[[Any, Any, Iterator[tuple[int, Batch]], torch.dtype], AddedUp]"
-"""Takes a model in evaluation mode, the objective, numbered batches, and the precision of autocast."""
+"""A function that adds up sums over batches on one device.
+
+It takes a model in evaluation mode, the objective, numbered batches, and the precision of autocast.
+"""
 
 
 @dataclass(frozen=True)
@@ -80,17 +83,20 @@ class Summing:
 
     config: Config
     pretrained: Pretrained
-    """The measured model."""
+    """The model that is measured."""
     corpora: tuple[str, ...]
     """Folders of the prepared text."""
     folder: str
     """Folder for the result."""
     wanted: int
-    """Number of rows, or fewer if the text has fewer."""
+    """Number of rows to measure on. All rows are used if the text has fewer."""
     measured: str
     """Name of the measured quantity, for messages."""
     adding: Adding
-    """A function from a module that does not load torch, because a task first hides the GPUs of other tasks."""
+    """The function that adds up.
+
+    It must come from a module that does not load torch, because a task first hides the GPUs of other tasks.
+    """
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class Summed:
     tokens: int
     """Tokens of text that were read."""
     domains: int
-    """Number of domains that the result is the mean of."""
+    """Number of domains over which the result is averaged."""
     device_seconds: float
 
 
@@ -125,7 +131,7 @@ def needs_as_training(config: Config) -> Mapping[str, float]:
 
 
 def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Summed]:
-    """Runs a stage that adds up on the cluster. Arguments and errors as of `row_sums.sum_up`."""
+    """Adds up over rows on the cluster, and returns the record with its cost. See `row_sums.sum_up` for arguments."""
     from adapt.method.row_sums import sum_up
 
     result = sum_up(summing, name, previous)
@@ -133,7 +139,11 @@ def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Sum
 
 
 def share_of_sums(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
-    """Adds up one device's share of the rows. Returns the file of sums, count, tokens, and whether all are finite."""
+    """Adds up one device's share of the rows, in a Ray task.
+
+    Returns:
+        The name of the file with the sums, the numbers of examples and tokens, and whether all sums are finite.
+    """
     from adapt.method.row_sums import add_up
 
     return add_up(summing, device, precision, share)

@@ -3,8 +3,8 @@
 `prompt` puts the vectors before the first token of a document, `prefix` among the keys and values of every layer. With
 vectors per domain nothing is forgotten, but the domain of a text must be known or predicted. A single set that all
 domains train does not need the domain, but can forget. With `sequence.mode: separate` each domain gets its own model
-with a prompt (Prompt-ONE of arXiv 2302.03241). The paper trains a small network that produces the prefixes. Here
-prefixes are trained directly, and start from the keys and values of real tokens.
+with a prompt (Prompt-ONE of arXiv 2302.03241). The paper on prefix tuning trains a small network that produces the
+prefixes. This method trains prefixes directly, starting from the keys and values of real tokens.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Prompted(TrainsSets):
         begin_prompt(model, number, words(self.options.length))
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra work of the prompt, which passes the layers with every document."""
+        """Returns the extra work of the prompt, which passes through the layers with every document."""
         return Added(per_document=self.options.length)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of one prompt, which alone has gradients and optimizer state."""
+        """Returns the memory of one prompt, the only parameter with gradients and optimizer state."""
         added = float(self.options.length * size.hidden)
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 
 
 PREFIXES = "prefixes"
-"""The kind of the addition of prefix tuning."""
+"""Kind of the addition for prefix tuning."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Prefixed(TrainsSets):
         return Added(attended=self.options.length)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of a domain's prefixes, which alone have gradients and optimizer state."""
+        """Returns the memory of a domain's prefixes, the only parameters with gradients and optimizer state."""
         added = 2.0 * self.options.length * size.layers * size.attention
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 
@@ -143,7 +143,7 @@ def check_room(config: Config, model: Path, field: str, length: int) -> None:
         length: length of a prompt [vectors].
 
     Raises:
-        ConfigError: names the field that is too long.
+        ConfigError: a prompt or a sequence length is too long. The error names its field.
     """
     longest = max_sequence_length(model)
     if longest is None:

@@ -24,23 +24,25 @@ from adapt.method.measurement import AddedUp
 from adapt.objective.objective import Batch, Objective
 
 ON_CPU, ON_GPU = 2**18, 2**26
-"""Number of weights per piece when the penalty is computed, small enough for the intermediate values to stay in a CPU's
-cache."""
+"""Number of weights per piece when the penalty is computed.
+
+On CPUs, pieces are small enough for the intermediate values to stay in the cache.
+"""
 
 
 @dataclass(frozen=True)
 class Pull:
-    """One quadratic pull. Its tensors are this rank's parts of the parameters, flattened, by name."""
+    """One quadratic pull on the weights. Its tensors are this rank's flattened parts, keyed by parameter name."""
 
     strength: float
     to: Mapping[str, Tensor]
-    """The weights w* that it pulls towards."""
+    """The weights w* towards which the pull acts."""
     importance: Mapping[str, Tensor] | None = None
-    """F, the importance of each weight; None for 1 everywhere."""
+    """The importance F of each weight; None for importance 1 everywhere."""
 
 
 class Pulls:
-    """Adds the gradients of several pulls, and computes their penalty at the last step."""
+    """Adds the gradients of several pulls to each step's gradients, and computes the penalty before the last step."""
 
     def __init__(self, pulls: Sequence[Pull]) -> None:
         self._pulls = pulls
@@ -65,7 +67,7 @@ class Pulls:
         return gradient
 
     def penalty(self, device: Any, is_divided: bool) -> float:
-        """Returns the penalty before the last step. All ranks call it.
+        """Returns the penalty before the last step, summed over all pulls. All ranks call this.
 
         Args:
             device: the model's device.
@@ -76,12 +78,17 @@ class Pulls:
 
 
 def parts_now(engine: TrainingEngine) -> dict[str, Tensor]:
-    """Returns a copy of this rank's parts of the weights, by name."""
+    """Returns a copy of this rank's parts of the weights, keyed by parameter name."""
     return {part.name: part.value.detach().clone() for part in engine.parts()}
 
 
 def own_parts(engine: TrainingEngine, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """Returns this rank's parts of other tensors with the parameters' shapes, by name."""
+    """Returns this rank's parts of other tensors, keyed by parameter name.
+
+    Args:
+        engine: the engine with the parameters.
+        whole: function that takes a parameter's name and returns a whole tensor of the parameter's shape.
+    """
     return {part.name: part.of(whole(part.name)).to(part.value, copy=True) for part in engine.parts()}
 
 
@@ -91,7 +98,7 @@ def squared_gradients(
     """Sums the squared gradients of each row's mean loss, over all rows that have a prediction.
 
     Args:
-        model: with its head, in evaluation mode, not wrapped.
+        model: a model with its head, in evaluation mode, not wrapped.
         objective: computes the loss.
         batches: numbered batches of rows.
         dtype: precision of autocast.

@@ -1,8 +1,8 @@
-"""Replay: a share of every training's rows is text of the earlier domains, drawn uniformly from all of it.
+"""Replay: a share of every training's rows is text of the earlier domains, drawn uniformly from all of this text.
 
-So it is experience replay with a buffer that holds all past text. Every past row is equally likely, as with the
-reservoir of a bounded buffer, and text on disk costs nothing except its share of the run. Any method can also replay
-general text (`mixture.replay_paths`). With this one, the share of general text can grow or shrink per domain.
+This is experience replay with a buffer that holds all past text. Every past row is equally likely, as in a bounded
+buffer that is filled by reservoir sampling. Any method can also replay general text (`mixture.replay_paths`). With this
+method, the share of general text can grow or shrink per domain.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Replay(Method):
         self.general_growth = options.general_growth
 
     def what(self) -> dict[str, Any]:
-        """Returns what plain training contributes. The replayed share enters the key with the mixture."""
+        """Returns plain training's part of the key. The replayed share enters the key as part of the mixture."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses shares that leave no rows for the domain, and jobs without text to replay.
 
         Raises:
-            ConfigError: says which.
+            ConfigError: the shares sum to 1 or more, or there is no text to replay.
         """
         general = check_share_left("replay.fraction", self.past_fraction, config.mixture)
         self._check_growth(config)
@@ -88,7 +88,7 @@ def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
         The largest share of general text in the run.
 
     Raises:
-        ConfigError: both sum to 1 or more.
+        ConfigError: both shares sum to 1 or more.
     """
     general = max(mixture.replay_fraction, mixture.replay_last or 0.0) if mixture.replay_paths else 0.0
     if share + general >= 1:

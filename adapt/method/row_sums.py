@@ -1,4 +1,4 @@
-"""Sums over rows of a text: computed on the cluster's devices, saved as means, and merged from domain to domain."""
+"""Computes sums over rows of a text on the cluster's devices, saves them as means, and averages over domains."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ROWS = 16
 
 
 def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: int, measured: str) -> np.ndarray:
-    """Returns the numbers of the rows to measure on, int64. They depend on the text and seed only.
+    """Returns the numbers of randomly drawn rows to measure on, int64. The draw depends on the text and the seed only.
 
     Args:
         corpora: folders of the prepared text.
         length: length of a row [tokens].
-        wanted: number of rows; all, if the text has fewer.
+        wanted: number of rows to draw. All rows are drawn if the text has fewer.
         seed: seed of the draw.
         measured: name of the measured quantity, for messages.
 
@@ -66,13 +66,13 @@ def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[s
 
 
 def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> PreTrainedModel:
-    """Loads the model as trainings do, and returns it in evaluation mode on a device."""
+    """Loads a model in the same way as trainings do, and returns it in evaluation mode on a device."""
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
     if device.type == "cpu":
         use_quick_dropout(model)
     torch.nn.Module.to(model, device)
-    model.eval()  # includes the dropout modules that were just replaced
+    model.eval()  # also sets the mode of the new dropout modules
     return model
 
 
@@ -80,8 +80,8 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
     """Adds up over rows on the cluster, and writes the means to a safetensors file.
 
     Args:
-        summing: the request.
-        name: name of the file.
+        summing: the request with configuration, model and texts.
+        name: name of the file with the means.
         previous: folder with the means of the earlier domains, which the new means are merged with.
 
     Raises:
@@ -110,7 +110,7 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
 
 
 def add_up(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
-    """Computes `adapt.method.measurement.share_of_sums`, which Ray tasks call."""
+    """Implements `adapt.method.measurement.share_of_sums`, which Ray tasks call."""
     config, pretrained = summing.config, summing.pretrained
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     objective = make(config.objective, tokenizer, config.seed)
@@ -138,7 +138,7 @@ def join_sums(parts: Sequence[Path], count: int, previous: Path | None, file: Pa
         file: file for the result, written under a temporary name and then renamed.
 
     Returns:
-        The number of domains that the result is the mean of.
+        The number of domains over which the result is averaged.
     """
     domains, merged = 1, {}
     with ExitStack() as files:
@@ -162,13 +162,13 @@ def check_sums(file: Path, ours: Mapping[str, Sequence[int]], measured: str) -> 
     """Refuses means that were measured on another model.
 
     Args:
-        file: written by `join_sums`.
-        ours: the expected shapes, by name.
+        file: file of means that `join_sums` wrote.
+        ours: the expected shapes, keyed by parameter name.
         measured: name of the measured quantity, for messages.
 
     Raises:
         StageError: the file is missing or broken.
-        ModelError: the means are of another model.
+        ModelError: the means were measured on another model.
     """
     try:
         with safe_open(file, framework="pt") as opened:

@@ -1,8 +1,8 @@
-"""Methods that train plainly and only choose the models: one per domain, one for all domains, or a merge.
+"""Methods with plain training that only choose the models: one per domain, one for all domains, or a merged model.
 
-`one` and `joint` are the bounds that papers compare methods with. `merge` trains a model per domain from the base and
-then merges all models as section `merge` says (task arithmetic, arXiv 2212.04089; TIES, 2306.01708; DARE, 2311.03099;
-the mean). So only the merge can lose knowledge of a domain.
+Papers compare other methods with `one` and `joint` as bounds. `merge` trains a model per domain from the base model and
+then merges all models with the options of section `merge` (task arithmetic, arXiv 2212.04089; TIES, 2306.01708; DARE,
+2311.03099; the mean). So knowledge of a domain can only be lost in the merge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class One(Method):
     mode: ClassVar[str | None] = "separate"
 
     def what(self) -> dict[str, Any]:
-        """Returns what plain training contributes, since each training is plain."""
+        """Returns plain training's part of the key, since each training is plain."""
         return Method().what()
 
 
@@ -33,7 +33,7 @@ class Joint(Method):
     mode: ClassVar[str | None] = "joint"
 
     def what(self) -> dict[str, Any]:
-        """Returns what plain training contributes, since the training is plain."""
+        """Returns plain training's part of the key, since the training is plain."""
         return Method().what()
 
 
@@ -44,7 +44,7 @@ class MergedAfter(Method):
     is_merged_after: ClassVar[bool] = True
 
     def what(self) -> dict[str, Any]:
-        """Returns what plain training contributes. The merge is a separate stage."""
+        """Returns plain training's part of the key. The merge is a separate stage with its own key."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:

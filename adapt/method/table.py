@@ -1,4 +1,4 @@
-"""The table of methods, by their names in `method.kind`."""
+"""The table of methods, keyed by their names in `method.kind`."""
 
 from __future__ import annotations
 
@@ -53,13 +53,16 @@ def method_of(config: Config) -> Method:
 
 
 def past_fraction(config: Config) -> float:
-    """Returns the share of a training's rows from earlier domains: the job's setting, or else the method's."""
+    """Returns the share of a training's rows that come from earlier domains.
+
+    The share is `sequence.replay_fraction`, or the method's own share if this field is not set.
+    """
     configured = config.sequence.replay_fraction
     return method_of(config).past_fraction if configured is None else configured
 
 
 def check_method(config: Config, model: Path) -> None:
-    """Refuses a method that cannot work as it is configured.
+    """Refuses a method that does not support its configuration or the model.
 
     Args:
         config: the job's configuration.

@@ -1,4 +1,4 @@
-"""A frozen copy of the model before a domain, whose outputs on the domain's text the training compares with."""
+"""Compares the trained model's outputs on a domain's text with those of a frozen copy, the model before the domain."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Teacher:
     """A frozen model, and the distance of the trained model from it.
 
     Args:
-        setting: the training's setting; its `anchor` is the frozen model. Every rank holds all of it.
-        options: what is compared, and how.
+        setting: the training's setting. Its `anchor` is the frozen model, which every rank holds completely.
+        options: the method's options, which say what is compared and how.
     """
 
     def __init__(self, setting: Setting, options: DistillOptions) -> None:
@@ -43,14 +43,14 @@ class Teacher:
         return loss, distance
 
     def mean_distance(self) -> float:
-        """Returns the mean distance over all predictions since the last call. All ranks call it."""
+        """Returns the mean distance over all ranks' predictions since the last call. All ranks call this."""
         own = torch.zeros(()) if self._total is None else self._total
         total, predictions = summed(torch.stack((own.double(), own.new_tensor(self._predictions).double()))).tolist()
         self._total, self._predictions = None, 0
         return float(total / max(predictions, 1))
 
     def _of_logits(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """Returns the loss, and the summed divergence from the teacher's logits, of one pass."""
+        """Runs one pass of each model. Returns the loss and the summed divergence from the teacher's distributions."""
         packed, positions, targets = part.packed(), part.asked(), part.answers()
         teachers: list[LinearScores] = []
 
@@ -69,7 +69,10 @@ class Teacher:
         return loss, distance
 
     def _of_states(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """Returns the loss of one pass, and its summed mean squared difference from the teacher's last states."""
+        """Runs one pass of each model. Returns the loss and the squared difference from the teacher's last states.
+
+        The difference is a mean over the features of a state and a sum over predictions.
+        """
         packed, positions = part.packed(), part.asked()
         with self._as_trained(part.device):
             teachers = states_of(self.model, packed).index_select(0, positions)
@@ -79,7 +82,7 @@ class Teacher:
 
     @contextmanager
     def _as_trained(self, device: torch.device) -> Iterator[None]:
-        """Runs the block in the precision of the training, without gradients."""
+        """Returns a context manager that computes in the precision of the training, without gradients."""
         dtype = TYPES[self._precision]
         with torch.no_grad(), torch.autocast(device.type, dtype, enabled=self._precision != "fp32"):
             yield

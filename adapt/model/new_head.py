@@ -1,4 +1,4 @@
-"""Gives an encoder a new masked-language-model head, such as one that was published for sentence embeddings."""
+"""Gives a new masked-language-model head to an encoder without one, such as a model for sentence embeddings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.support.errors import ModelError
 
 SEED = 0
-"""Seed of the head's random weights. It is fixed: all runs begin with the same model, as with a published one."""
+"""Seed of the head's random weights, which is fixed so that all runs begin with the same model."""
 
 
 def write_with_head(start: Pretrained, folder: Path) -> int:
     """Writes a model with a new head for masked tokens, and its tokenizer.
 
-    The head is the one that transformers has for the architecture, drawn as for pre-training. Its last layer shares the
-    table of token embeddings.
+    The head is transformers' head for the architecture, with weights drawn as for pre-training. The head's last layer
+    shares the table of token embeddings.
 
     Args:
         start: an encoder without a head.
-        folder: where to write. The caller makes it atomic.
+        folder: folder to write. The caller must make this atomic.
 
     Returns:
         The number of new parameters.

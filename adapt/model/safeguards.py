@@ -4,7 +4,7 @@
 - `one_at_a_time` lets one thread at a time build a model. While transformers loads a model, it disables torch's
   initialization and stores names of tied weights for the whole process. A second thread would get a model with missing
   or uninitialized weights, and stages that run in parallel are threads of one process.
-- `check_finite` refuses weights that are nan or infinite. A single one makes every loss of a model nan.
+- `check_finite` refuses weights that are nan or infinite. A single such weight makes every loss of a model nan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from adapt.support.errors import ModelError
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences transformers' log lines and progress bars inside the block, and restores its settings afterwards."""
+    """Returns a context manager that silences transformers' log lines and progress bars."""
     level = logging.get_verbosity()
     hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
     logging.set_verbosity(ERROR)
@@ -57,12 +57,12 @@ AGAIN = "copy or download the model again; if you trained it, take an earlier ch
 
 
 def check_finite(tensor: Tensor, name: str, of: str, fix: str = AGAIN) -> None:
-    """Refuses a tensor with a value that is nan or infinite. It reads the tensor once, without a copy.
+    """Refuses a tensor with a value that is nan or infinite. The check reads the tensor once, without a copy.
 
     Args:
-        tensor: of any type; integers are always finite.
-        name: of the tensor.
-        of: the model or file that it belongs to, for the message.
+        tensor: a tensor of any type. Integers are always finite.
+        name: name of the tensor.
+        of: the model or file that the tensor belongs to, for the message.
         fix: advice for the user.
 
     Raises:

@@ -30,13 +30,13 @@ def save_model(
     """Writes config.json, model.safetensors and the tokenizer.
 
     Args:
-        config_folder: a folder with the config.json of the model, usually the one it was loaded from.
+        config_folder: a folder with the config.json of the model, usually the folder from which the model was loaded.
         state_dict: the weights, from any device and in any type. For tied weights, one name is enough.
         tokenizer: the model's tokenizer.
         folder: folder to write. The caller must make this atomic.
-        trust_remote_code: run code that comes with the checkpoint.
+        trust_remote_code: whether to run code that comes with the checkpoint.
         max_shard_size: larger models are split into files of this size.
-        resize: changes the config in place, if the model's size or additions differ from that config.json.
+        resize: function that changes the config in place, if the model's size or additions differ from config.json.
 
     Raises:
         ModelError: the weights are not those of the model that config.json describes, or are not finite.
@@ -44,7 +44,7 @@ def save_model(
     config = load_config(config_folder, trust_remote_code)
     resize(config)
     with quiet():
-        with torch.device("meta"):  # only its names, shapes and ties are needed
+        with torch.device("meta"):  # only names, shapes and ties of the weights are needed
             model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
             attach_additions(model, config)
         plain = {name: tensor.detach().cpu() for name, tensor in state_dict.items()}
@@ -72,7 +72,7 @@ def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tens
 
 
 def check_nothing_lost(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Refuses weights that do not match the model: some would be random when loaded, or trained ones would be lost."""
+    """Refuses weights that do not match the model, which would be random when loaded, or lost."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     missing = sorted(shapes.keys() - weights.keys() - model.all_tied_weights_keys.keys())
     unknown = sorted(weights.keys() - shapes.keys())

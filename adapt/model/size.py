@@ -29,10 +29,12 @@ DEFAULTS = {"bert": 0.1, "roberta": 0.1, "distilbert": 0.1, "electra": 0.1, "gpt
 TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\.weight$")
 IN_LAYER = re.compile(r"\.(\d+)\.")
 EXPERTS = "domain_experts"
-"""Name of the submodule of a linear layer with its copies for domains; each token passes through one of them."""
+"""Name of the submodule of a linear layer with the layer's copies for domains. A token passes through one copy."""
 OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
-"""Parts of a layer that are left out here. The methods that train them count their work, which is that of one domain's
-part per token."""
+"""Pattern of the names of added parts whose matrices `layer_parameters` does not count.
+
+The methods that train these parts count their work, since each token passes through the part of one domain only.
+"""
 EXBERT = "exbert"
 """Kind of the addition that puts a smaller layer next to each layer (`adapt.model.additions.exbert`)."""
 UNUSED = ("pooler.", "seq_relationship.")
@@ -46,7 +48,7 @@ class ModelSize:
     """The dimensions of a transformer that determine its memory and its work."""
 
     parameters: int
-    """Number of parameters; tied ones count once."""
+    """Number of parameters. Tied parameters count once."""
     layer_parameters: int
     """Number of elements of all matrices that a token is multiplied with in the layers."""
     head_parameters: int
@@ -73,7 +75,7 @@ class ModelSize:
     is_tied: bool = True
     """Whether token embeddings and language-model head share one table."""
     beside: int = 1
-    """Number of parallel layers at each depth: 2 with exBERT's module, whose heads and neurons are included here."""
+    """Number of parallel layers at each depth: 2 with exBERT's module, which `heads` and `inner` include, else 1."""
     kind: str = ""
     """`model_type` of the checkpoint."""
     tensors: tuple[tuple[str, int], ...] = field(default=(), repr=False)
@@ -91,14 +93,14 @@ class ModelSize:
         )
 
     def with_matrices(self, added: float) -> ModelSize:
-        """Returns the size with more elements in matrices of the layers, which are not part of the checkpoint."""
+        """Returns the size with more elements in matrices of the layers. These are not part of the checkpoint."""
         return replace(self, layer_parameters=self.layer_parameters + round(added))
 
     def with_layers_beside(self, share: float) -> ModelSize:
         """Returns the size with exBERT's module.
 
         Args:
-            share: number of heads and inner neurons of its smaller layers, as a fraction of the model's.
+            share: number of heads and inner neurons of exBERT's smaller layers, as a fraction of the model's.
         """
         heads, inner = (max(1, round(share * number)) for number in (self.heads, self.inner))
         attention = heads * self.attention // self.heads
@@ -174,7 +176,7 @@ def model_size(folder: Path) -> ModelSize | None:
 
 
 def first_setting(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    """Returns the value of the first of some keys that a config.json has; None if it has none of them."""
+    """Returns the value of the first of `keys` that a config.json has; None if it has none of these keys."""
     return next((config[key] for key in keys if config.get(key) is not None), None)
 
 

@@ -1,9 +1,9 @@
 """Runs the language-model head at chosen positions only.
 
-The head, which computes a score for every word of the vocabulary, is a large part of a small model's work, and masked
-language modelling needs it at 15% of the positions only. So a forward hook on the encoder passes on the hidden states
-at these positions only. A hook works with every architecture and keeps the model's own forward method, so DeepSpeed,
-autocast and gradient checkpointing work as usual.
+The head computes a score for every word of the vocabulary, which is a large part of a small model's work. Masked
+language modelling needs scores at 15% of the positions only. So a forward hook on the encoder passes only the hidden
+states at these positions to the head. A hook works with every architecture and keeps the model's own forward method, so
+DeepSpeed, autocast and gradient checkpointing work as usual.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ATTRIBUTE = "_target_gather"
 
 
 class TargetGather:
-    """The forward hook that selects hidden states. It does nothing outside of the block of `only`."""
+    """The forward hook that selects hidden states. Outside of the block of `only`, it passes on all states."""
 
     def __init__(self) -> None:
         self.positions: Tensor | None = None
@@ -34,7 +34,7 @@ class TargetGather:
 
     @contextmanager
     def only(self, positions: Tensor) -> Iterator[None]:
-        """Passes on only the hidden states at these positions, int64 [T], inside the block."""
+        """Returns a context manager in which the hook passes on only the hidden states at `positions`, int64 [T]."""
         self.positions, self.count = positions, None
         try:
             yield
@@ -43,7 +43,7 @@ class TargetGather:
 
     @contextmanager
     def keeping(self) -> Iterator[list[Tensor]]:
-        """Collects the hidden states at all positions, [N, H], of each call inside the block, in a list."""
+        """Returns a context manager that collects each call's hidden states at all positions, [N, H], in a list."""
         kept: list[Tensor] = []
         self.kept = kept
         try:
@@ -72,8 +72,8 @@ def loss_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
         model: a transformers model with a language-model head, masked or causal, from `adapt.model.load`; or a wrapper
             (DeepSpeed engine, DistributedDataParallel) with it as `.module`.
         packed: a sequence of N tokens.
-        positions: positions to predict, in rising order, int64 [T]. They are not bool [N], because the host would have
-            to wait for a GPU to count them.
+        positions: positions to predict, in rising order, int64 [T]. A mask bool [N] is not accepted, because the host
+            would have to wait for a GPU to count its positions.
         targets: the tokens to predict at these positions, int64 [T].
 
     Returns:
@@ -86,7 +86,7 @@ def loss_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
 
 
 def losses_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> Tensor:
-    """Computes the loss at each position, without gradients, float32 [T] [nats]. Arguments as for `loss_at`."""
+    """Computes the loss at each position [nats], float32 [T], without gradients. See `loss_at` for the arguments."""
     with torch.no_grad():
         return _losses(model, packed, positions, targets)[1]
 
@@ -162,7 +162,7 @@ def compared_at(
 
 @contextmanager
 def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
-    """Replaces the result of the model's last linear layer by function(input, weight, bias) inside the block.
+    """Returns a context manager that replaces the last linear layer's result by function(input, weight, bias).
 
     The function runs within the call of the layer, because ZeRO stage 3 gathers the weights for that time only.
     """
@@ -203,7 +203,7 @@ def no_mask(device: torch.device) -> Tensor:
 def gather_of(model: Any) -> TargetGather:
     """Returns the hook of a model, and registers it on first use.
 
-    It is stored in the encoder, so that a copy of the model has its own hook.
+    The hook is stored in the encoder, so that a copy of the model has its own hook.
     """
     base = model.base_model
     if base is model or not isinstance(base, nn.Module):

@@ -27,13 +27,13 @@ class Start:
     """The stage that writes the tokenizer, with a model in the same folder. None if the tokenizer of `pretrained` is
     used; otherwise the model has other tokens than `pretrained`."""
     head: Stage[Any] | None = None
-    """The stage that gave `pretrained` a new language-model head (`model.head: new`); None if it has its own."""
+    """The stage that gave `pretrained` a new language-model head (`model.head: new`); None if the head is its own."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
         """Returns a start from the model that a stage writes, where the stage begins with this start.
 
         Args:
-            training: the stage.
+            training: the stage that writes the model.
             own_tokenizer: whether the stage also writes a tokenizer.
         """
         return Start(self.pretrained, None, training, training if own_tokenizer else self.vocabulary, self.head)
@@ -41,14 +41,14 @@ class Start:
     def made(self, done: Done) -> Pretrained:
         """Returns the model on disk, after its training has run.
 
-        Its tokenizer is that of the model that the training began with, unless a stage of the chain wrote another one.
+        The tokenizer is that of the model with which the training began, unless a stage of the chain wrote a tokenizer.
         """
         if self.training is None:
             return self.pretrained
         return replace(self.with_tokenizer(done), model=done[self.training].path / self.training.model_place)
 
     def with_tokenizer(self, done: Done) -> Pretrained:
-        """Returns the first model of the chain that has the same tokens as this one, and a head."""
+        """Returns the first model of the chain that has a head and the same tokens as this start."""
         if self.vocabulary is not None:
             folder = done[self.vocabulary].path
             return replace(self.pretrained, model=folder, tokenizer=folder)
@@ -59,6 +59,6 @@ class Start:
         return replace(self.after(stage), head=stage)
 
     def knows(self, done: Done) -> bool:
-        """Whether the model was trained on the text of dev and test sets, according to its records."""
+        """Returns whether the model was trained on the text of dev and test sets, according to the chain's records."""
         record = done[self.training].record if self.training else load_record(self.pretrained.model)
         return bool(record and record.metrics.get("transductive"))

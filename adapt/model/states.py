@@ -20,7 +20,7 @@ def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = No
     """Computes the outputs of all layers for a packed sequence, without running the head.
 
     Args:
-        model: from `adapt.model.load`, or its `base_model`.
+        model: a model from `adapt.model.load`, or its `base_model`.
         packed: a sequence of N tokens.
         segments: for each token, the text of a pair that it belongs to (0 or 1), int64 [1, N]. Models without
             embeddings of segments ignore it.
@@ -60,7 +60,7 @@ def document_states(states: Tensor, packed: Packed, pooling: str) -> Tensor:
     Args:
         states: hidden states, [N, H].
         packed: the sequence of these N tokens.
-        pooling: `first` or `last` takes the state of that token, `mean` the mean over all tokens of the document.
+        pooling: `first` or `last` takes the state of the document's first or last token, `mean` the mean over all.
 
     Returns:
         The vectors, [documents, H].
@@ -105,16 +105,16 @@ def text_features(
     layer: int = -1,
     segments: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Computes one vector per text, float32 [texts, H]: the mean of its tokens' states, or that of its first token.
+    """Computes one vector per text, float32 [texts, H]: the mean of its tokens' states, or its first token's state.
 
     Texts of about the same length are packed together. The batches depend on the texts only, so that results can be
     reproduced. A text without tokens has the vector 0.
 
     Args:
-        model: from `adapt.model.load`, on the device.
+        model: a model from `adapt.model.load`, on the device.
         tokens: token ids of each text.
         device: device of the model.
-        length: longer texts are split into pieces of this length [tokens]; the mean is over the tokens of all pieces.
+        length: maximum length of a piece [tokens]. Longer texts are split, and the mean is over all their tokens.
         at_once: number of pieces in a batch.
         pooling: `mean` or `first`.
         layer: layer whose states are used; 0 for the embeddings, -1 for the last layer.

@@ -1,7 +1,7 @@
 """Loads tokenizers, and checks that a tokenizer belongs to its model.
 
-With another model's tokenizer every id would mean another word, and training would continue without an error. The model
-classes of transformers are not imported here, because their import takes seconds.
+With another model's tokenizer, every id would mean another word, and training would run without an error. This module
+does not import the model classes of transformers, because their import takes seconds.
 
 `load_text_tokenizer` treats special tokens in a text as ordinary text. Web pages and papers about language models
 contain `[MASK]` and `<s>`. If they became special ids, a text would have mask tokens that the objective did not choose,
@@ -42,15 +42,15 @@ def load_tokenizer(
 
     Args:
         model_folder: folder of the model.
-        tokenizer_folder: folder of the tokenizer, if it is another one.
-        trust_remote_code: run code that comes with the checkpoint.
+        tokenizer_folder: folder of the tokenizer; None if it is the model's folder.
+        trust_remote_code: whether to run code that comes with the checkpoint.
 
     Returns:
-        The tokenizer. Truncation and padding are switched off, because the corpus is cut into rows later, and so is its
-        warning about documents that are longer than the model accepts.
+        The tokenizer. Truncation and padding are switched off, because the corpus is split into rows later. The warning
+        about documents that are longer than the model accepts is switched off too.
 
     Raises:
-        ModelError: there is no tokenizer, it is not a fast one, or it does not belong to this model.
+        ModelError: there is no tokenizer, the tokenizer is not a fast tokenizer, or it does not belong to this model.
     """
     source = tokenizer_folder or model_folder
     config = load_config(model_folder, trust_remote_code)
@@ -153,7 +153,7 @@ SMALLEST_SHARE = 0.5
 must belong to another model."""
 
 FIX = "use the tokenizer that came with the model"
-"""Advice of the errors about tokenizers that do not fit."""
+"""Advice in errors about tokenizers that do not belong to their model."""
 
 
 def check_match(
@@ -191,7 +191,7 @@ def check_match(
 
 
 def check_same(tokenizer: PreTrainedTokenizerFast, own: PreTrainedTokenizerFast, source: Path, model: Path) -> None:
-    """Checks that a separate tokenizer has the same ids for all tokens as the one in the model's folder."""
+    """Checks that a separate tokenizer has the same ids for all tokens as the tokenizer in the model's folder."""
     other, known = tokenizer.get_vocab(), own.get_vocab()
     differing = sorted(token for token in other.keys() | known.keys() if other.get(token) != known.get(token))
     if differing:
@@ -209,9 +209,9 @@ def place(number: int | None) -> str:
 
 
 def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
-    """Loads the tokenizer of a model for plain texts: it adds special tokens, but does not recognize any in a text.
+    """Loads the tokenizer of a model for plain texts. It adds special tokens, but does not recognize them in a text.
 
-    It must not be saved with a model, because users of the model need `[MASK]` in a text to be a mask token.
+    The tokenizer must not be saved with a model, because users of the model need `[MASK]` in a text as a mask token.
 
     Raises:
         ModelError: see `adapt.model.tokenizer.load_tokenizer`.

@@ -1,4 +1,4 @@
-"""Decides by name which parameters are trained, and with which learning rate. Loads no torch.
+"""Decides by name which parameters are trained and which learning rate each one has. This module loads no torch.
 
 `training.freeze` leaves parameters unchanged; `training.embedding_rate` and `training.layer_decay` scale the learning
 rate. Before a model is loaded, the names are read from the headers of its weights.
@@ -26,12 +26,12 @@ def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[
     """Returns the names of the parameters that `training.freeze` leaves untrained.
 
     Args:
-        names: of all parameters.
+        names: names of all parameters.
         kind: `model_type` of the model.
         freeze: entries of `training.freeze`.
 
     Raises:
-        ConfigError: an entry fits no parameter, there are fewer layers, or nothing is left to train.
+        ConfigError: an entry fits no parameter or names more layers than there are, or nothing is left to train.
         ModelError: `layers:N` is used with an architecture whose layers are not known.
     """
     names, freeze = list(names), list(freeze)
@@ -57,9 +57,9 @@ def rate_factors(names: Iterable[str], kind: str, training: TrainingConfig) -> d
     layer_decay^L. Everything else, such as the language-model head and a last norm, has 1.
 
     Args:
-        names: of all parameters.
+        names: names of all parameters.
         kind: `model_type` of the model.
-        training: settings.
+        training: settings of the training.
 
     Raises:
         ModelError: `training.layer_decay` is used, and the layers of this architecture are not known.
@@ -96,11 +96,11 @@ def check_trained(training: TrainingConfig, folder: Path) -> None:
 
 
 def frozen_summary(training: TrainingConfig, folder: Path) -> str:
-    """Says how many tensors of a model `training.freeze` leaves untrained; returns an empty text for none.
+    """Returns a sentence on how many tensors of a model `training.freeze` leaves untrained; empty if there are none.
 
     Args:
-        training: settings.
-        folder: of the model.
+        training: settings of the training.
+        folder: folder of the model.
     """
     if not training.freeze:
         return ""
@@ -118,8 +118,8 @@ def trained_share(training: TrainingConfig, size: ModelSize) -> float:
     """Returns the share of a model's parameters that `training.freeze` leaves to train, from 0 to 1.
 
     Args:
-        training: settings.
-        size: of the model.
+        training: settings of the training.
+        size: size of the model.
     """
     sizes = dict(size.tensors)
     if not training.freeze or not sizes:
@@ -135,7 +135,7 @@ def _fits(name: str, entry: str, kind: str) -> bool:
         number = _layer_of(name, kind)
         return number is not None and number < int(asked[1])
     layers = PATTERNS[kind].layers if kind in PATTERNS else ""
-    if layers and name.startswith(f"{layers}."):  # some checkpoints leave out how their base model is called
+    if layers and name.startswith(f"{layers}."):  # names in some checkpoints lack the prefix of the base model
         name = f"{entry.split('.')[0]}.{name}"
     return fnmatchcase(name, entry)
 

@@ -1,13 +1,14 @@
-"""Masking objectives: tokens of a row are hidden and predicted, singly or in units of several tokens.
+"""Masking objectives: some tokens of a row are hidden and predicted, one by one or in units of several tokens.
 
 - `mlm`: single tokens (Devlin et al. 2019; Don't Stop Pretraining, section 3).
 - `whole_word`: all tokens of a word are predicted, or none (Devlin's update of BERT, May 2019).
 - `entity`: whole named entities are predicted, and whole other words (ERNIE, Sun et al., arXiv 1904.09223).
 - `span`: runs of words are predicted together (SpanBERT, Joshi et al., arXiv 1907.10529).
 
-The position of a unit's first token is called its head. Tensors of the rows' shape hold a unit's values (its size, its
-random number) at its head. Each random number depends only on (seed, stream, epoch, row, position). So masks do not
-depend on batch size, number of workers, device or resuming, and a row gets new masks in each epoch.
+The position of a unit's first token is called the unit's head. Tensors with a value per unit, such as its size or its
+random number, have the shape of the rows and store the value at the head. Each random number depends only on (seed,
+stream, epoch, row, position). So masks do not depend on batch size, number of workers, device or resuming, and a row
+gets new masks in each epoch.
 
 `make` creates the objective of a configuration.
 """
@@ -30,19 +31,21 @@ ORDER, REPLACEMENT, TOKEN, CROSSING, WORD_CROSSING, LENGTH = range(6)
 
 
 class Masking(Objective):
-    """Predicts `mask_fraction` of each row's ordinary tokens, chosen unit by unit, at least one unit.
+    """Base class of masking objectives, which predict `mask_fraction` of each row's ordinary tokens.
+
+    Whole units of tokens are chosen at random, at least one per row.
 
     Of the predicted tokens, 80% are shown as the mask token, 10% as a random ordinary token and 10% unchanged
     (the shares are configurable; Devlin et al. 2019). All draws depend only on (seed, epoch, row, position).
 
     Args:
-        config: the shares.
+        config: the shares of predicted, masked and random tokens.
         tokenizer: the model's tokenizer, which defines the special tokens and the mask token.
         seed: the run's seed.
     """
 
     replaces_units = False
-    """Whether the tokens of a unit are all masked, all random or all unchanged, rather than drawn separately."""
+    """Whether the tokens of a unit are all masked, all random or all unchanged. If False, each token is drawn."""
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.config = config
@@ -68,11 +71,11 @@ class Masking(Objective):
         Args:
             batch: the rows.
             eligible: bool [B, L], the tokens that may be predicted.
-            heads: the units.
+            heads: head of each token's unit, int64 [B, L].
 
         Returns:
-            bool [B, L]. The expected number is `mask_fraction` of a row's eligible tokens, unless the first unit alone
-            is larger.
+            The positions to predict, bool [B, L]. Their expected number is `mask_fraction` of a row's eligible tokens,
+            unless the first unit alone is larger.
         """
         size = unit_lengths(heads, eligible)
         order = self.draw(ORDER, batch)
@@ -80,7 +83,7 @@ class Masking(Objective):
         return at_least_one(taken, order, size).gather(1, heads) & eligible
 
     def predictable(self, batch: Batch) -> Tensor:
-        """Returns the ordinary tokens of each row. In a row of special tokens only, these may be predicted."""
+        """Returns which tokens may be predicted, bool [B, L]: ordinary tokens, or all tokens of a row without any."""
         eligible = self._is_ordinary[batch.tokens] & batch.real
         return eligible | (batch.real & ~eligible.any(1, keepdim=True))
 
@@ -93,11 +96,11 @@ class Masking(Objective):
         return Corrupted(inputs, batch.real, batch.starts, positions, batch.tokens[positions])
 
     def budget(self, eligible: Tensor) -> Tensor:
-        """Returns the number of tokens to predict in each row, float64 [B], not rounded."""
+        """Returns the number of tokens to predict in each row, float64 [B]. The number is not rounded."""
         return eligible.sum(1).double() * self.config.mask_fraction
 
     def draw(self, stream: int, batch: Batch) -> Tensor:
-        """Returns uniform numbers in [0, 1) of a stream, float64 [B, L]."""
+        """Returns the uniform random numbers of a stream for a batch, in [0, 1), float64 [B, L]."""
         return uniform(self.seed, stream, batch.epochs, batch.rows, batch.tokens.shape[1])
 
     def _shown(self, batch: Batch, positions: Tensor, heads: Tensor) -> Tensor:
@@ -115,8 +118,8 @@ class Masking(Objective):
 class MaskedLanguageModelling(Masking):
     """Predicts single tokens.
 
-    The number of predictions in a row is exact, not binomial: round(fraction x ordinary tokens). The mean is the same,
-    the variance is lower, and all steps need equal work.
+    The number of predictions in a row is exactly round(mask_fraction x ordinary tokens), and at least 1. A binomial
+    number would have the same mean and a higher variance, so that steps would need unequal work.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
@@ -124,7 +127,7 @@ class MaskedLanguageModelling(Masking):
         return torch.arange(eligible.shape[1]).expand_as(eligible)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """Chooses the eligible positions with each row's smallest random numbers: an exact, uniform choice."""
+        """Chooses, in each row, the eligible positions with the smallest random numbers."""
         wanted = self.budget(eligible).round().long().clamp(min=1)
         order = self.draw(ORDER, batch).masked_fill(~eligible, 2.0).argsort(dim=1)
         return torch.zeros_like(eligible).scatter_(1, order, heads < wanted[:, None]) & eligible
@@ -133,7 +136,7 @@ class MaskedLanguageModelling(Masking):
 class WholeWordMasking(Masking):
     """Predicts whole words. Each token of a word is masked, replaced or unchanged independently, as in BERT.
 
-    A word that is cut by the end of a row counts as two, since rows are masked independently.
+    A word that the end of a row divides counts as two words, since rows are masked independently.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
@@ -144,15 +147,16 @@ class WholeWordMasking(Masking):
 class EntityMasking(Masking):
     """Predicts entities and words: `entity_fraction` of the predicted tokens come from entities, if there are enough.
 
-    If a row has too few entities, words replace them, and the reverse. An entity cut by the end of a row counts as two.
+    If a row has too few entities, words replace them. If it has too few words, entities replace them. An entity that
+    the end of a row divides counts as two entities.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Makes each entity, and each word outside of entities, a unit."""
+        """Makes a unit of each entity, and of each word outside of entities."""
         return heads_of(batch.marks[UNIT_STARTS] | batch.starts)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """Chooses entities and words up to the budget of each."""
+        """Chooses entities up to the budget of entities, and words up to the budget of words."""
         order, size = self.draw(ORDER, batch), unit_lengths(heads, eligible)
         is_entity = batch.marks[ENTITIES]
         in_entities, in_words = size.where(is_entity, 0), size.where(~is_entity, 0)
@@ -170,7 +174,7 @@ def length_distribution(stop: float, longest: int) -> Tensor:
     With SpanBERT's 0.2 and 10 the mean is 3.8.
 
     Returns:
-        float64 [longest].
+        The probabilities, float64 [longest].
     """
     chances = stop * (1 - stop) ** torch.arange(longest, dtype=torch.float64)
     return chances / chances.sum()
@@ -179,8 +183,8 @@ def length_distribution(stop: float, longest: int) -> Tensor:
 class SpanMasking(Masking):
     """Predicts spans of words, whose tokens are all masked, all random or all unchanged, as in SpanBERT.
 
-    A row's words are divided into consecutive spans of random lengths, new in each epoch, and some spans are chosen.
-    Unlike SpanBERT's trial and error, they cannot overlap. No span crosses the start of a document.
+    A row's words are divided into consecutive spans of random lengths, new in each epoch, and some spans are chosen. So
+    spans cannot overlap. SpanBERT draws spans again until they do not overlap. No span crosses a document's start.
     """
 
     replaces_units = True
@@ -188,7 +192,7 @@ class SpanMasking(Masking):
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
         chances = length_distribution(config.span_stop, config.span_max_words)
-        self._below = chances.cumsum(0)[:-1]  # a number between entries n - 1 and n of these bounds means length n
+        self._below = chances.cumsum(0)[:-1]  # a random number between bounds n - 1 and n gives length n
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
         """Makes each span a unit."""
@@ -200,7 +204,7 @@ class SpanMasking(Masking):
 
 
 def heads_of(starts: Tensor) -> Tensor:
-    """Returns the head of each token's unit.
+    """Returns, for each token, the position of its unit's first token.
 
     Args:
         starts: bool [B, L], True where units start, and at the first position of every row.
@@ -213,7 +217,7 @@ def heads_of(starts: Tensor) -> Tensor:
 
 
 def unit_lengths(heads: Tensor, eligible: Tensor) -> Tensor:
-    """Counts the eligible tokens of each unit, int64 [B, L]: the count at its head, 0 elsewhere."""
+    """Counts the eligible tokens of each unit, int64 [B, L]. The count is at the unit's head, with 0 elsewhere."""
     return torch.zeros_like(heads).scatter_add_(1, heads, eligible.long())
 
 
@@ -235,18 +239,18 @@ def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) ->
     places = _ranked(order, size).argsort(dim=1, stable=True)
     ordered = size.gather(1, places)
     before = ordered.cumsum(1) - ordered
-    share = (budget[:, None] - before) / ordered.clamp(min=1)  # share of a unit that fits; at least 1 if all of it fits
+    share = (budget[:, None] - before) / ordered.clamp(min=1)  # share of a unit that fits, at least 1 for whole units
     return torch.zeros_like(places, dtype=torch.bool).scatter_(1, places, (crossing[:, None] < share) & (ordered > 0))
 
 
 def at_least_one(taken: Tensor, order: Tensor, size: Tensor) -> Tensor:
-    """Takes the first unit in rows where none is taken. Arguments and result as of `take_units`."""
+    """Takes the first unit in random order in rows without a taken unit. See `take_units` for arguments and result."""
     first = torch.zeros_like(taken).scatter_(1, _ranked(order, size).argmin(1, keepdim=True), True)
     return taken | (first & ~taken.any(1, keepdim=True))
 
 
 def _ranked(order: Tensor, size: Tensor) -> Tensor:
-    """Returns the units' random numbers, with larger numbers at positions that are no unit or may not be taken."""
+    """Returns the units' random numbers. Positions without a unit that may be taken get the larger number 2."""
     return order.masked_fill(size == 0, 2.0)
 
 
@@ -256,8 +260,8 @@ def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, le
     Args:
         seed: the run's seed.
         stream: number of the stream, for several independent numbers per position.
-        epochs: int64 [B].
-        rows: int64 [B], numbers of the rows in the corpus.
+        epochs: epoch of each row, int64 [B].
+        rows: number of each row in the corpus, int64 [B].
         length: number of positions in a row.
 
     Returns:
@@ -275,7 +279,7 @@ def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int)
     """Creates the objective of a configuration.
 
     Args:
-        config: kind and shares.
+        config: configuration with the objective's kind and shares.
         tokenizer: the model's tokenizer.
         seed: seed of all draws.
 

@@ -1,7 +1,7 @@
 """The interface between training and objectives: an objective takes rows and returns corrupted rows and a summed loss.
 
-Also holds the objective of decoders, causal language modelling (Radford et al. 2018): predict each token from the
-tokens before it in its document.
+This module also has the objective of decoders, causal language modelling (Radford et al. 2018), which predicts each
+token from the tokens before it in its document.
 """
 
 from abc import ABC, abstractmethod
@@ -22,21 +22,21 @@ class Batch:
     """Rows as read from the corpus, on the host."""
 
     tokens: torch.Tensor
-    """int64 [B, L]; positions from `lengths` on are padding."""
+    """Token ids, int64 [B, L]. Positions from the row's entry in `lengths` on are padding."""
     lengths: torch.Tensor
-    """int64 [B]: number of tokens of text in each row."""
+    """Number of text tokens in each row, int64 [B]."""
     epochs: torch.Tensor
-    """int64 [B]: number of the pass over the corpus to which a row belongs."""
+    """Number of the pass over the corpus to which each row belongs, int64 [B]."""
     rows: torch.Tensor
-    """int64 [B]: the rows' numbers in the corpus."""
+    """Number of each row in the corpus, int64 [B]."""
     starts: torch.Tensor
-    """bool [B, L]: True where a document starts, and at the first position of every row."""
+    """Whether a document starts at each position, bool [B, L]. The first position of every row is True too."""
     marks: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """bool [B, L] each: the columns that the objective requested from tokenization (`Objective.columns`)."""
+    """Columns that the objective requested from tokenization (`Objective.columns`), keyed by name, bool [B, L] each."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Batch":
-        """Makes a batch from the arrays of `adapt.corpus.shard_batches.Feed`."""
+        """Creates a batch from the arrays of `adapt.corpus.shard_batches.Feed`, keyed by column."""
 
         def read(name: str) -> torch.Tensor:
             return torch.from_numpy(columns[name].astype(bool if columns[name].dtype == bool else "int64"))
@@ -61,20 +61,22 @@ class Corrupted:
     """
 
     input_ids: torch.Tensor
-    """int64 [B, L]: the tokens as the model sees them."""
+    """Token ids as the model sees them, int64 [B, L]."""
     real: torch.Tensor
     """bool [B, L]: True at text, False at padding."""
     starts: torch.Tensor
-    """bool [B, L]: True where a document starts."""
+    """Whether a document starts at each position, bool [B, L]."""
     positions: torch.Tensor
-    """bool [B, L]: True at positions with a prediction."""
+    """Whether the token at each position is predicted, bool [B, L]."""
     targets: torch.Tensor
-    """int64 [T], T = positions.sum(): the tokens to predict, row by row."""
+    """The T = positions.sum() tokens to predict, row by row, int64 [T]."""
     device: torch.device = CPU
-    """The model's device."""
+    """Device of the model, to which its inputs are sent."""
     rows: torch.Tensor | None = None
-    """int64 [B], the rows' numbers in the corpus (`Batch.rows`); None for rows that do not come from the training's
-    corpus, such as those of a trial of the memory use."""
+    """Number of each row in the corpus, int64 [B] (`Batch.rows`).
+
+    None for rows that do not come from the training's corpus, such as those of a trial of the memory use.
+    """
 
     def bound_for(self, device: torch.device) -> "Corrupted":
         """Returns the same rows for a model on another device."""
@@ -106,7 +108,7 @@ class Corrupted:
         return sent(self.positions[self.real].nonzero().flatten(), self.device)
 
     def answers(self) -> torch.Tensor:
-        """Returns `targets` on the device, int64 [T]."""
+        """Returns the tokens to predict (`targets`) on the device, int64 [T]."""
         return sent(self.targets, self.device)
 
 
@@ -122,7 +124,10 @@ class Objective(ABC):
         """Chooses the predictions and corrupts the rows. Draws depend on (seed, epoch, row)."""
 
     def predictable(self, batch: Batch) -> torch.Tensor:
-        """Returns where a prediction is possible, bool [B, L]; by default, where `corrupt` puts one."""
+        """Returns the positions at which a prediction is possible, bool [B, L].
+
+        By default, these are the positions that `corrupt` chooses.
+        """
         return self.corrupt(batch).positions
 
     def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> torch.Tensor:
@@ -142,7 +147,7 @@ class CausalLanguageModelling(Objective):
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Requests a prediction of each next token in the same document."""
+        """Predicts, at each position, the next token of the same document and row."""
         goes_on = batch.real & ~batch.starts
         positions = goes_on.roll(-1, dims=1)
         positions[:, -1] = False

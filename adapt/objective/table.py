@@ -1,4 +1,4 @@
-"""The objectives that a configuration can name, and their parts in the keys of stages. Loads no torch."""
+"""The table of objectives, and their parts of the keys of stages. This module loads no torch."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,16 @@ OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
     },
     base="adapt.objective.masking:Masking",
 )
-"""The objectives, by their names in `objective.kind`. Their options are fields of section `objective`."""
+"""The objectives, keyed by their names in `objective.kind`. Their options are fields of section `objective`."""
 
 
 def check_objective(config: Config) -> None:
-    """Refuses a user's own objective that is not a masking. Built-in objectives are not loaded, since they load torch.
+    """Refuses a user's own objective that is no subclass of `Masking`.
+
+    Built-in objectives are not loaded, since they load torch.
 
     Raises:
-        ConfigError: it cannot be imported, or is not a subclass of `Masking`.
+        ConfigError: the objective cannot be imported, or is not a subclass of `Masking`.
     """
     if config.objective.kind not in OBJECTIVES:
         OBJECTIVES.load(config.objective.kind)

@@ -2,7 +2,7 @@
 
 - `method`: the plug-in and its options.
 - `stage`: the stage that measures how important units are; `unit_sizes`: its computation on the cluster's devices.
-- `criteria`: the criteria of importance.
+- `criteria`: the criteria by which the importance of units is measured.
 - `importance`: normalizes and saves importance, and masks updates by it.
 - `contrast`: views of a text by dropout, the distance between them, and the contrastive loss of a training.
 """

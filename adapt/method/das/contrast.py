@@ -1,19 +1,19 @@
 """The contrast of DAS (arXiv 2302.03241, section 4.2): documents are contrasted with the model's earlier knowledge.
 
-All views of a micro-batch are documents of one packed sequence, so they take one pass. The first view is the
-objective's own pass. The second view is the same documents with other dropout. The view of earlier knowledge is the
-same network, with the outputs of its units multiplied by their importance. The LM head runs only on the predictions of
-the first view.
+All views of a micro-batch are documents of one packed sequence, so they take one pass. The first view comes from the
+objective's own pass. The second view comes from the same documents with other dropout. The view of earlier knowledge
+comes from the same network with the outputs of its units multiplied by their importance. The LM head runs only on the
+predictions of the first view.
 
 The contrast compares the documents of the global batch, however the batch is split. In a step of several passes, the
-views of all passes are first computed without gradient. Their contrast gives the gradient of each view. Then every pass
-computes its views again and runs the backward pass from these gradients (as in arXiv 2101.06983).
+views of all passes are first computed without gradient. The contrast of these views gives the gradient of each view.
+Then every pass computes its views again and runs the backward pass from these gradients (as in arXiv 2101.06983).
 
 If only general text is compared, the other documents of a pass have only the first view.
 
-Dropout also makes the two views by which importance for general knowledge is measured (section 4.1). The text from
-which the model has that knowledge is not available, so the units on which its outputs under dropout depend count as
-important: see `Disagreement`.
+Importance for general knowledge is measured with two views that differ by dropout (section 4.1). The text from which
+the model learnt general knowledge is not available. So the units on which the difference of the views depends most
+count as important (see `Disagreement`).
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from adapt.objective.objective import Batch, Corrupted
 from adapt.support.errors import ModelError
 
 Views = tuple[Tensor, ...]
-"""Views of some documents, [documents, H] each: the first, the second, and that of earlier knowledge, if any."""
+"""Views of some documents, [documents, H] each: first view, second view, and the view of earlier knowledge, if any."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A micro-batch, and the numbers of its documents that are compared."""
+    """A micro-batch, and the numbers of the documents in it that the contrast compares."""
 
     corrupted: Corrupted
     whole: Packed
     numbers: Tensor
-    """int64 [compared], on the host: the documents' numbers in the micro-batch."""
+    """Numbers of the compared documents in the micro-batch, int64 [compared], on the host."""
 
     @property
     def compared(self) -> Packed:
-        """The compared documents only, packed."""
+        """The compared documents, packed into one sequence."""
         return self.whole.only(self.numbers)
 
 
 class Contrast:
-    """Makes the views of a step's micro-batches and compares them.
+    """Computes the views of a step's micro-batches and their contrastive loss.
 
     Args:
         config: options of DAS.
         gates: gates of the model; None if no importance is known yet, so that documents are only compared with each
             other.
-        importance: I of every unit, if there are gates.
-        injected: dropout for models that have none. It does not affect the objective's own pass.
+        importance: importance of every unit, if there are gates.
+        injected: dropout for models that have no dropout. It does not affect the objective's own pass.
         first_general: number of the first row of replayed general text; None without general text.
     """
 
@@ -86,12 +86,12 @@ class Contrast:
         self._is_exact = gates is not None and config.contrast_cost == "exact"
 
     def losses(self, model: nn.Module, parts: Sequence[Corrupted]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        """Yields the losses of a step's passes, like `adapt.method.base.Method.losses`. All ranks call it.
+        """Yields the losses of a step's passes, like `adapt.method.base.Method.losses`. All ranks call this.
 
-        The part of a document in a row counts as one document, even if it is only its last token or two.
+        The part of a document that is in a row counts as one document, even if it is only one or two tokens.
 
         Args:
-            model: with its head, or a wrapper of it.
+            model: a model with its head, or a wrapper of such a model.
             parts: this rank's micro-batches of the step.
 
         Yields:
@@ -107,10 +107,10 @@ class Contrast:
         yield from self._in_one_pass(model, texts[0], share) if len(texts) == 1 else self._twice(model, texts, share)
 
     def mean_of_all(self, own: Tensor | None, documents: int) -> float:
-        """Returns the mean contrast [nats] over the documents of all ranks, or 0 without any. All ranks call it.
+        """Returns the mean contrast [nats] over all ranks' documents, or 0 without documents. All ranks call this.
 
         Args:
-            own: sum over this rank's documents, or None.
+            own: sum of the contrast over this rank's documents; None if there are none.
             documents: number of this rank's documents.
         """
         own = torch.zeros((), dtype=torch.float64) if own is None else own
@@ -130,7 +130,10 @@ class Contrast:
             yield loss, compared.sum() * share, compared.detach()
 
     def _twice(self, model: nn.Module, texts: Sequence[Text], share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Runs all passes without gradient, then again one by one with the same dropout and the views' gradients."""
+        """Runs all passes without gradient to compare the views, then runs each pass again and yields its losses.
+
+        The second pass has the same dropout as the first, and gets the gradients of the views.
+        """
         views, known, states = zip(*(self._ahead(model, text) for text in texts), strict=True)
         leaves = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
         compared = self._compared((*leaves, *(torch.cat(negatives) for negatives in zip(*known, strict=True))))
@@ -147,7 +150,7 @@ class Contrast:
     def _texts(self, parts: Sequence[Corrupted]) -> tuple[list[Text], int]:
         """Returns the micro-batches, and the number of compared documents in the global batch.
 
-        `economy` picks documents at even distances. Which it picks does not matter, since rows come shuffled.
+        `economy` picks documents at even distances. The choice does not matter, since rows are shuffled.
         """
         candidates = [self._candidates(part) for part in parts]
         ranks, rank = counted(sum(map(len, candidates)))
@@ -165,7 +168,8 @@ class Contrast:
     def _candidates(self, part: Corrupted) -> Tensor:
         """Returns the numbers of a micro-batch's documents that may be compared, int64 [documents], on the host.
 
-        Rows without numbers belong to a trial of the memory use. All their documents are compared, which needs most.
+        Rows without numbers belong to a trial of the memory use, in which all documents are compared, because that
+        needs the most memory.
         """
         rows = (part.starts & part.real).nonzero()[:, 0]  # the row of each document
         if self._config.contrast_text == "all" or part.rows is None:
@@ -190,13 +194,18 @@ class Contrast:
             yield together
 
     def _trained(self, model: nn.Module, text: Text, together: Packed) -> tuple[Tensor, Views]:
-        """Returns the loss, and the views that get a gradient."""
+        """Runs the pass of a sequence. Returns the objective's loss and the views that get a gradient."""
         loss, states = loss_and_states(model, together, text.corrupted.asked(), text.corrupted.answers())
         return loss, self._views(states, text, together)
 
     @torch.no_grad()
     def _ahead(self, model: nn.Module, text: Text) -> tuple[Views, Views, list[Tensor]]:
-        """Returns the views that will get a gradient, those that will not, and the random state of the dropout."""
+        """Computes the views before the training pass, without gradient.
+
+        Returns:
+            The views that will get a gradient in the training pass, the views that will not, and the random state from
+            which the dropout was drawn.
+        """
         known, state = self._known(model, text), random_state(text.whole.input_ids.device)
         with self._joined(text) as together:
             return self._views(states_of(model, together), text, together), known, state
@@ -207,10 +216,13 @@ class Contrast:
         return means[:own].index_select(0, numbers), *means[own:].tensor_split(2 if self._is_exact else 1)
 
     def _known(self, model: nn.Module, text: Text) -> Views:
-        """Returns the view of earlier knowledge, from a separate pass without gradient; nothing if there is none."""
+        """Returns the view of earlier knowledge from a separate pass without gradient.
+
+        Returns no view if there are no gates, or if `exact` computes this view in the training pass.
+        """
         if self._gates is None or self._is_exact:
             return ()
-        # every rank must run a pass, so a rank without compared documents passes one that is ignored
+        # every rank must run a pass, so a rank without compared documents runs one document and ignores it
         packed = text.compared if len(text.numbers) else text.whole.only(torch.zeros(1, dtype=torch.int64))
         injected = self._injected.on() if self._injected else nullcontext()
         with torch.no_grad(), self._gates.set(self._importance_on(packed.input_ids.device)), injected:
@@ -224,7 +236,7 @@ class Contrast:
 
     @contextmanager
     def _gated(self, tokens: Tensor) -> Iterator[None]:
-        """Multiplies unit outputs by importance inside the block, at the tokens where `tokens`, bool [N], is True."""
+        """Returns a context manager that multiplies unit outputs by importance at the tokens `tokens`, bool [N]."""
         assert self._gates
         importance = self._importance_on(tokens.device)
         values = {kind: torch.stack((torch.ones_like(layers), layers), 1) for kind, layers in importance.items()}
@@ -243,17 +255,17 @@ def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature
     loss_n = -log exp(s(first_n, second_n)) / sum_j [exp(s(first_n, second_j)) + exp(s(first_n, previous_j))].
 
     Args:
-        first: [D, H], this rank's documents; D may be 0.
-        second: [D, H].
-        previous: [D, H] views of earlier knowledge, or None on all ranks.
-        temperature: t.
+        first: first views of this rank's documents, [D, H]; D may be 0.
+        second: second views of the same documents, [D, H].
+        previous: views of earlier knowledge of these documents, [D, H]; None on all ranks if there are none.
+        temperature: the temperature t.
         most: maximum number of documents in a group. The documents of all ranks are split into as few groups as needed.
 
     Returns:
         Losses [nats], [D]. The gradient of their sum over all ranks is correct if all ranks run the backward pass.
     """
     views = (second,) if previous is None else (second, previous)
-    rows, begin = gathered(torch.cat(views, 1))  # one collective for both
+    rows, begin = gathered(torch.cat(views, 1))  # one collective gathers both views
     end = begin + len(first)
     cut = groups(len(rows), most)
     losses = []
@@ -267,7 +279,7 @@ def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature
 
 
 def groups(documents: int, most: int) -> list[tuple[int, int]]:
-    """Splits documents into as few ranges [begin, end) as needed, of about equal size, none above `most`."""
+    """Splits documents into as few ranges [begin, end) as possible, of about equal size, with at most `most` each."""
     count = max(1, -(-documents // most))
     ends = [documents * (number + 1) // count for number in range(count)]
     return list(zip([0, *ends], ends, strict=False))
@@ -276,12 +288,12 @@ def groups(documents: int, most: int) -> list[tuple[int, int]]:
 class Disagreement:
     """The KL divergence between the last hidden states of two passes, each a softmax over the features of a token.
 
-    Both views are drawn in the same way, so neither is the reference: the mean of both directions has the same
-    expectation as one direction, and less noise. Without dropout it is exactly 0, and so is its gradient.
+    Both views are drawn in the same way, so neither is the reference. The mean of both directions has the same
+    expectation as one direction and less noise. Without dropout, the divergence and its gradient are exactly 0.
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Returns the unmasked text, with every token to be compared."""
+        """Returns the unmasked text, with all text tokens as positions to compare."""
         return Corrupted(batch.tokens, batch.real, batch.starts, batch.real, batch.tokens[batch.real])
 
     def loss(self, model: nn.Module, corrupted: Corrupted) -> Tensor:
@@ -294,10 +306,10 @@ class Disagreement:
 class Injected:
     """Dropout on the output of each attention and feed-forward layer, for models without dropout. Off by default.
 
-    It consists of hooks that stay on the model. They run after the hooks of the gates.
+    The dropout consists of hooks that stay on the model and run after the hooks of the gates.
 
     Args:
-        model: with its weights whole.
+        model: a model whose weights are not sharded.
         p: dropout probability.
     """
 
@@ -310,7 +322,7 @@ class Injected:
                 layer.part(name).register_forward_hook(self)
 
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Drops out a layer's output, if it is on and the module trains. This is the forward hook."""
+        """Applies dropout to a layer's output if dropout is on and the module is in training mode. A forward hook."""
         if not (self._is_on and module.training):
             return output
         dropped: Tensor = self._drop(output)
@@ -321,7 +333,7 @@ class Injected:
         """Turns the dropout on inside the block, for passes in training mode.
 
         Args:
-            tokens: bool [N], the tokens with dropout; None for all.
+            tokens: mask of the tokens with dropout, bool [N]; None for all tokens.
         """
         before = self._is_on, self._tokens
         self._is_on, self._tokens = True, tokens
@@ -332,7 +344,7 @@ class Injected:
 
 
 def injected(model: Any, p: float) -> Injected | None:
-    """Adds dropout to a model that has none, so that its passes differ. Returns None if the model has dropout.
+    """Adds dropout to a model without dropout, so that its passes differ. Returns None if the model has dropout.
 
     Raises:
         ModelError: the model has no dropout, and p is 0.
@@ -348,6 +360,6 @@ def injected(model: Any, p: float) -> Injected | None:
 
 
 def has_dropout(model: Any) -> bool:
-    """Returns whether the model has any dropout in training mode."""
+    """Returns whether the model has any dropout in training mode, in its modules or in its attention."""
     attention = (getattr(model.config, name, None) for name in ALIASES["attention_dropout"])
     return any(attention) or any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())

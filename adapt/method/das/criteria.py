@@ -1,9 +1,9 @@
 """Criteria of importance: sizes of gradients at the gates of units, and criteria of pruning over a unit's weights.
 
 Criterion `gate` is the mean size of the loss's gradients at the units' gates (arXiv 2302.03241, section 4.1). A gate
-is 1 and is never trained. Only gates get gradients, and each group of rows gets its own: the gradient of the group's
-mean loss, computed from zero, so that groups neither cancel out nor count twice. `TokenGradients` does the same for
-rows of the embeddings.
+is 1 and is never trained. Only gates get gradients. Each group of rows has its own gradient, which is that of the
+group's mean loss, so that groups neither cancel out nor count twice. `TokenGradients` computes the same for rows of the
+embeddings.
 
 The other criteria use the weights that belong to a unit (`adapt.model.layers.by_parameter`). With w these weights and g
 the gradient of a group's mean loss there, they are: `magnitude` |w| (Han et al. 2015, arXiv 1506.02626), which needs no
@@ -28,13 +28,13 @@ from adapt.objective.objective import Batch, Corrupted
 
 
 class Judged(Protocol):
-    """A loss by which units are judged: an objective, or `adapt.method.das.contrast.Disagreement`."""
+    """A loss whose gradients measure importance: an objective, or `adapt.method.das.contrast.Disagreement`."""
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Returns the rows as the model sees them, and the positions where the loss is taken."""
+        """Returns the rows as the model sees them, and the positions at which the loss is computed."""
 
     def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> Tensor:
-        """Returns the loss summed over these positions."""
+        """Returns the loss summed over the positions of `corrupted`."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class MeasureSettings:
     granularity: Literal["batch", "example"] = "batch"
     """Rows that share one gradient: all rows of a batch, or each row separately."""
     dropout_seed: int | None = None
-    """Seed of the dropout, which also depends on the batch's number; None for no dropout (evaluation mode)."""
+    """Seed of the dropout, which also depends on the batch's number; None for evaluation mode without dropout."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
-    """What is also measured per token: the mean size of the gradient at its embedding, its count, or nothing."""
+    """What is measured per token: size of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
     rows: int = 64
-    """Number of rows per pass. The gradients of a larger group are summed before their size is taken."""
+    """Maximum number of rows per pass. Gradients of a larger group are summed before their size is computed."""
     dtype: torch.dtype = torch.float32
     """Precision of autocast."""
 
@@ -58,22 +58,22 @@ class Sums:
     """Sizes of gradients, summed over groups, float64; on the CPU when complete."""
 
     units: dict[Kind, Tensor]
-    """Sums for each kind of unit, [layers, units]."""
+    """Sum of the sizes of gradients at each unit, keyed by kind of unit, [layers, units]."""
     tokens: Tensor | None
-    """[vocabulary]: sizes of gradients at embeddings, or counts of tokens."""
+    """Summed sizes of gradients at each token's embedding, or counts of tokens, [vocabulary]; None if not measured."""
     groups: int
     text: int
-    """Number of tokens that were read."""
+    """Number of text tokens that were read."""
 
     def __add__(self, other: Sums) -> Sums:
-        """Adds the sums of other rows."""
+        """Returns the sums over the rows of both."""
         units = {kind: sizes + other.units[kind] for kind, sizes in self.units.items()}
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + other.tokens
         return Sums(units, tokens, self.groups + other.groups, self.text + other.text)
 
     @property
     def means(self) -> dict[Kind, Tensor]:
-        """The mean size of the gradient at each unit's gate, [layers, units]."""
+        """Mean over groups of the size of the gradient at each unit, keyed by kind of unit, [layers, units]."""
         return {kind: sizes / max(self.groups, 1) for kind, sizes in self.units.items()}
 
 
@@ -85,8 +85,8 @@ def gate_sizes(
     Weights, their gradients, the mode of the model and the random state are restored afterwards.
 
     Args:
-        model: with its head, not wrapped.
-        gates: gates of this model.
+        model: a model with its head, not wrapped.
+        gates: gates of `model`.
         loss: the loss by which units are judged.
         batches: numbered batches. The same numbers and rows give the same sums in any process.
         settings: options for the gradients.
@@ -155,7 +155,10 @@ def _value(
 
 @contextmanager
 def measuring_mode(model: Any, training: bool) -> Iterator[None]:
-    """Sets all modules to one mode, disables weight gradients, and restores modes and random state afterwards."""
+    """Returns a context manager that sets all modules to one mode and disables weight gradients.
+
+    Modes, weight gradients and the random state are restored afterwards.
+    """
     modes = [(module, module.training) for module in model.modules()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     device = next(model.parameters()).device
@@ -194,7 +197,7 @@ def over_units(model: Any, values: Mapping[str, Tensor]) -> dict[Kind, Tensor]:
 
 
 def magnitudes(model: Any) -> dict[Kind, Tensor]:
-    """Returns the norm of each unit's weights, [layers, units]."""
+    """Returns the norm of each unit's weights, keyed by kind of unit, [layers, units]."""
     weights = _owned(model)
     squares = over_units(model, {name: weight.detach().square() for name, weight in weights.items()})
     return {kind: sums.sqrt() for kind, sums in squares.items()}
@@ -206,7 +209,7 @@ def weight_sizes(
     """Sums a criterion over groups for each unit; compare `adapt.method.das.criteria.gate_sizes`.
 
     Args:
-        model: with its head, not wrapped.
+        model: a model with its head, not wrapped.
         loss: the loss by which units are judged.
         batches: numbered batches.
         settings: options for the gradients. Embeddings can only be measured by `frequency`.
@@ -270,8 +273,8 @@ def _criterion(
 class TokenGradients:
     """Collects the gradients at the output of the input embeddings, over several passes.
 
-    They are taken at the output, not at the weights. The weights may be tied to the LM head, whose gradient is dense,
-    and would need a matrix of the vocabulary's size for every group.
+    Gradients are taken at the output and not at the weights. The weights may be tied to the LM head, whose gradient is
+    dense and would need a matrix of the vocabulary's size for every group.
 
     Args:
         model: a model whose weights get no gradients.
@@ -314,7 +317,7 @@ class TokenGradients:
         """Returns the norms of each token's gradient in each group, summed over groups, and clears the gradients.
 
         Args:
-            share: [groups], the divisor of each group's gradients.
+            share: divisor of each group's gradients, [groups].
 
         Returns:
             float64 [vocabulary].

@@ -43,15 +43,17 @@ class Importance:
     """Importance of units and tokens in [0, 1], on the CPU."""
 
     units: dict[Kind, Tensor]
-    """fp32 [layers, units] for each kind of unit."""
+    """Importance of each unit, keyed by kind of unit, fp32 [layers, units]."""
     embedding: Tensor | None
-    """fp32 [vocabulary], the importance of rows of the embeddings; None if embeddings are not masked."""
+    """Importance of each token's row of the embeddings, fp32 [vocabulary]; None if embeddings are not masked."""
     sample: Tensor
-    """int64: numbers of the rows on which it was last measured."""
+    """Numbers of the rows on which importance was last measured, int64."""
 
 
 def save_importance(importance: Importance, model: Any, folder: Path) -> None:
-    """Writes importance, with the type and sizes of its model, under a temporary name and renames it.
+    """Writes importance to `importance.safetensors`, with the type and sizes of its model.
+
+    The file is written under a temporary name and then renamed.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -68,12 +70,12 @@ def load_importance(folder: Path, model: Any) -> Importance:
     """Reads importance that `save_importance` wrote.
 
     Args:
-        folder: folder of the stage that measured it.
+        folder: folder of the stage that measured the importance.
         model: the model to mask, not wrapped.
 
     Raises:
         StageError: the file is missing or broken.
-        ModelError: it was measured on a model of another architecture, depth, width or vocabulary.
+        ModelError: the importance was measured on a model of another architecture, depth, width or vocabulary.
     """
     path = folder / IMPORTANCE_FILE
     try:
@@ -99,7 +101,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
 
 
 def joined_importance(previous: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """Returns the larger importance of each token, or the known one if only one is known."""
+    """Returns the larger of two importances for each token. If one of the two is None, returns the other."""
     if previous is None or new is None:
         return previous if new is None else new
     return torch.maximum(previous, new)
@@ -120,7 +122,7 @@ def normalize(sizes: Values, how: How) -> dict[Kind, Tensor]:
     """Computes the importance of every unit relative to the units of the same kind in its layer.
 
     Args:
-        sizes: [layers, units] for each kind, >= 0.
+        sizes: sizes of gradients, >= 0, [layers, units] for each kind of unit.
         how: with z the distance from the mean in (population) standard deviations, 0 if all sizes are equal:
             `paper` |tanh(z)| (arXiv 2302.03241, section 4.1); `positive` tanh(max(z, 0)), which leaves units below the
             mean free; `rank` the share of the other units that are smaller, where equal units share their ranks.
@@ -144,7 +146,7 @@ def normalize_tokens(sizes: Tensor) -> Tensor:
     """Computes the importance of every token, tanh(size / mean size of the tokens that occur).
 
     Args:
-        sizes: [vocabulary], >= 0: the token's count, or the size of its gradient; 0 for tokens that never occur.
+        sizes: count of each token or size of its gradient, >= 0, [vocabulary]; 0 for tokens that do not occur.
 
     Returns:
         fp32 [vocabulary] in [0, 1].
@@ -155,7 +157,11 @@ def normalize_tokens(sizes: Tensor) -> Tensor:
 
 
 def random_sizes(model: Any, seed: int) -> dict[Kind, Tensor]:
-    """Returns random sizes, like those of normally distributed gradients, [layers, units]: the control of `kl`."""
+    """Returns random sizes of units, keyed by kind of unit, [layers, units].
+
+    The sizes are distributed like those of normally distributed gradients. `general_importance: random` uses random
+    sizes as the control of `kl`.
+    """
     generator = torch.Generator().manual_seed(seed % 2**64)
     return {kind: torch.randn(gate.shape, generator=generator).abs() for kind, gate in ones(model).items()}
 
@@ -166,7 +172,10 @@ def accumulate(previous: Values, new: Values) -> dict[Kind, Tensor]:
 
 
 def plasticity(importance: Values) -> dict[Kind, list[float]]:
-    """Returns the mean of 1 - importance for each kind and layer: how far units move relative to unmasked ones."""
+    """Returns the mean of 1 - importance for each kind of unit and layer.
+
+    This is how far units move on average, relative to units without a mask.
+    """
     return {kind: (1 - importance[kind].double()).mean(1).tolist() for kind in KINDS}
 
 
@@ -182,13 +191,13 @@ def with_floor(importance: Values, floor: float) -> dict[Kind, Tensor]:
 
 
 class SoftMask(Method):
-    """Training that moves each parameter (1 - I) times as far as its ordinary update.
+    """Training with soft masks, which scale each parameter's update or gradient by 1 - I.
 
     Args:
-        importance: I in [0, 1] of every unit, which applies to the parameters that produce its output.
+        importance: importance I in [0, 1] of every unit, which applies to the parameters that produce its output.
         target: whether updates or gradients are scaled.
-        embedding: I in [0, 1] of every token, fp32 [vocabulary], which applies to its row of the embeddings, and of
-            the LM head if both share a matrix; None does not mask embeddings.
+        embedding: importance I in [0, 1] of every token, fp32 [vocabulary], which applies to the token's row of the
+            embeddings, and of the LM head if both share a matrix; None does not mask embeddings.
     """
 
     def __init__(self, importance: Values, target: Target = "update", embedding: Tensor | None = None) -> None:
@@ -199,7 +208,7 @@ class SoftMask(Method):
         self._masks: dict[str, Mask] = {}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Masks the model's parameters, except those with no importance at all.
+        """Masks the model's parameters, except parameters whose importance is 0 everywhere.
 
         Raises:
             ModelError: the number of embeddings differs from the number of importances.
@@ -209,7 +218,7 @@ class SoftMask(Method):
         return model
 
     def _rows(self, model: nn.Module) -> dict[str, Tensor]:
-        """Returns the importance of the embeddings' rows, [vocabulary, 1], by the parameter's name."""
+        """Returns the importance of the embeddings' rows, [vocabulary, 1], keyed by the name of the embeddings."""
         if self._embedding is None:
             return {}
         table = model.get_input_embeddings().weight  # type: ignore[operator]
@@ -223,5 +232,5 @@ class SoftMask(Method):
         return {name: self._embedding[:, None]}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Replaces the trained V by the weights W that the model computes with."""
+        """Replaces the trained parameters V by the weights W with which the model computes."""
         return computed_with(state, self._masks)

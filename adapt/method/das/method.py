@@ -123,10 +123,10 @@ class Das(Method):
         self._setting = Setting()
         self._plasticity = 1.0
         self._total: Tensor | None = None  # sum of contrasts since the last report, on the model's device
-        self._documents = 0  # number of documents in that sum
+        self._documents = 0  # number of documents in this sum of contrasts
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that training uses. Those of the measurement enter the key of stage `importance`."""
+        """Returns the options that training uses. Options of the measurement enter the key of stage `importance`."""
         das = self.options
         counts = {"economy_fraction": das.contrast_cost == "economy", "contrast_text": das.contrast_text != "all"}
         contrast = [name for name in CONTRAST if counts.get(name, True)]
@@ -139,8 +139,8 @@ class Das(Method):
         """Refuses models whose units are not known, streamed text, and options that contradict.
 
         Raises:
-            ConfigError: the corpus is streamed, the importance of embeddings does not go with that of units, or general
-                text is to be contrasted but none is replayed.
+            ConfigError: the corpus is streamed, `das.importance` cannot measure the embeddings as configured, or the
+                contrast is restricted to general text but no general text is replayed.
             ModelError: the units of the model are not known.
         """
         if not self._measures:
@@ -181,8 +181,8 @@ class Das(Method):
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
         """Returns the passes that the contrast adds. With several micro-batches, trained views are computed twice.
 
-        With `contrast_text: general` this is an upper bound: a pass may consist of general text, but its share is not
-        known here.
+        With `contrast_text: general` this is an upper bound, because the share of general text is not known here and a
+        pass may consist of general text only.
         """
         das = self.options
         if not das.contrast_weight:
@@ -201,7 +201,7 @@ class Das(Method):
         return AddedMemory(layers + rows, layers, is_gated * (size.heads + size.inner + size.hidden))
 
     def notes(self, measured: Mapping[int, Mapping[str, Finished[Any]]]) -> Notes:
-        """Returns a table of the plasticity left in the layers, and warnings about layers that hardly learn."""
+        """Returns a table of each layer's plasticity (mean of 1 - importance), and warnings about low plasticity."""
         results = {n: stages[IMPORTANCE].result for n, stages in sorted(measured.items()) if IMPORTANCE in stages}
         left = {after: plasticity_under(self.options, result.plasticity) for after, result in results.items()}
         left = {after: layers for after, layers in left.items() if layers}
@@ -215,12 +215,12 @@ class Das(Method):
         """Masks the model by importance and prepares the contrast.
 
         Args:
-            model: before it is compiled and wrapped.
+            model: the model, before it is compiled and wrapped.
             setting: its `past` may have the folder of stage `importance`. Without it nothing is masked, and the
                 contrast has no view of earlier knowledge.
 
         Raises:
-            ModelError: the importance is another model's, or views would not differ for lack of dropout.
+            ModelError: the importance was measured on another model, or the model has no dropout to make views differ.
         """
         from adapt.method.das.contrast import Contrast, injected
         from adapt.method.das.importance import SoftMask, load_importance, mean_plasticity, with_floor
@@ -243,7 +243,10 @@ class Das(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Adds the weight times the mean contrast over the compared documents of the global batch."""
+        """Yields the objective's losses and `contrast_weight` times the mean contrast over the compared documents.
+
+        The mean is over the compared documents of the global batch.
+        """
         if self._contrast is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
@@ -254,9 +257,9 @@ class Das(Method):
             yield loss, added
 
     def report(self) -> dict[str, float]:
-        """Returns the mean contrast [nats] of the documents since the last report, and the mean of 1 - importance.
+        """Returns the mean contrast [nats] per document since the last report, and the mean of 1 - importance.
 
-        All ranks call it.
+        All ranks call this.
         """
         report = {"plasticity": self._plasticity}
         if self._contrast:
@@ -265,7 +268,10 @@ class Das(Method):
         return report
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights without masks, mixed with those of the model before this domain."""
+        """Returns the weights with which the masked model computes, mixed with those of the model before this domain.
+
+        `share` is the share of the trained weights in this mixture.
+        """
         state, share = self._mask.merge(state) if self._mask else state, self.options.share
         if share == 1 or not state:
             return state

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 About = Literal["general", "domain"]
 LEAST_PLASTICITY = 0.1
-"""A layer with a lower mean of 1 - importance hardly learns any more, and causes a warning."""
+"""Mean of 1 - importance below which a layer causes a warning, because it hardly learns any more."""
 FREE_SHARE = 0.5
-"""If unprotected embeddings hold more than this share of the parameters, the stage warns."""
+"""Share of unprotected embeddings in the parameters above which the stage warns."""
 SHOWN = 3
-"""Maximum number of warnings that are logged; the record of the sequence has all."""
+"""Maximum number of warnings that are logged. The record of the sequence has all warnings."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class ImportanceMeasured:
     groups: int
     """Number of groups of rows, each with one gradient."""
     tokens: int
-    """Number of tokens that were read."""
+    """Number of text tokens that were read."""
     device_seconds: float
     plasticity: dict[str, list[float]]
-    """The mean of 1 - importance by kind of unit and layer."""
+    """Mean of 1 - importance after merging, for each kind of unit and layer."""
     plasticity_own: dict[str, list[float]]
-    """The mean of 1 - importance of this measurement, before merging, by kind of unit and layer."""
+    """Mean of 1 - importance of this measurement before merging, for each kind of unit and layer."""
     least_plasticity: float
     embeddings_share: float | None = None
     """Share of the model's parameters that are embeddings, or None if it is not known."""
@@ -71,9 +71,9 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     texts: tuple[Stage[Any], ...]
     """The prepared texts that importance is measured on."""
     previous: Stage[ImportanceMeasured] | None
-    """The stage with the earlier importance, with which the new one is merged."""
+    """The stage with the earlier importance that the new importance is merged with; None if there is none."""
     about: About
-    """Whether importance is for the model's general knowledge (`das.general_importance`) or for the text's domain."""
+    """Knowledge for which importance is measured: `general` (see `das.general_importance`) or the texts' `domain`."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns what determines the importance: the criterion, the sample, and the normalization."""
@@ -137,23 +137,26 @@ class Measuring:
     config: Config
     options: DasOptions
     pretrained: Pretrained
-    """The measured model."""
+    """The model that is measured."""
     corpora: tuple[str, ...]
     """Folders of the prepared text."""
     previous: str | None
-    """Folder of the earlier importance, or None."""
+    """Folder with the earlier importance; None if there is none."""
     about: About
 
 
 def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
-    """Measures one device's share of the batches. Ray tasks import this module before torch, to hide GPUs first."""
+    """Measures one device's share of the batches, in a Ray task.
+
+    The task imports this module, which does not load torch, because it must first hide the GPUs of other tasks.
+    """
     from adapt.method.das.unit_sizes import sizes_of_share
 
     return sizes_of_share(measuring, device, precision, share)
 
 
 def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Applies `das.plasticity_floor` to a record's plasticity. Returns nothing if nothing is masked."""
+    """Applies `das.plasticity_floor` to a record's plasticity. Returns an empty mapping if no units are masked."""
     if das.soft_mask == "none":
         return {}
     return {kind: [max(plasticity, das.plasticity_floor) for plasticity in layers] for kind, layers in measured.items()}
@@ -171,7 +174,7 @@ def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]
 
 
 def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
-    """Returns a warning if masks leave most of the model's parameters unprotected."""
+    """Returns a list with a warning if unprotected embeddings are most of the parameters, else an empty list."""
     if embeddings_share is None or das.soft_mask == "none" or das.embeddings != "free":
         return []
     text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"

@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from adapt.train.over_rows import Share
 
 PASS_TOKENS = 4_096
-"""Number of tokens per pass if `training.micro_batch` is `auto`, enough to keep a device busy."""
+"""Number of tokens per pass if `training.micro_batch` is `auto`. It is enough to use a device fully."""
 
 
 def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     """Measures importance on the connected cluster, and writes `importance.safetensors` into `folder`.
 
-    The file does not include `das.plasticity_floor`, which is applied where importance is used. Otherwise each merge
-    would scale earlier importance down again.
+    `das.plasticity_floor` is not applied in the file but where importance is used. Otherwise each merge would scale
+    earlier importance down again.
 
     Returns:
         The fields of `ImportanceMeasured`.
@@ -80,7 +80,7 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
 
 
 def rows_to_measure(measuring: Measuring) -> np.ndarray:
-    """Returns the numbers of the rows to measure on, int64, or none if the criterion needs no text.
+    """Returns the numbers of the rows to measure on, int64. The array is empty if the criterion needs no text.
 
     Raises:
         DataError: there is no text.
@@ -102,7 +102,10 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 
 
 def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Returns random sizes of units, or the norms of their weights."""
+    """Returns sizes of units that need no text, None for sizes of tokens, and the fields of the record.
+
+    Sizes are random for general knowledge if `general_importance` is `random`, else the norms of the units' weights.
+    """
     figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
     if measuring.about == "general" and measuring.options.general_importance == "random":
         return random_sizes(model, measuring.config.seed), None, figures
@@ -111,7 +114,7 @@ def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor],
 
 
 def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Returns sizes of units and tokens, measured over the rows."""
+    """Returns sizes of units and tokens, measured over the rows, and the fields of the record."""
     sums, seconds = gradients_on_cluster(measuring, rows)
     return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
 
@@ -141,7 +144,7 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
 
 
 def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
-    """Computes `adapt.method.das.stage.measure_share`, which Ray tasks call."""
+    """Implements `adapt.method.das.stage.measure_share`, which Ray tasks call."""
     model = model_on(device, measuring.config, measuring.pretrained)
     gates, (loss, marks) = Gates(model), _loss(measuring)
     views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
@@ -154,7 +157,7 @@ def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, s
 
 
 def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
-    """Returns the loss by which units are judged, and the columns that it needs besides the tokens."""
+    """Returns the loss whose gradients measure importance, and the columns that it needs besides the tokens."""
     config, pretrained = measuring.config, measuring.pretrained
     if measuring.about == "general":
         return Disagreement(), ()
@@ -170,13 +173,13 @@ def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
     return MeasureSettings(
         granularity=das.granularity,
         dropout_seed=config.seed if is_general else None,
-        embeddings="free" if is_general else das.embeddings,  # which tokens general knowledge needs is not known
+        embeddings="free" if is_general else das.embeddings,  # general importance does not cover tokens
         rows=max(1, sequences_in_a_pass(config) // views),
         dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
     )
 
 
 def sequences_in_a_pass(config: Config) -> int:
-    """Returns the number of sequences per pass: `training.micro_batch`, or enough to keep a device busy."""
+    """Returns the number of sequences per pass: `training.micro_batch`, or enough to use a device if it is `auto`."""
     training = config.training
     return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

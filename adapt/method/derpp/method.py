@@ -51,10 +51,10 @@ class Derpp(Method):
     kind: ClassVar[str] = "derpp"
     options: DerppOptions
     rehearsal: Rehearsal
-    """The reservoir and its passes, set by `prepare_model`. All ranks hold the same rows."""
+    """The reservoir and the passes that replay its rows, set by `prepare_model`. All ranks hold the same rows."""
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Creates the rehearsal, with the reservoir of the earlier domains."""
+        """Creates the rehearsal and loads the reservoir of the earlier domains. Returns the model unchanged."""
         from adapt.method.derpp.reservoir import Rehearsal
 
         self.rehearsal = Rehearsal(self.options, setting)
@@ -67,7 +67,7 @@ class Derpp(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields one pass per micro-batch, each with its share of the replayed rows."""
+        """Yields the losses of one pass per micro-batch, which includes the micro-batch's share of replayed rows."""
         return self.rehearsal.losses(model, parts, step)
 
     def report(self) -> dict[str, float]:
@@ -75,7 +75,7 @@ class Derpp(Method):
         return {"kept_rows": float(len(self.rehearsal.reservoir.rows))}
 
     def state(self) -> dict[str, Any]:
-        """Returns the tensors of the reservoir."""
+        """Returns the tensors of the reservoir, for checkpoints."""
         return self.rehearsal.reservoir.tensors()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Derpp(Method):
         self.rehearsal.save(folder)
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra work of the replayed rows."""
+        """Returns the extra work of the replayed rows, which pass through the model with the step's own rows."""
         return Added(trained=self.options.fraction)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:

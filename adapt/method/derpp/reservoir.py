@@ -1,9 +1,9 @@
-"""A uniform sample of bounded size over all rows seen so far, and the passes that replay its rows.
+"""A uniform sample of bounded size over all rows seen so far, and the passes that replay the sampled rows.
 
-Every row of a run gets a random number that depends only on (seed, domain, number of the row). The sample keeps the
-rows with the smallest numbers, as many as fit. This is bottom-k sampling: it is uniform and needs no shared state. So
-the sample does not depend on which rank has seen which row, and samples can be merged in any order. (The reservoir
-sampling of arXiv 2004.07211 depends on the order.)
+Every row of a run gets a random number, its priority, that depends only on (seed, domain, number of the row). The
+sample consists of the rows with the smallest priorities, as many as fit. This is bottom-k sampling, which is uniform
+and needs no shared state. So the sample does not depend on which rank has seen which row, and samples can be merged in
+any order. (The reservoir sampling of arXiv 2004.07211 depends on the order.)
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ class KeptRow:
     """A row as the model saw it, with the model's last hidden states at its predictions."""
 
     priority: float
-    """Random number in [0, 1). Rows with smaller numbers are kept longer."""
+    """Random number in [0, 1). Rows with a smaller priority stay in the sample longer."""
     inputs: Tensor
-    """int32 [L], the masked tokens, on the host."""
+    """Token ids of the row after masking, int32 [L], on the host."""
     marks: Tensor
-    """bool [3, L], on the host: True at text, at document starts, and at predicted positions."""
+    """Three masks of the row's positions: text, document starts, and predictions. bool [3, L], on the host."""
     targets: Tensor
     """int32 [T], the tokens to predict, on the host."""
     states: Tensor
-    """fp16 [T, H], on the device: the last hidden states at the predicted positions."""
+    """Last hidden states at the predicted positions, fp16 [T, H], on the device."""
 
     @property
     def bytes(self) -> int:
-        """The size of the row's tensors [bytes]."""
+        """Total size of the row's tensors [bytes]."""
         return sum(part.numel() * part.element_size() for part in (getattr(self, name) for name in _PARTS))
 
 
 class Reservoir:
-    """The rows with the smallest priorities that fit into a budget.
+    """A sample that consists of the rows with the smallest priorities that fit into a budget.
 
     Args:
-        budget: maximum size of all rows [bytes].
+        budget: maximum total size of all rows [bytes].
     """
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self.rows: list[KeptRow] = []
-        """The rows, ordered by priority."""
+        """Rows in the sample, ordered by priority."""
         self.bound = 1.0
-        """Rows with this priority or a larger one are refused from now on."""
+        """Smallest priority that is refused. All rows with this priority or a larger one are refused."""
 
     def offer(self, rows: Sequence[KeptRow]) -> None:
         """Adds rows, then drops the rows with the largest priorities that do not fit."""
@@ -79,12 +79,15 @@ class Reservoir:
         self.rows = all_rows
 
     def draw(self, count: int, *address: int) -> list[KeptRow]:
-        """Draws `count` different rows uniformly, or all if there are fewer, seeded by the address (seed, step)."""
+        """Draws `count` different rows uniformly, or all if there are fewer. The seed of the draw is (seed, step)."""
         draw = np.random.default_rng([number % 2**64 for number in address])
         return [self.rows[place] for place in draw.permutation(len(self.rows))[:count]]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns all rows as tensors, for checkpoints and the next domain; empty if no row was ever offered."""
+        """Returns all rows and the bound as tensors, for checkpoints and the next domain.
+
+        The mapping is empty if no row was ever offered.
+        """
         bound = torch.tensor(self.bound, dtype=torch.float64)
         if not self.rows:
             return {"bound": bound} if self.bound < 1 else {}
@@ -102,8 +105,8 @@ class Reservoir:
         """Restores the tensors that `tensors` returned.
 
         Args:
-            tensors: tensors on any device.
-            device: device for the states.
+            tensors: the reservoir's tensors, on any device.
+            device: device to which the hidden states are moved.
         """
         if "inputs" not in tensors:
             self.rows, self.bound = [], float(tensors.get("bound", 1.0))
@@ -122,7 +125,10 @@ class Reservoir:
 
 
 def priorities(seed: int, domain: int, first: int, count: int) -> np.ndarray:
-    """Returns random numbers of consecutive rows, float64 [count] in [0, 1), by seed, domain and row number."""
+    """Returns the priorities of `count` consecutive rows from row `first` on, float64 [count] in [0, 1).
+
+    Each priority depends only on the seed, the domain and the row's number.
+    """
     state = np.array([seed % 2**64], np.uint64)
     for number in (np.array([domain], np.uint64), np.arange(first, first + count, dtype=np.uint64)):
         state = mix(state + mix(number + np.uint64(1)))
@@ -142,7 +148,7 @@ class Rehearsal:
         self._options, self._setting = options, setting
         self.reservoir = Reservoir(options.buffer_mib * 2**20)
         self.fills = False
-        """Whether rows are collected. A trial of the memory use does not collect any."""
+        """Whether new rows are collected. A trial of the memory use does not collect rows."""
         if setting.carried and (file := setting.carried / RESERVOIR_FILE).exists():
             self.load(load_file(file))
 
@@ -174,7 +180,12 @@ class Rehearsal:
     def _pass(
         self, model: nn.Module, part: Corrupted, replayed: Sequence[KeptRow], total: int
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Returns a part's loss, the weighted loss on replayed rows, and the part's states at its predictions."""
+        """Runs the pass of a micro-batch together with replayed rows.
+
+        Returns:
+            The micro-batch's loss, the weighted loss on the replayed rows, and the micro-batch's hidden states at its
+            predictions.
+        """
         both, count = _joined(part, replayed), len(part.targets)
         positions, targets = both.asked(), both.answers()
 
@@ -193,7 +204,7 @@ class Rehearsal:
         return loss, extra, states[:count].detach()
 
     def _kept(self, part: Corrupted, numbers: Sequence[float], states: Tensor) -> list[KeptRow]:
-        """Returns the rows of a part whose priorities are low enough for the reservoir."""
+        """Returns the rows of a micro-batch whose priorities are below the reservoir's bound."""
         sizes, marks = part.positions.sum(1).tolist(), torch.stack((part.real, part.starts, part.positions), 1)
         rows = zip(numbers, part.input_ids, marks, part.targets.split(sizes), states.split(sizes), strict=True)
         return [
@@ -222,8 +233,8 @@ def _of_all_ranks(kept: list[KeptRow], states: Tensor) -> list[KeptRow]:
     """Gathers the new rows of all ranks. Tokens are exchanged between hosts, states between devices.
 
     Args:
-        kept: this rank's new rows.
-        states: any states, which define width and device.
+        kept: new rows of this rank.
+        states: any hidden states, from which width and device are taken.
     """
     if is_alone():
         return kept

@@ -1,15 +1,15 @@
 """Grows a model so that its outputs stay the same (as in Net2Net, arXiv 1511.05641, and ELLE, arXiv 2203.06311).
 
-**Width.** Each new unit is a copy of an existing one. The weights that produce it are copied, and the weights that read
-it are divided by the number of copies. The outputs stay the same if all units have equally many copies; otherwise norms
-over the states see another mean and variance. An LM head with its own matrix is divided like any layer that reads
-states. A head that is tied to the embeddings cannot be divided, since the embeddings produce states; the norm before it
-is divided instead.
+**Width.** Each new unit is a copy of an existing unit. The weights that produce the unit are copied, and the weights
+that read the unit are divided by the number of copies. The outputs stay the same if all units have the same number of
+copies. Otherwise norms over the states see another mean and variance. An LM head with its own matrix is divided like
+any layer that reads states. A head that is tied to the embeddings cannot be divided, since the embeddings produce
+states. The norm before the head is divided instead.
 
-**Depth.** A new layer is a copy of the one below it. `silent` layers have output projections of 0. In models with norms
-before the blocks, such a layer is the identity. In models with norms after the sums (BERT and relatives), it becomes
-the identity when the scale and shift of the norm below move to the new layer's last norm: two norms in a row equal one,
-up to the norm's epsilon.
+**Depth.** A new layer is a copy of the layer below it. `silent` layers have output projections of 0. In models with
+norms before the blocks, a silent layer is the identity. In models with norms after the sums (BERT and relatives), a
+silent layer becomes the identity when the scale and shift of the norm below move to the new layer's last norm. Two
+norms in a row equal one norm, up to the norm's epsilon.
 """
 
 from __future__ import annotations
@@ -40,27 +40,30 @@ BEFORE_HEAD = {
     "gpt2": "transformer.ln_f",
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "model.norm"),
 }
-"""The norm whose output the last linear layer reads, by model type."""
+"""Name of the norm whose output the head's last linear layer reads, keyed by model type."""
 NORMS_OF_SUMS = {
     **dict.fromkeys(
         ("bert", "roberta", "xlm-roberta", "camembert", "electra"), ("attention.output.LayerNorm", "output.LayerNorm")
     ),
     "distilbert": ("sa_layer_norm", "output_layer_norm"),
 }
-"""The two norms of a layer in models with norms after the sums. Other models have norms before the blocks."""
+"""Names of the two norms of a layer in models with norms after the sums, keyed by model type.
+
+Other models have norms before the blocks.
+"""
 
 
 class Axis:
-    """How the units along one axis of a weight grow.
+    """Describes how the units along one axis of a weight grow.
 
     Args:
-        sources: int64 [after], for each unit of the larger model the index of the unit that it copies.
+        sources: for each unit of the larger model, the index of the unit that it copies, int64 [after].
     """
 
     def __init__(self, sources: Tensor) -> None:
         self.sources = sources
         self.copies = torch.bincount(sources)[sources].float()
-        """For each unit, the number of units with the same source."""
+        """Number of units of the larger model with the same source, for each unit."""
         first = torch.full((int(sources.max()) + 1,), len(sources)).scatter_reduce(
             0, sources, torch.arange(len(sources)), "amin"
         )
@@ -68,12 +71,15 @@ class Axis:
 
     @classmethod
     def grown(cls, before: int, after: int, draw: torch.Generator) -> Axis:
-        """Repeats all units in rounds of random order, so that their numbers of copies differ by at most 1."""
+        """Returns an axis that repeats all units in rounds of random order.
+
+        The units' numbers of copies differ by at most 1.
+        """
         rounds = [torch.randperm(before, generator=draw) for _ in range(after // before)]
         return cls(torch.cat([torch.arange(before), *rounds])[:after])
 
     def blocks(self, size: int, stacked: int = 1) -> Axis:
-        """Returns the axis in which each unit has `size` adjacent positions, repeated as a whole `stacked` times."""
+        """Returns an axis with `size` adjacent positions per unit. The whole axis is repeated `stacked` times."""
         before = int(self.sources.max()) + 1
         within = (self.sources[:, None] * size + torch.arange(size)).flatten()
         return Axis(torch.cat([within + number * before * size for number in range(stacked)]))
@@ -81,7 +87,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Axes that the linear parts of a layer produce and read, by the part's name, and the axis of the states."""
+    """Axes that the linear parts of a layer produce and read, keyed by the part's name, and the axis of the states."""
 
     made: Mapping[str, Axis]
     read: Mapping[str, Axis]
@@ -89,7 +95,7 @@ class _Axes:
 
     @classmethod
     def between(cls, model: Any, larger: Any, draw: torch.Generator) -> _Axes:
-        """Draws how the units of a model grow into those of a larger one, the same in all layers."""
+        """Draws how the units of a model grow into the units of a larger model. All layers grow in the same way."""
         before, after = layers_of(model)[0], layers_of(larger)[0]
         pattern = before.pattern
         out, outer, heads = before.part(pattern.attention_out), before.part(pattern.outer), _heads(model)
@@ -119,14 +125,14 @@ def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0
 
     Args:
         model: the whole model, on the CPU, with layers that `adapt.model.architecture` knows.
-        growth: what is added.
-        is_silent: whether new layers leave the outputs unchanged; otherwise they are plain copies.
+        growth: numbers of layers and heads to add.
+        is_silent: whether new layers leave the outputs unchanged. Otherwise new layers are plain copies.
         noise: standard deviation of the noise on the weights that produce copied units in the layers' linear parts.
         seed: seed of all draws.
 
     Returns:
-        The model, in evaluation mode. Its outputs are the same if `is_silent`, there is no noise, and the width of its
-        states is a whole multiple of the old width.
+        The larger model, in evaluation mode. Its outputs are those of the smaller model if `is_silent` is true, there
+        is no noise, and the width of the states is a whole multiple of the old width.
     """
     config, draw = copy.deepcopy(model.config), torch.Generator().manual_seed(seed % 2**63)
     growth.resize(config)
@@ -156,7 +162,7 @@ def _fill_layer(
     """Fills a layer of the larger model with the weights of the layer `source`."""
     for name, parameter in layer.module.named_parameters():
         if (weight := weights.get(f"{source}.{name}")) is None:
-            continue  # ModernBERT's first layer has no first norm; its copy keeps a new norm, which scales nothing
+            continue  # ModernBERT's first layer has no first norm, so its copy keeps the new norm, whose scale is 1
         part = name.rpartition(".")[0]
         if part not in axes.made:
             _fill(parameter, weight, None, axes.states)
@@ -169,7 +175,7 @@ def _fill_layer(
 
 
 def _reads(module: nn.Module) -> int | None:
-    """Returns the axis of a weight along which the module reads, or None for modules that only produce (embeddings)."""
+    """Returns the axis of a weight along which a module reads its inputs; None for embeddings, which only produce."""
     if not (is_transposed(module) or isinstance(module, nn.Linear)):
         return None
     return 0 if is_transposed(module) else 1
@@ -181,9 +187,9 @@ def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made
     Args:
         parameter: the parameter of the larger model, which is filled.
         weight: the weight of the smaller model.
-        reads: the dimension along which a matrix reads.
-        read: the axis that it reads.
-        made: the axis that it produces; None if it is the same as `read`.
+        reads: the dimension of the weight along which it reads; None if it reads nothing.
+        read: the axis that the weight reads.
+        made: the axis that the weight produces; None if it is the same as `read`.
     """
     for axis in range(weight.ndim):
         if weight.shape[axis] == parameter.shape[axis]:
@@ -197,7 +203,7 @@ def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made
 
 
 def _divide_before_tied_head(larger: Any, states: Axis) -> None:
-    """Divides the norm before a head that shares the embeddings' matrix, because that matrix cannot be divided."""
+    """Divides the norm before a head by the numbers of copies, because a head tied to embeddings cannot be divided."""
     if larger.get_output_embeddings().weight is larger.get_input_embeddings().weight:
         for parameter in larger.get_submodule(BEFORE_HEAD[larger.config.model_type]).parameters():
             if len(parameter) == len(states.copies):
@@ -205,7 +211,7 @@ def _divide_before_tied_head(larger: Any, states: Axis) -> None:
 
 
 def _silence(layer: Layer, below: Layer, norms: tuple[str, str] | None) -> None:
-    """Changes a copy of the layer below so that it adds nothing to the states."""
+    """Changes a new layer, a copy of the layer below, so that it does not change the states."""
     for part in (layer.pattern.attention_out, layer.pattern.outer):
         for parameter in layer.part(part).parameters(recurse=False):
             parameter.zero_()
@@ -220,20 +226,20 @@ def _silence(layer: Layer, below: Layer, norms: tuple[str, str] | None) -> None:
 def take_prompt(
     model: Any, setting: Setting, length: int, past: Mapping[str, Path]
 ) -> tuple[list[str], dict[str, int]]:
-    """Adds the prompt of the domain to be learnt to the model and selects it. The model is trained together with it.
+    """Adds the prompt of the domain to be learnt to the model and selects it. Model and prompt are trained together.
 
     Args:
-        model: in evaluation mode, with the prompts of earlier domains.
+        model: a model in evaluation mode, with the prompts of earlier domains.
         setting: the training's setting.
         length: length of a prompt [vectors].
-        past: folders of the earlier domains' text, in the order learnt, by the names of the method's stages.
+        past: folders of the earlier domains' text in the order learnt, keyed by the names of the method's stages.
 
     Returns:
         The names of all domains that have a prompt, and the prompt number of each text in `past`.
     """
     known = domains_of(model)
     before = list(known.names) if known else []
-    # the model may know more domains, from an earlier sequence
+    # the model may also know domains from an earlier sequence
     last = list(zip(reversed([*past]), reversed(before), strict=False))
     for text, name in last:
         learn_prototype(model, name, sample_of([past[text]], setting.seed))
@@ -261,7 +267,7 @@ def grow_prompts(model: Any, larger: Any, sources: Tensor) -> None:
     Args:
         model: the smaller model.
         larger: the larger model, without prompts.
-        sources: int64 [after], for each unit of its states the index of the unit that it copies.
+        sources: for each unit of the larger model's states, the index of the unit that it copies, int64 [after].
     """
     known, sets = domains_of(model), sets_of(model)
     if known is None or not sets:

@@ -1,8 +1,8 @@
 """Growth of a model before a domain in layers, width and prompts, as changes of config.json. Loads no torch.
 
-Width grows by whole attention heads, with the states and feed-forward layers in proportion, so that heads keep their
-size. Heads that share a key and a value are added as a group. A prompt is a set of vectors before each document of a
-domain. `adapt.method.elle.grown_model` makes the weights.
+Width grows by whole attention heads, and the states and feed-forward layers grow in proportion, so that the size of a
+head stays the same. Heads that share a key and a value are added as a group. A prompt is a set of vectors before each
+document of a domain. `adapt.method.elle.grown_model` computes the weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Growth:
 
     @classmethod
     def before(cls, domain: int, layers: Sequence[int], heads: Sequence[int]) -> Growth:
-        """Returns the growth before a domain, by its number from 1."""
+        """Returns the growth before the domain with this number, which counts from 1."""
         return cls(*(each[domain - 1] if domain <= len(each) else 0 for each in (layers, heads)))
 
     def layer_sources(self, layers: int) -> list[tuple[int, bool]]:
@@ -83,7 +83,7 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
         growths: the growths, one after another.
 
     Raises:
-        ConfigError: says which field is wrong.
+        ConfigError: the model does not support this growth. The error names the field.
         ModelError: layers are added to a model whose layers depend on their depth.
     """
     if any(growth.layers for growth in growths):
@@ -118,9 +118,9 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
 
 
 def _widths(config: Any) -> dict[str, int]:
-    """Returns the dimensions that grow with the heads, by their names in the config."""
+    """Returns the dimensions that grow with the heads, keyed by their names in the config."""
     names = ["num_key_value_heads", _name(config, "hidden"), _name(config, "inner")]
-    if getattr(config, "embedding_size", None) == _get(config, "hidden"):  # ELECTRA's, where states are not projected
+    if getattr(config, "embedding_size", None) == _get(config, "hidden"):  # an ELECTRA without projection of embeddings
         names.append("embedding_size")
     return {name: getattr(config, name) for name in names if name and getattr(config, name, None) is not None}
 
@@ -141,7 +141,7 @@ FIELD = "elle.prompt_length"
 
 
 def check_prompts(config: Config, model: Path, length: int) -> None:
-    """Refuses jobs and models that cannot train with prompts of this length, or without prompts if it is 0.
+    """Refuses jobs and models that cannot train with prompts of this length, or without prompts if the length is 0.
 
     Raises:
         ConfigError: the text is streamed, prompts leave no room for text, or the model's prompts have another length.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from adapt.runner import Stage
 
 TEXT = "text of domain "
-"""Prefix of the method's name for an earlier domain's prepared text; the domain's number follows."""
+"""Prefix of the names under which the method stores the prepared text of domains. The domain's number follows."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Elle(Method):
         """Refuses models that cannot grow as configured.
 
         Raises:
-            ConfigError: the options ask for growth that the model does not support.
-            ModelError: its layers are not known, or it has additions other than prompts of domains.
+            ConfigError: the options set growth that the model does not support.
+            ModelError: the model's layers are not known, or it has additions other than prompts of domains.
         """
         check_units(model)
         check_prompts(config, model, self.options.prompt_length)
@@ -131,7 +131,7 @@ class Elle(Method):
             enter_sets(config, PROMPTS, self._names, {"length": self.options.prompt_length})
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra work of the prompts, which pass the layers with every document."""
+        """Returns the extra work of the prompts, which pass through the layers with every document."""
         return Added(per_document=self.options.prompt_length)
 
     def begin(self, engine: TrainingEngine) -> None:
@@ -142,7 +142,7 @@ class Elle(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields losses on the domain's rows, or in replaying steps on equally many rows of an earlier domain."""
+        """Yields losses on the domain's rows, or in replaying steps on the same number of rows of an earlier domain."""
         if not (self._past and self._replays(step)):
             yield from super().losses(model, parts, objective, step, predictions)
         else:
@@ -156,7 +156,7 @@ class Elle(Method):
         return bool(self._past and self._past.is_drawn(step, self.options.replay_fraction))
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Records the loss on replayed rows, here because the device has finished the step already."""
+        """Records the loss on replayed rows, after the step because the device has finished by then."""
         if self._past:
             self._past.note_step()
 
@@ -165,7 +165,7 @@ class Elle(Method):
         return {"replayed_steps": float(self._past.steps_since() if self._past else 0)}
 
     def state(self) -> dict[str, Any]:
-        """Returns the recent losses of earlier domains, which determine how often each is drawn."""
+        """Returns the recent losses of earlier domains, which determine how often each domain is drawn."""
         return {"losses": self._past.losses} if self._past else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

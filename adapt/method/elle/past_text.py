@@ -1,8 +1,8 @@
 """Replay of earlier domains' text, and the choice of the next domain to replay.
 
-ELLE calls its memory adaptive: domains that still improve are replayed more. Here a domain is drawn in proportion to
-the recent fall of its loss. Domains without enough losses come first. A tenth of all draws is uniform, so that a domain
-whose loss has stopped falling is still measured.
+ELLE replays domains that still improve more often ("adaptive" memory). In this module, a domain is drawn in proportion
+to the recent fall of its loss. Domains without enough losses are drawn first. A tenth of all draws is uniform, so that
+a domain whose loss has stopped falling is still measured.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ EVEN = 0.1
 
 
 class PastText:
-    """Draws and passes of rows from earlier domains.
+    """Draws rows from earlier domains and runs passes on the drawn rows.
 
     Args:
-        folders: folders of the domains' prepared text, by name.
+        folders: folders of the domains' prepared text, keyed by the text's name.
         seed: seed of all draws.
     """
 
@@ -49,11 +49,11 @@ class PastText:
         """Recent losses of each domain [nats per predicted token], the newest last."""
 
     def without_text(self) -> str | None:
-        """Returns the name of a domain without rows, or None."""
+        """Returns the name of a domain without rows, or None if all domains have rows."""
         return next((name for name, stream in self._streams.items() if not stream.tokens), None)
 
     def use_prompts(self, own: int, prompts: dict[str, int]) -> None:
-        """Sets the number of the current domain's prompt, and those of earlier domains by the names of their texts."""
+        """Sets the number of the current domain's prompt, and of earlier domains' prompts, keyed by text name."""
         self._own, self._prompts = own, prompts
 
     def forget_steps(self) -> None:
@@ -67,7 +67,7 @@ class PastText:
     def passes(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields a step's losses on rows of an earlier domain. Arguments as of `adapt.method.base.Method.losses`."""
+        """Yields a step's losses on rows of an earlier domain. See `Method.losses` for arguments."""
         rows, length = sum(len(part.input_ids) for part in parts), parts[0].input_ids.shape[1]
         counts, rank = counted(rows)
         share, address = slice(rank, None, len(counts)), (self._seed ^ REPLAYS, step)
@@ -85,7 +85,7 @@ class PastText:
 
     @contextmanager
     def _prompt_of(self, model: nn.Module, name: str) -> Iterator[None]:
-        """Selects the earlier domain's prompt, if it has one, inside the block."""
+        """Returns a context manager that selects the earlier domain's prompt, if the domain has one."""
         if self._own is None:
             yield
             return
@@ -96,7 +96,7 @@ class PastText:
             choose_set(model, self._own)
 
     def _idle(self, model: Any) -> Tensor | None:
-        """Returns a 0 that gives the unused prompt of the current domain a gradient, which all parameters need."""
+        """Returns a loss of 0 that gives the current domain's unused prompt a gradient, which all parameters need."""
         if self._own is None:
             return None
         (prompts,) = sets_of(model)
@@ -105,7 +105,7 @@ class PastText:
         return 0.0 * nothing
 
     def note_step(self) -> None:
-        """Records the loss on replayed rows, if there were any. All ranks call it when their device has finished."""
+        """Records the loss on replayed rows, if the step replayed any. All ranks call this after the device's step."""
         if self._replayed:
             name, total, targets = self._replayed
             self.note(name, summed(total).item() / targets)
@@ -143,7 +143,7 @@ class PastText:
             share: this rank's part of these rows.
             length: length of a row [tokens].
             marks: columns that the objective needs.
-            address: seed and step of the draw. The step also gives the rows new masks.
+            address: seed and step of the draw. The step is also the rows' epoch, so that they get new masks.
         """
         seed, step = address
         draw, shares = np.random.default_rng([seed % 2**64, step]), self.shares()

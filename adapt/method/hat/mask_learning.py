@@ -1,11 +1,11 @@
-"""Learns a domain's masks sigma(s e) together with the masked weights, and blocks updates that earlier domains forbid.
+"""Learns a domain's masks sigma(s e) together with the masked weights, and blocks updates of weights already in use.
 
 Masks are annealed as in Serra et al. 2018 (arXiv 1801.01423, sections 2.4 to 2.6).
 
-How much earlier domains use a parameter is a number between 0 and 1, and the more they use it, the less it may change
-(equation 2). A weight between two masked units is used as much as the less used unit, because it has no effect where
-either unit is off. A weight that reads unmasked values is used as much as the unit that it produces. It is not enough
-to block gradients, since Adam's averages would still move the weights. So updates are blocked, by
+The use of a parameter by earlier domains is a number between 0 and 1. The more a parameter is used, the less it may
+change (equation 2). A weight between two masked units is used as much as the less used unit, because it has no effect
+if either unit is off. A weight that reads unmasked values is used as much as the unit that it produces. It is not
+enough to block gradients, since Adam's averages would still move the weights. So updates are blocked, by
 `adapt.model.masked_updates`.
 """
 
@@ -29,10 +29,11 @@ class MaskLearning:
 
     Args:
         model: the model with the domain's masks selected, before an engine wraps it.
-        used_parameters: computes how much each parameter is used, from how much each unit is used, by mask name.
+        used_parameters: function that computes how much each parameter is used. It takes the model, and how much the
+            units of each mask are used, keyed by the mask's name.
         steps: number of steps of the training.
-        steepest: s at the end of the training.
-        sparsity: weight in the loss of the share of free units that the domain takes.
+        steepest: steepness s at the end of the training.
+        sparsity: weight of the sparsity term, which is the share of free units that the domain claims.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class MaskLearning:
         self._steps, self._steepest, self._sparsity = steps, steepest, sparsity
         self._steepness = 1 / steepest
         self._masks: list[UnitMask] = []
-        self._free: dict[str, Tensor] = {}  # 1 - use of the units of each embedding, by the embedding's name
+        self._free: dict[str, Tensor] = {}  # 1 - use of each unit by other domains, keyed by the mask embedding's name
         used: dict[str, Tensor] = {}
         for name, sets in model.named_modules():
             if isinstance(sets, DomainSets):
@@ -62,7 +63,7 @@ class MaskLearning:
         self._own: dict[str, Tensor] = {}  # this rank's part of `_free`
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Selects this rank's part of the units' free shares."""
+        """Selects this rank's parts of 1 - use of the units, which gradients of mask embeddings need."""
         for part in engine.parts():
             if (free := self._free.get(part.name)) is not None:
                 self._own[part.name] = part.of(free).to(part.value, copy=True)
@@ -97,17 +98,17 @@ class MaskLearning:
         )
 
     def report(self) -> dict[str, float]:
-        """Returns the share of units that no other domain uses."""
+        """Returns the mean of 1 - use over all units: the share of units that no other domain uses."""
         return {"free_units": self._total / max(self._units, 1)}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights that the model computes with. Where other domains use them, these are the old weights."""
+        """Returns the weights with which the model computes. Weights that other domains use have their old values."""
         return computed_with(state, self._blocked)
 
 
 @torch.no_grad()
 def _used_by_others(sets: DomainSets) -> Tensor:
-    """Returns each unit's largest mask among the other domains, [units]."""
+    """Returns each unit's largest mask value among the other domains, [units]."""
     masks: list[Any] = list(sets)
     others = [mask.values() for number, mask in enumerate(masks) if number != sets.chosen]
     return torch.stack([torch.zeros_like(masks[0].embedding), *others]).amax(0)
@@ -118,9 +119,11 @@ LARGEST = 50.0
 
 
 def steepness_at(step: int, steps: int, steepest: float) -> float:
-    """Returns s at a step, from 0: it rises linearly from 1 / steepest to steepest over the training (equation 3).
+    """Returns the steepness s at a step, which counts from 0.
 
-    The paper anneals within each epoch. Here a domain takes about one epoch, so s is annealed over the training.
+    The steepness rises linearly from 1 / steepest to steepest over the training (equation 3).
+
+    The paper anneals s within each epoch. A domain takes about one epoch here, so s is annealed over the training.
     """
     passed = step / (steps - 1) if steps > 1 else 1.0
     return 1 / steepest + (steepest - 1 / steepest) * passed
@@ -130,10 +133,10 @@ def sparsity_gradient(embedding: Tensor, free: Tensor, total: float, steepness: 
     """Returns the gradient of sum m (1 - m_before) / sum (1 - m_before) with respect to the embeddings (equation 5).
 
     Args:
-        embedding: e of some units.
-        free: 1 - m_before of these units, where m_before is the largest mask of the other domains.
+        embedding: mask embeddings e of some units.
+        free: 1 - m_before of these units, where m_before is the largest mask value of the other domains.
         total: the sum of 1 - m_before over all units of the model.
-        steepness: s.
+        steepness: the steepness s.
     """
     mask = torch.sigmoid(steepness * embedding.clamp(-MOST, MOST))
     return free * steepness * mask * (1 - mask) / max(total, 1.0)
@@ -156,10 +159,10 @@ def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]
 
     Args:
         model: a model with plugins.
-        used: how much earlier domains use each unit, by the name of its masks in the model.
+        used: how much earlier domains use each unit, keyed by the name of the units' masks in the model.
 
     Returns:
-        Use by the parameter's name, in a shape that broadcasts to the parameter's.
+        Use of each parameter, keyed by the parameter's name, in a shape that broadcasts to the parameter's.
     """
     by_name: dict[str, Tensor] = {}
     for layer in layers_of(model):
@@ -176,10 +179,10 @@ def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def used_in_layers(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Computes how much earlier domains use each parameter of the model's own layers. Arguments as `used_in_plugins`.
+    """Computes how much earlier domains use each parameter of the model's own layers.
 
-    The bias after attention belongs to no unit. It is used as much as the most used head. The result has no norms,
-    embeddings or LM head.
+    See `used_in_plugins` for the arguments. The bias after attention belongs to no unit, so it counts as used as much
+    as the most used head. The result has no norms, embeddings or LM head.
     """
     layers = layers_of(model)
     units: Values = {kind: torch.stack([used[f"{layer.name}.{UNITS}.{kind}"] for layer in layers]) for kind in KINDS}

@@ -1,6 +1,6 @@
-"""HAT (Serra et al. 2018, arXiv 1801.01423): each domain learns which units it uses, and later domains keep these.
+"""HAT (Serra et al. 2018, arXiv 1801.01423): each domain learns which units it uses, which later domains do not change.
 
-With a domain's masks the model always computes what it computed when the domain was learnt. So the domain of a text
+With a domain's masks, the model always computes the same outputs as when the domain was learnt. So the domain of a text
 must be known or predicted (`adapt.model.additions`).
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Corrupted, Objective
 
 STEEPEST = 400.0
-"""s_max of the published code: the steepness of the masks at the end of a training. It starts at 1 / s_max."""
+"""Steepness s_max of the masks at the end of a training, as in the published code. Masks start at 1 / s_max."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class HatOptions:
 
 
 class LearnsMasks(TrainsSets):
-    """Base class of methods that learn a domain's masks and the masked weights. `prepare_model` sets `learning`."""
+    """Base class of methods that learn a domain's masks and the masked weights. Subclasses set `learning`."""
 
     goes_alone: ClassVar[bool] = True
     by_domain = True
@@ -50,7 +50,7 @@ class LearnsMasks(TrainsSets):
     learning: MaskLearning
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Selects this rank's part of the masks."""
+        """Selects this rank's parts of the masks, when the engine has the first weights."""
         self.learning.begin(engine)
 
     def losses(
@@ -86,7 +86,7 @@ class Hat(LearnsMasks):
 
     def settings(self) -> dict[str, Any]:
         """Returns the options that enter the key, without the width if the model itself is masked."""
-        options = {**super().settings(), "steepest": STEEPEST}  # used to be an option, so it stays in keys
+        options = {**super().settings(), "steepest": STEEPEST}  # keys have it because it was an option once
         return options if self.options.on == "adapters" else {k: v for k, v in options.items() if k != "width"}
 
     @property
@@ -101,7 +101,7 @@ class Hat(LearnsMasks):
         """Refuses models to which masks cannot be added.
 
         Raises:
-            ConfigError, ModelError: as `check_domain_sets`.
+            ConfigError, ModelError: see `check_domain_sets`.
         """
         check_domain_sets(config, model, self.kind, *self.addition)
 

@@ -1,4 +1,4 @@
-"""LoRA (arXiv 2106.09685) and its variants: each linear layer of the transformer gets an addition, and only they train.
+"""LoRA (arXiv 2106.09685) and variants: each linear layer of the transformer gets an addition. Only additions train.
 
 LoRA "learns less and forgets less" than full training (arXiv 2405.09673, whose settings for continued pre-training are
 the defaults). At the end of a domain the additions are merged into the weights. The result is an ordinary model, and
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Batch
 
 MOMENTS, MOMENTS_FILE = "moments", "moments.safetensors"
-"""The name of the method's stage, and of the file that the stage writes."""
+"""Name of the method's stage, and name of the file that the stage writes."""
 
 
 BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
-"""Kinds that start from singular directions of W. There are only as many directions as W's smaller side."""
+"""Kinds that start from singular directions of W. Their rank is bounded by the smaller side of W."""
 WHOLE_WEIGHTS = ("dora", "osf")
 """Kinds whose passes read parameters of other modules, which ZeRO 3 has not gathered at that time."""
 WHOLE_BASES = ("lora", "dora", "mica")
@@ -91,7 +91,7 @@ class Lora(Method):
             self.zero_stages = (0, 1, 2)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key, and the version of peft, which places and initializes additions."""
+        """Returns the options that enter the key, and the version of peft, which initializes additions."""
         settings = super().settings()
         variant = settings.pop("kind")  # in keys, `kind` is the method's name
         del settings["moment_sequences"]  # enters the key of the stage that measures moments
@@ -105,7 +105,7 @@ class Lora(Method):
 
         Raises:
             ConfigError: the rank is too large, or the kind does not go with the other options.
-            ModelError: the layers are not known; names the known models.
+            ModelError: the model's layers are not known. The error names the known models.
         """
         check_units(model)
         if self.options.intruders < 1 and self.options.kind not in WHOLE_BASES:
@@ -120,11 +120,14 @@ class Lora(Method):
             check_rank(self.options, min(size.hidden, size.attention))
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns, for `corda`, the stage that measures the first model's inputs on general text or the domain's."""
+        """Returns, for `corda`, the stage that measures the inputs of the first model's layers.
+
+        The text is the replayed general text, or the domain's text if no general text is replayed.
+        """
         return self._measured(first, (first.general,) if first.general else first.texts)
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns, for `corda`, the stage that adds the inputs of the learnt domain to those before."""
+        """Returns, for `corda`, the stage that measures the learnt domain's inputs and averages over domains."""
         return self._measured(learnt, learnt.texts)
 
     def _measured(self, domain: Domain, texts: tuple[Stage[Any], ...]) -> Mapping[str, Stage[Any]]:
@@ -134,7 +137,7 @@ class Lora(Method):
         return {MOMENTS: MeasureMoments(config.name, config, wanted, domain.start, texts, previous)}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and adds the matrices, with A drawn by the run's seed. Its outputs do not change yet.
+        """Freezes the model and adds the matrices, drawn from the run's seed. The model's outputs do not change.
 
         Raises:
             ConfigError, ModelError: this kind cannot train the model.
@@ -157,7 +160,7 @@ class Lora(Method):
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the additions, and the share of the parameters that they are."""
+        """Returns the memory of the additions, and their share of all parameters."""
         added = self._elements(size)
         held = {"osf": 2.0}.get(self.options.kind, 1.0)  # osf also keeps the initial directions
         trained = {"mica": 0.5}.get(self.options.kind, 1.0)
@@ -185,7 +188,7 @@ class MeasureMoments(Stage[Summed]):
     texts: tuple[Stage[Any], ...]
     """The prepared texts to measure on."""
     previous: Stage[Summed] | None
-    """The stage with the moments of the earlier domains, which the new ones are averaged with."""
+    """The stage with the mean moments of the earlier domains; None if there is no such stage."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns what determines the moments: the sample, the masking of its rows, and the model."""
@@ -217,7 +220,7 @@ def check_rank(options: LoraOptions, smallest: int) -> None:
         smallest: the smallest side of the weights.
 
     Raises:
-        ConfigError: says which ranks are possible.
+        ConfigError: the rank is too large. The error gives the largest possible rank.
     """
     most = smallest - (options.kind == "osf")  # osf must leave at least one direction to preserve
     if options.kind in BOUNDED and options.rank > most:

@@ -22,11 +22,11 @@ from adapt.model.layers import Layer, inputs, layers_of
 from adapt.objective.objective import Batch, Objective
 
 DAMPING = 0.01
-"""Share of the mean of C's diagonal that is added to the diagonal so that C is invertible, as in the authors' code."""
+"""Factor of the mean of C's diagonal that is added to the diagonal to make C invertible, as in the authors' code."""
 
 
 def shared_inputs(model: Any) -> dict[str, str]:
-    """Maps each linear part of a layer to the first part with the same input: query, for key and value too."""
+    """Maps each linear part of a layer to the first part with the same input, such as key and value to query."""
     return {name: first for layer in layers_of(model) for first, names in _readers(layer) for name in names}
 
 
@@ -40,10 +40,10 @@ def _readers(layer: Layer) -> Iterable[tuple[str, list[str]]]:
 def second_moments(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> AddedUp:
-    """Sums x x^T over all tokens, [inputs, inputs], by the name of the first part that reads x.
+    """Sums x x^T over all tokens, [inputs, inputs], keyed by the name of the first part with input x.
 
     Args:
-        model: with its head, in evaluation mode, not wrapped.
+        model: a model with its head, in evaluation mode, not wrapped.
         objective: masks the batches.
         batches: numbered batches of rows.
         dtype: precision of autocast.
@@ -75,11 +75,11 @@ def second_moments(
 
 
 def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the terms of a weight with the smallest S: U [outputs, rank], S [rank], V^T C^-1 [rank, inputs].
+    """Returns the `rank` terms of a weight with the smallest S: U [outputs, rank], S [rank], V^T C^-1 [rank, inputs].
 
     Args:
-        weight: [outputs, inputs].
-        moment: C, [inputs, inputs].
+        weight: the weight W, [outputs, inputs].
+        moment: the second moments C of the inputs, [inputs, inputs].
         rank: number of terms.
     """
     damped = moment.double()
@@ -96,13 +96,13 @@ def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, tra
     Args:
         model: a model without additions.
         names: names of the layers.
-        file: the means of `second_moments`.
+        file: file with the means of `second_moments`.
         rank: rank of the additions.
         transposed: whether weights are [inputs, outputs].
 
     Raises:
         StageError: the file is missing or broken.
-        ModelError: the file is of another model.
+        ModelError: the moments were measured on another model.
     """
     firsts = shared_inputs(model)
     check_sums(file, _shapes(model, firsts), "second moments")

@@ -1,7 +1,7 @@
 """Variants of LoRA in peft: their configuration, the merged weights, and the use of singular values.
 
-After merging, every variant leaves an ordinary weight: W + s B A, for DoRA with trained norms of the rows, and for OSF
-with other small singular directions. peft initializes and computes the additions.
+After merging, every variant leaves an ordinary weight. The weight is W + s B A, which DoRA scales to trained norms of
+the rows. OSF replaces the small singular directions of W instead. peft initializes and computes the additions.
 
 Weights with a low condition number stretch all directions about equally, so they are the least specialised, and
 additions there should destroy least (KappaTune, arXiv 2506.16289). Training with low-rank additions leaves intruder
@@ -36,9 +36,9 @@ UNTRANSPOSED = ("olora", "osf")
 BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 """Parts that peft inserts into the names of a layer's parameters."""
 LENGTHS = ".lora_magnitude_vector.default."
-"""peft's name of DoRA's norms of rows."""
+"""Name in peft of DoRA's norms of rows."""
 DIRECTIONS = ".osf_svd_params.default."
-"""peft's name of OSF's trained directions."""
+"""Name in peft of OSF's trained directions."""
 ADDED = (DOWN, UP, LENGTHS, DIRECTIONS)
 
 
@@ -46,9 +46,9 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
     """Freezes a model and adds matrices to its linear layers.
 
     Args:
-        model: changed in place; its outputs stay the same.
+        model: the model, which is changed in place. Its outputs stay the same.
         options: the method's options.
-        seed: seed by which A is drawn.
+        seed: seed from which the matrices A are drawn.
         moments: for `corda`, the file of stage `moments`.
 
     Returns:
@@ -79,7 +79,7 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
 
 
 def parts_with_units(pattern: Any) -> list[str]:
-    """Returns the names of a layer's linear parts, each once."""
+    """Returns the names of a layer's linear parts without duplicates."""
     parts = (pattern.query, pattern.key, pattern.value, pattern.attention_out, *pattern.inner, pattern.outer)
     return list(dict.fromkeys(parts))
 
@@ -111,7 +111,7 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
 
 
 def merged_state(state: Mapping[str, Tensor], scale: float, transposed: bool, intruders: float) -> dict[str, Tensor]:
-    """Returns the weights of an ordinary model, with all additions merged. Arguments as of `merged_weight`."""
+    """Returns the weights of an ordinary model, with all additions merged. See `merged_weight` for the arguments."""
     return {
         name.replace(BASE, "."): merged_weight(state, name, scale, transposed, intruders) if BASE in name else weight
         for name, weight in state.items()
@@ -149,7 +149,7 @@ def merged_weight(
 
 
 def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor) -> Tensor:
-    """Replaces a weight's smallest directions by the trained ones, because peft stores only the trained ones."""
+    """Replaces a weight's smallest singular directions by the trained directions, which are all that peft stores."""
     first, size, last = torch.linalg.svd(weight, full_matrices=False)
     first_small = len(size) - len(sizes)
     smallest: Tensor = (first[:, first_small:] * size[first_small:]) @ last[first_small:]
@@ -157,18 +157,21 @@ def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor)
 
 
 LARGEST = 10
-"""Number of largest directions of a weight that are checked for intruders."""
+"""Number of a weight's largest singular directions that are checked for intruders."""
 SIMILAR = 0.5
-"""A direction is an intruder if its cosine to every direction of the earlier weight is below this."""
+"""Cosine below which two directions do not resemble each other.
+
+A direction is an intruder if it resembles no direction of the earlier weight.
+"""
 TINY = 1e-8
 
 
 def best_conditioned(weights: Mapping[str, Tensor], share: float) -> list[str]:
-    """Returns the names of the share of weights with the lowest condition numbers, at least one, in their given order.
+    """Returns the names of the weights with the lowest condition numbers, in the order of `weights`.
 
     Args:
-        weights: two-dimensional weights, by name.
-        share: above 0, at most 1.
+        weights: two-dimensional weights, keyed by name.
+        share: share of the weights to return, above 0 and at most 1. At least one name is returned.
     """
     if share == 1:
         return list(weights)

@@ -21,16 +21,16 @@ from adapt.model.layers import add_to_block, layers_of, outputs
 ADAPTERS = "adapters"
 """Kind of the addition, and name of the submodule of a layer with its adapters."""
 PLACES = {"both": ("attention", "feed_forward"), "attention": ("attention",), "feed_forward": ("feed_forward",)}
-"""The blocks that have adapters, by the name of the placement."""
+"""The blocks that have adapters, keyed by the name of the placement."""
 
 
 class Bottleneck(nn.Module):
-    """The module that computes f(x) = U gelu(D x + a) + b.
+    """A bottleneck that computes f(x) = U gelu(D x + a) + b.
 
     Args:
         hidden: width of the hidden states.
-        width: of the bottleneck.
-        device: of the weights.
+        width: number of neurons in the bottleneck.
+        device: device of the weights.
     """
 
     def __init__(self, hidden: int, width: int, device: torch.device) -> None:
@@ -45,7 +45,7 @@ class Bottleneck(nn.Module):
         return Bottleneck(self.down.in_features, self.down.out_features, self.down.weight.device)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Computes f of states [..., hidden]."""
+        """Applies the bottleneck f to hidden states [..., hidden]."""
         added: Tensor = self.up(gelu(self.down(states)))
         return added
 
@@ -54,9 +54,9 @@ def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str
     """Adds adapters to each layer of a model, in place. The outputs of the model do not change.
 
     Args:
-        model: of a family that `adapt.model.architecture` knows.
+        model: a model of a family that `adapt.model.architecture` knows.
         sets: number of adapters per block: one for each domain, or one for all.
-        width: of the bottlenecks.
+        width: number of neurons in each bottleneck.
         form: `sequential` or `parallel`.
         placement: a key of `PLACES`.
         scale: the factor s of parallel adapters.

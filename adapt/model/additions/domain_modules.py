@@ -26,7 +26,9 @@ DOMAINS = "domains"
 
 
 class DomainSets(nn.ModuleList):
-    """One module for each domain, of which one is in use. If all domains share a set, it is the only one.
+    """A list of modules, one set of parameters for each domain, of which one is in use.
+
+    If all domains share a set, it is the only module in the list.
 
     Args:
         sets: one module per domain, in the order learnt. The last one is in use at first. Each has a method `fresh`
@@ -36,15 +38,15 @@ class DomainSets(nn.ModuleList):
     def __init__(self, sets: Iterable[nn.Module] = ()) -> None:
         super().__init__(sets)
         self.chosen: int | None = len(self) - 1
-        """Number of the set in use, from 0; None for no set, so that the model computes without this addition."""
+        """Number of the set in use, from 0; None if the model computes without this addition."""
 
     @property
     def used(self) -> nn.Module | None:
-        """The module in use; None for no set."""
+        """The module in use; None if no set is in use."""
         return None if self.chosen is None else self[self.chosen]
 
     def added(self, states: Tensor) -> Tensor | None:
-        """Applies the set in use to hidden states; returns None for no set."""
+        """Applies the set in use to hidden states. Returns None if no set is in use."""
         return None if (used := self.used) is None else used(states)
 
 
@@ -52,12 +54,12 @@ class DomainPrototypes(nn.Module):
     """The names of a model's domains, and the prototype of each: the mean hidden state of its texts.
 
     Args:
-        names: of the domains, in the order learnt.
-        width: of the hidden states.
+        names: names of the domains, in the order learnt.
+        width: width of the hidden states.
     """
 
     vectors: Tensor
-    """Prototypes, [domains, H]."""
+    """Prototype of each domain, [domains, H]."""
 
     def __init__(self, names: Sequence[str], width: int) -> None:
         super().__init__()
@@ -65,7 +67,7 @@ class DomainPrototypes(nn.Module):
         self.register_buffer("vectors", torch.zeros(len(names), width))
 
     def learn(self, name: str, vector: Tensor) -> int:
-        """Adds a domain with its prototype [H], or replaces the prototype of a known one. Returns its number."""
+        """Adds a domain with its prototype [H], or replaces a known domain's prototype. Returns the domain's number."""
         if name not in self.names:
             self.names.append(name)
             self.vectors = torch.cat((self.vectors, vector.to(self.vectors)[None]))
@@ -79,7 +81,7 @@ def attach_domains(model: Any, names: Sequence[str]) -> None:
 
     Args:
         model: a model of transformers, with or without its head.
-        names: of the domains.
+        names: names of the domains.
     """
     device = next(model.parameters()).device
     model.base_model.add_module(DOMAINS, DomainPrototypes(names, model.config.hidden_size).to(device))
@@ -100,8 +102,8 @@ def own_parameters(model: nn.Module, number: int) -> list[nn.Parameter]:
     """Returns the parameters of all sets of a domain, and creates the sets if the domain has none yet.
 
     Args:
-        model: with additions.
-        number: of the domain, from 0; at most the number of existing domains.
+        model: a model with additions.
+        number: number of the domain, from 0; at most the number of existing domains.
     """
     parameters: list[nn.Parameter] = []
     for sets in sets_of(model):
@@ -116,8 +118,8 @@ def choose_set(model: nn.Module, number: int | None) -> None:
     """Switches a model to the sets of a domain.
 
     Args:
-        model: with additions.
-        number: of the domain, from 0; None to compute without any sets.
+        model: a model with additions.
+        number: number of the domain, from 0; None to compute without any sets.
     """
     for sets in sets_of(model):
         sets.chosen = number
@@ -140,7 +142,7 @@ def choose_domain(model: Any, name: str) -> None:
 
 @contextmanager
 def without_sets(model: nn.Module) -> Iterator[None]:
-    """Makes a model compute without its sets inside the block."""
+    """Returns a context manager in which a model computes without its sets."""
     before = [(sets, sets.chosen) for sets in sets_of(model)]
     choose_set(model, None)
     try:
@@ -157,11 +159,11 @@ _PIECE = 128
 
 
 def domain_vectors(model: Any, texts: Sequence[np.ndarray]) -> np.ndarray:
-    """Computes the vectors of texts, float32 [texts, H]: the mean states of their beginnings.
+    """Computes one vector per text, float32 [texts, H]: the mean of the states over the text's beginning.
 
     Args:
-        model: in evaluation mode, on any device.
-        texts: token ids of each.
+        model: a model in evaluation mode, on any device.
+        texts: token ids of each text.
     """
     device = next(model.parameters()).device
     positions = getattr(model.config, "max_position_embeddings", None)
@@ -181,10 +183,10 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
 
     Args:
         model: a model with domains.
-        vectors: from `domain_vectors`, [texts, H].
+        vectors: vectors of texts from `domain_vectors`, [texts, H].
 
     Returns:
-        Numbers of the domains, int64 [texts]. Of equally near domains, the first.
+        Number of the nearest domain of each text, int64 [texts]; the first of equally near domains.
     """
     known = domains_of(model)
     assert known is not None
@@ -194,13 +196,13 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest_domain_to(model: Any, number: int) -> int:
-    """Finds the other domain whose prototype is nearest to that of a domain, and returns its number.
+    """Returns the number of the other domain whose prototype is nearest to the prototype of a domain.
 
-    Of equally near domains, it is the first.
+    If several domains are equally near, returns the first.
 
     Args:
         model: a model with at least two domains.
-        number: of the domain, from 0.
+        number: number of the domain, from 0.
     """
     known = domains_of(model)
     assert known is not None

@@ -26,17 +26,17 @@ from adapt.support.errors import ModelError
 EXBERT = "exbert"
 """Kind of the addition."""
 EXTENSION, GATE = "extension", "gate"
-"""Names of the submodules of a layer: its smaller layer, and the gate."""
+"""Names of the submodules that exBERT adds to a layer: the smaller layer, and the gate."""
 
 
 def add_exbert(model: Any, share: float, first_new: int, seed: int) -> None:
-    """Attaches the module with random weights, in place, and adds its entry to the model's config.
+    """Attaches exBERT's module with random weights, in place, and adds its entry to the model's config.
 
     Args:
         model: an encoder with its head.
         share: number of heads and inner neurons of the smaller layer, as a fraction of the original layer's.
         first_new: id of the first new token.
-        seed: of the random weights.
+        seed: seed of the random weights.
 
     Raises:
         ModelError: the model already has the module, its layers are not known, or it is a decoder.
@@ -60,9 +60,9 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
     """Adds a smaller layer and a gate to each layer of an encoder, in place, with weights that are not initialized.
 
     Args:
-        model: of a family that `adapt.model.architecture` knows.
-        heads: number of heads of each smaller layer. Each head is as wide as those of the model.
-        inner: number of inner neurons of its feed-forward block.
+        model: a model of a family that `adapt.model.architecture` knows.
+        heads: number of heads of each smaller layer. Each head is as wide as the model's heads.
+        inner: number of inner neurons of each smaller layer's feed-forward block.
         first_new: id of the first token that was added with the module; see `train_exbert_alone`.
 
     Raises:
@@ -81,7 +81,7 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
 
 
 def _blended(layer: Any, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
-    """Computes the equation above as a forward hook of a layer; H is [1, N, hidden]."""
+    """Computes exBERT's equation (see the module's docstring) as a forward hook of a layer. H is [1, N, hidden]."""
     states = arguments[0] if arguments else named["hidden_states"]
     share: Tensor = layer.gate(states).sigmoid()
     # forward is called directly, and not the module, so that hooks that collect the states of layers do not see the
@@ -107,18 +107,18 @@ def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
 
 
 def _resize(layer: nn.Module, name: str, inputs_to: int | None = None, outputs_to: int | None = None) -> None:
-    """Replaces a linear submodule by one of another size. Fused layers keep their number of parts."""
+    """Replaces a linear submodule by a linear layer of another size. Fused layers keep their number of parts."""
     old: Any = layer.get_submodule(name)
     sizes = inputs_to or inputs(old), outputs_to or outputs(old)
     layer.set_submodule(name, nn.Linear(*sizes, bias=old.bias is not None, device=old.weight.device))
 
 
 def draw_exbert(model: Any, seed: int) -> None:
-    """Fills the module with random weights, drawn as the architecture initializes its own weights.
+    """Fills exBERT's module with random weights, drawn in the same way as the architecture's own weights.
 
     Args:
-        model: with the module.
-        seed: of the random weights.
+        model: an encoder with exBERT's module.
+        seed: seed of the random weights.
     """
     with torch.random.fork_rng([]), torch.no_grad():
         torch.manual_seed(seed)
@@ -127,7 +127,7 @@ def draw_exbert(model: Any, seed: int) -> None:
 
 
 def _draw(module: nn.Module, config: Any) -> None:
-    """Initializes the weights of a module, after those of its submodules."""
+    """Initializes the weights of a module, after the weights of its submodules."""
     std = config.initializer_range or 0.02
     if isinstance(module, nn.Linear):
         module.weight.normal_(std=std)
@@ -150,20 +150,21 @@ def _parts(model: Any) -> Iterator[nn.Module]:
 
 
 def trained_parts(model: Any) -> list[nn.Parameter]:
-    """Returns the parameters of the module: smaller layers and gates."""
+    """Returns the parameters of exBERT's module, which are those of the smaller layers and gates."""
     return [parameter for part in _parts(model) for parameter in part.parameters()]
 
 
 def train_exbert_alone(model: Any) -> None:
-    """Freezes a model in place, except for the module and the embeddings of the tokens that were added with it.
+    """Freezes a model in place, except for exBERT's module and the embeddings of the tokens added with the module.
 
-    The whole embedding table is passed to the optimizer, because single rows cannot be; its other rows are held fixed.
+    The whole embedding table is passed to the optimizer, because single rows cannot be passed. The rows of old tokens
+    are held fixed.
 
     Args:
-        model: with its head, before an engine wraps it.
+        model: a model with its head, before an engine wraps it.
 
     Raises:
-        ModelError: the model has no such module.
+        ModelError: the model has no exBERT module.
     """
     entry = next((entry for entry in additions_of(model.config) if entry["kind"] == EXBERT), None)
     if entry is None:

@@ -1,4 +1,4 @@
-"""Experts: each domain has its own feed-forward blocks, which replace the model's while the domain is in use.
+"""Experts: each domain has its own feed-forward blocks, which replace the model's own while the domain is in use.
 
 These are the DEMix layers of arXiv 2108.05036. All domains share the model's attention, norms, embeddings and LM head.
 If no expert is in use, the model computes with its own blocks.
@@ -44,10 +44,10 @@ class Expert(nn.Module):
 def attach_experts(model: Any, sets: int) -> None:
     """Adds a copy for each domain to each linear layer of a model's feed-forward blocks, in place.
 
-    Layers stay the same objects with their names and hooks; only their class changes, as for masked layers.
+    The layers stay the same objects with the same names and hooks. Only their class changes, as for masked layers.
 
     Args:
-        model: of a family that `adapt.model.architecture` knows.
+        model: a model of a family that `adapt.model.architecture` knows.
         sets: number of domains with experts.
 
     Raises:
@@ -71,8 +71,8 @@ def begin_experts(model: nn.Module, number: int, source: int | None) -> None:
     """Copies the weights of another domain's experts into a domain's experts.
 
     Args:
-        model: with experts.
-        number: of the domain, from 0.
+        model: a model with experts.
+        number: number of the domain, from 0.
         source: number of the other domain; None to copy the model's own blocks.
     """
     for module in model.modules():
@@ -85,7 +85,7 @@ def begin_experts(model: nn.Module, number: int, source: int | None) -> None:
 
 
 def has_experts(model: nn.Module) -> bool:
-    """Whether a model has experts."""
+    """Returns whether a model has experts of domains."""
     return any(map(_experts_of, model.modules()))
 
 

@@ -1,4 +1,4 @@
-"""Masks of units for each domain (HAT, arXiv 1801.01423): the outputs of units that a domain does not use become 0.
+"""Masks of units for each domain (HAT, arXiv 1801.01423). Outputs of units that a domain does not use become 0.
 
 A mask is sigma(s e), where e is an embedding of the domain with one number per unit. At the end of its training s is
 large, so that each unit is either used or not; CPT (arXiv 2210.05549) then rounds the mask. Unit masks act on units of
@@ -19,11 +19,11 @@ from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.layers import add_to_block, inputs, layers_of, outputs
 
 UNITS, PLUGINS = "unit_masks", "plugins"
-"""Kinds of the additions, and names of the submodules of a layer with them."""
+"""Kinds of the additions with masks, which are also the names of the submodules that they add to a layer."""
 MOST = 6.0
-"""Embeddings are clamped to between the negative of this and this."""
+"""Bound on the absolute value of mask embeddings, which are clamped to it."""
 POSITIVE = 2.0
-"""Upper bound of the initial values of positive embeddings."""
+"""Upper bound of the initial values of mask embeddings that start positive."""
 
 
 class UnitMask(nn.Module):
@@ -31,11 +31,11 @@ class UnitMask(nn.Module):
 
     Args:
         units: number of units.
-        steepest: s of a trained mask.
+        steepest: steepness s of a trained mask.
         is_hard: whether a trained mask is rounded to 0 and 1.
         is_positive: whether embeddings start uniformly between 0 and `POSITIVE`, so that all units are used at first.
             Otherwise they start as standard normal numbers.
-        device: of the embedding.
+        device: device of the embedding.
     """
 
     def __init__(self, units: int, steepest: float, is_hard: bool, is_positive: bool, device: torch.device) -> None:
@@ -43,7 +43,7 @@ class UnitMask(nn.Module):
         self.embedding = nn.Parameter(torch.empty(units, device=device))
         self.steepest, self.is_hard, self.is_positive = steepest, is_hard, is_positive
         self.steepness: float | None = None
-        """s while the mask is in training; None once it is trained."""
+        """Steepness s while the mask is in training; None once the mask is trained."""
         if is_positive:
             nn.init.uniform_(self.embedding, 0.0, POSITIVE)
         else:
@@ -55,7 +55,7 @@ class UnitMask(nn.Module):
         return UnitMask(units, self.steepest, self.is_hard, self.is_positive, device)
 
     def values(self) -> Tensor:
-        """Computes the mask, in [0, 1] [units]. The embedding must not be sharded."""
+        """Computes the mask's values in [0, 1], [units]. The embedding must not be sharded."""
         bounded: Tensor = _Bounded.apply(self.embedding)  # type: ignore[no-untyped-call]
         if self.steepness is None and self.is_hard:
             return (bounded > 0).to(bounded.dtype)
@@ -64,7 +64,7 @@ class UnitMask(nn.Module):
         return values
 
     def forward(self, states: Tensor) -> Tensor:
-        """Multiplies states [..., units x width] by the mask: each unit by its value."""
+        """Multiplies each unit of states [..., units x width] by its value in the mask."""
         by_unit = states.unflatten(-1, (len(self.embedding), -1))
         masked: Tensor = (by_unit * self.values().to(states.dtype)[:, None]).flatten(-2)
         return masked
@@ -87,10 +87,10 @@ class MaskedPlugin(nn.Module):
 
     Args:
         hidden: width of the hidden states.
-        width: of the bottleneck.
+        width: number of neurons in the bottleneck.
         sets: number of domains with masks.
-        mask: returns a new mask for a number of units.
-        device: of the weights.
+        mask: function that takes a number of units and a device, and returns a new mask.
+        device: device of the weights.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class MaskedPlugin(nn.Module):
         return None if self.inner.used is None else self(states)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Computes the plugin's output with the masks of the domain in use."""
+        """Computes the plugin's output for states, with the masks of the domain in use."""
         inner, outer = self.inner.used, self.outer.used
         assert inner is not None
         assert outer is not None
@@ -138,9 +138,9 @@ def attach_unit_masks(model: Any, sets: int, steepest: float) -> None:
     Embeddings start positive, so that a new mask keeps all units of the pretrained model.
 
     Args:
-        model: of a family that `adapt.model.architecture` knows.
+        model: a model of a family that `adapt.model.architecture` knows.
         sets: number of domains with masks.
-        steepest: s of a trained mask.
+        steepest: steepness s of a trained mask.
 
     Raises:
         ModelError: the layers of this architecture are not known.
@@ -163,11 +163,11 @@ def attach_plugins(model: Any, sets: int, width: int, form: str, steepest: float
     """Adds two plugins to each layer of a model, in place: one for its attention, one for its feed-forward block.
 
     Args:
-        model: of a family that `adapt.model.architecture` knows.
+        model: a model of a family that `adapt.model.architecture` knows.
         sets: number of domains with masks.
-        width: of the bottlenecks.
+        width: number of neurons in each plugin's bottleneck.
         form: `parallel` if plugins read the input of the block, `sequential` if they read its output.
-        steepest: s of a trained mask.
+        steepest: steepness s of a trained mask.
         is_hard: whether a trained mask is rounded to 0 and 1.
 
     Raises:

@@ -1,8 +1,9 @@
 """Prefixes: trained keys and values that all tokens of a document attend to in addition (arXiv 2101.00190).
 
 Each layer has its own prefix. It is inserted where attention is computed (`adapt.model.packing.attention`), after the
-model has transformed the keys, for example by rotary positions. So prefixes take no positions, and tokens keep theirs.
-In a layer with sliding-window attention, a prefix is as far away as words before the document would be.
+model has transformed the keys, for example by rotary positions. So prefixes take no positions, and the positions of
+tokens do not change. In a layer with sliding-window attention, a prefix is as far away as words before the document
+would be.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from adapt.model.packing.packed import Packed
 from adapt.model.states import last_hidden_state
 
 _PIECE = 64
-"""The words from which a new prefix is initialized are split into documents of at most this length [tokens]."""
+"""Maximum length of the documents into which the words that initialize a new prefix are split [tokens]."""
 
 
 class Prefix(nn.Module):
@@ -30,8 +31,8 @@ class Prefix(nn.Module):
     Args:
         length: number of keys and of values.
         heads: number of key heads.
-        width: of a head.
-        device: of the parameters.
+        width: width of a head.
+        device: device of the parameters.
     """
 
     def __init__(self, length: int, heads: int, width: int, device: torch.device) -> None:
@@ -50,7 +51,7 @@ class Prefix(nn.Module):
 
 
 class _Watch(nn.Module):
-    """Takes the position of a prefix, adds nothing, and stores the keys and values of the text."""
+    """Stands in for a prefix: adds no keys and values, and stores the keys and values of the text."""
 
     length = 0
 
@@ -67,9 +68,9 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
     """Adds prefixes to the attention of each layer, in place.
 
     Args:
-        model: of a family that `adapt.model.architecture` knows.
+        model: a model of a family that `adapt.model.architecture` knows.
         sets: number of prefixes per layer: one for each domain, or one for all.
-        length: of each prefix [keys].
+        length: length of each prefix [keys].
 
     Raises:
         ModelError: the layers of this architecture are not known.
@@ -86,12 +87,13 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
 def begin_prefixes(model: Any, number: int, words: Tensor) -> None:
     """Initializes prefixes with the keys and values of words.
 
-    The words get positions that texts rarely use, because a text would take a key at one of its own positions for one
-    of its own words. With rotary positions they are before the text, and with a position table in its middle.
+    The words get positions that texts rarely use, because a text would treat a key at one of its own positions as one
+    of its own words. With rotary positions, the words are before the text. With a position table, they are in the
+    middle of the table.
 
     Args:
-        model: with prefixes, in evaluation mode.
-        number: of the prefixes, from 0.
+        model: a model with prefixes, in evaluation mode.
+        number: number of the domain whose prefixes are initialized, from 0; 0 for shared prefixes.
         words: token ids, int64 [length].
     """
     by_layer: list[Any] = [getattr(_attention_of(layer), PREFIXES) for layer in layers_of(model)]

@@ -1,8 +1,8 @@
 """Soft prompts: trained vectors before the first token of every document, like embeddings of words (arXiv 2104.08691).
 
-They are inserted among the word embeddings. So the model adds positions, norms and dropout to them as to words, and the
-tokens see them as the beginning of their document; positions of tokens continue after them. The outputs of the base
-model have the states of the tokens only, so that callers need not know about prompts.
+The vectors are inserted among the word embeddings. So the model applies positions, norms and dropout to them as to
+words, and tokens see the prompt as the beginning of their document. The positions of tokens continue after the prompt.
+The outputs of the base model have the states of the tokens only, so that callers need not know about prompts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Prompt(nn.Module):
 
     Args:
         length: number of vectors.
-        width: of the embeddings of words.
-        device: of the vectors.
+        width: width of word embeddings.
+        device: device of the vectors.
     """
 
     def __init__(self, length: int, width: int, device: torch.device) -> None:
@@ -43,12 +43,12 @@ class Prompt(nn.Module):
 
 
 class _Before:
-    """Hooks of a base model that insert a prompt before each document, and remove its states from the output."""
+    """Hooks of a base model that insert a prompt before each document and remove the prompt's states afterwards."""
 
     def __init__(self, sets: DomainSets) -> None:
         self.sets = sets
         self.tokens: Tensor | None = None
-        """Indices of the tokens in the longer sequence, while the model computes; None for no prompt."""
+        """Indices of the tokens in the sequence with prompts, while the model computes; None if no prompt is in use."""
 
     def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         prompt: Any = self.sets.used
@@ -77,7 +77,7 @@ class _Before:
 
 
 def _prolong_documents(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
-    """Puts the prompt before each document of a packed sequence; returns the new indices of the tokens."""
+    """Puts the prompt before each document of a packed sequence. Returns the new indices of the tokens."""
     words, documents = given["inputs_embeds"], given["documents"]
     layout: Prolonged = documents.prolonged(prompt.length)
     given["documents"] = layout.documents
@@ -92,7 +92,7 @@ def _prolong_documents(given: dict[str, Any], prompt: Prompt, first: int) -> Ten
 
 
 def _prolong_rows(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
-    """Puts the prompt before each row of a padded batch; returns the new indices of the tokens."""
+    """Puts the prompt before each row of a padded batch. Returns the new indices of the tokens."""
     words, length = given["inputs_embeds"], prompt.length
     given["inputs_embeds"] = torch.stack([prompt(row) for row in words])
 
@@ -111,7 +111,7 @@ def _prolong_rows(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
 
 
 def _cut(states: Any, tokens: Tensor) -> Any:
-    """Selects the states of the tokens from states [B, L, H], or from those of each layer. Others stay unchanged."""
+    """Selects the tokens' states from states [B, L, H], or from a tuple of states. Other values stay unchanged."""
     if isinstance(states, tuple):
         return tuple(_cut(part, tokens) for part in states)
     return states.index_select(1, tokens) if isinstance(states, Tensor) and states.ndim == 3 else states
@@ -123,14 +123,14 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
     Args:
         model: a model of transformers, with or without its head.
         sets: number of prompts: one for each domain, or one for all.
-        length: of each prompt [vectors].
+        length: length of each prompt [vectors].
     """
     base = model.base_model
     table = base.get_input_embeddings().weight
     prompts = DomainSets(Prompt(length, table.shape[1], table.device) for _ in range(sets))
     before = _Before(prompts)
     base.register_forward_pre_hook(before.enter, with_kwargs=True)
-    base.register_forward_hook(before.leave, prepend=True)  # first, so that other hooks see the tokens only
+    base.register_forward_hook(before.leave, prepend=True)  # runs first, so that other hooks see only the tokens
     base.add_module(PROMPTS, prompts)
 
 
@@ -139,8 +139,8 @@ def begin_prompt(model: Any, number: int, words: Tensor) -> None:
     """Initializes a prompt with the embeddings of words.
 
     Args:
-        model: with prompts.
-        number: of the prompt, from 0.
+        model: a model with prompts.
+        number: number of the prompt, from 0.
         words: token ids, int64 [length].
     """
     base = model.base_model

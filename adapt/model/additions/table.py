@@ -27,12 +27,12 @@ ADDITIONS: Kinds[Callable[..., None]] = Kinds(
         "exbert": "adapt.model.additions.exbert:attach_exbert",
     },
 )
-"""The functions that attach each kind of addition.
+"""The functions that attach additions, keyed by the kind of addition.
 
-A function takes a model of transformers, with or without its head, and the options of its entry. It adds modules to the
-base model in place, so that their parameters and buffers are in its `state_dict`, and hooks that change its outputs. It
-must also work under `torch.device("meta")`. config.json never names a function, because loading a folder would then run
-code chosen by its author.
+A function takes a model of transformers, with or without its head, and the options of the addition's entry. It adds
+modules to the base model in place, so that their parameters and buffers are in the model's `state_dict`, and hooks that
+change the outputs. It must also work under `torch.device("meta")`. config.json never names a function, because loading
+a folder would then run code chosen by the folder's author.
 """
 
 
@@ -58,7 +58,7 @@ def attach_additions(model: Any, config: Any) -> None:
         attach = ADDITIONS.load(kind)
         try:
             attach(model, **options)
-        except TypeError as error:  # options of another version
+        except TypeError as error:  # the entry may have options of another version
             raise ModelError(
                 f"the addition {kind!r} cannot be attached with what config.json says of it: {error}",
                 "load it with the version of dontstop that made it",
@@ -73,16 +73,16 @@ def additions_of(config: Any) -> list[dict[str, Any]]:
     """Returns the entries of a configuration (transformers' object), in the order in which they are attached.
 
     Raises:
-        ModelError: they are not a list of objects with a kind, or the numbers of domains and of sets differ.
+        ModelError: the entries are not a list of objects with a kind, or the numbers of domains and of sets differ.
     """
     return _counted(_checked(getattr(config, KEY, None) or [], _ITS), _ITS)
 
 
 def with_addition(config: Any, kind: str, **options: Any) -> None:
-    """Adds an addition to a configuration, or replaces the one of the same kind.
+    """Adds the entry of an addition to a configuration, or replaces the entry of the same kind.
 
     Args:
-        config: transformers' object, which is changed in place.
+        config: transformers' configuration object, which is changed in place.
         kind: a key of `adapt.model.additions.table.ADDITIONS`.
         options: arguments of the function that attaches the addition; plain JSON.
     """
@@ -107,7 +107,7 @@ def refuse_additions(folder: Path, what: str) -> None:
     """Refuses a model with additions, for operations that only work with ordinary models.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         what: the operation, which completes "cannot be …" in the message.
 
     Raises:
@@ -124,7 +124,7 @@ def check_parts(folder: Path, domain: str) -> None:
     """Refuses a domain that a model has no parts for.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         domain: name of the domain.
 
     Raises:

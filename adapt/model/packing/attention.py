@@ -27,9 +27,9 @@ from adapt.model.packing.packed import Bucket, Documents
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
-"""Options that change attention scores. Some architectures set them; this attention does not support them."""
+"""Options of some architectures that change attention scores, which this attention does not support."""
 LONG = 1024
-"""Attention weights of documents longer than this [tokens] are not stored in memory, if this can be avoided."""
+"""Document length [tokens] above which attention weights are not stored in memory, if this can be avoided."""
 
 
 def attention(
@@ -49,19 +49,19 @@ def attention(
     Calls without documents use the attention of transformers.
 
     Args:
-        module: the attention layer; its `is_causal` says whether attention is causal.
-        query: [1, heads, N, D].
-        key: [1, key heads, N, D]; the number of heads is a multiple of the number of key heads.
-        value: [1, key heads, N, D].
+        module: the attention layer. Its attribute `is_causal` says whether attention is causal.
+        query: queries [1, heads, N, D] of N tokens, with heads of width D.
+        key: keys [1, key heads, N, D]. The number of heads is a multiple of the number of key heads.
+        value: values [1, key heads, N, D].
         attention_mask: only used for calls without documents.
         scaling: factor of the scores; 1 / sqrt(D) by default.
-        dropout: of the attention weights.
+        dropout: dropout probability of the attention weights.
         documents: where each document begins and ends.
-        sliding_window: tokens see each other only if their distance is below this; None for no limit.
+        sliding_window: two tokens see each other only if their distance is below this number; None for no limit.
         **options: only used for calls without documents.
 
     Returns:
-        The outputs [1, N, heads, D], and None instead of the weights.
+        The outputs [1, N, heads, D], and None instead of the attention weights.
 
     Raises:
         NotImplementedError: the model needs an option that this attention does not support.
@@ -110,7 +110,7 @@ def _variable_length(
         window_size=(reach, 0 if causal else reach),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(attended, Tensor)  # it is a pair if the caller requests more outputs
+    assert isinstance(attended, Tensor)  # the kernel returns a pair only if more outputs are requested
     return attended
 
 
@@ -149,8 +149,8 @@ def _attend(
 ) -> Tensor:
     """Computes attention within the documents of one bucket, [documents, heads, length, D].
 
-    On CPUs torch's own function is 1.5 to 3 times slower in bf16 or with dropout, so it is only used for long documents
-    without dropout: then it needs no memory for attention weights.
+    On CPUs torch's own function is 1.5 to 3 times slower in bf16 or with dropout. So it is only used for long documents
+    without dropout, where it needs no memory for attention weights.
     """
     length, groups = query.shape[2], query.shape[1] // key.shape[1]
     if query.is_cuda or (dropout == 0.0 and length > LONG):
@@ -174,9 +174,9 @@ def _attend(
 def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torch.device) -> Tensor | None:
     """Returns which tokens each token may see, bool, in a shape that broadcasts to [documents, heads, length, length].
 
-    Returns None if tokens see their whole document, or (if causal) everything before them.
+    Returns None if each token sees its whole document, or (if causal) all tokens before it in the document.
     """
-    # padding comes last, so causal attention does not see it anyway
+    # padding comes last, so causal attention never sees it
     seen = bucket.real[:, None, None, :] if bucket.real is not None and not causal else None
     if sliding_window is None or sliding_window >= bucket.length:
         return seen
@@ -222,7 +222,7 @@ class _TakeBack(torch.autograd.Function):
 def noting_calls() -> Iterator[list[str]]:
     """Records the class names of the layers that call this attention inside the block.
 
-    If there are none, the model does not use transformers' attention interface.
+    If the list stays empty, the model does not use transformers' attention interface.
     """
     callers: list[str] = []
 
@@ -242,7 +242,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)  # calls without documents get 
 
 
 PREFIXES = "prefixes"
-"""Name of the submodule with the prefixes of domains, in a module that calls attention."""
+"""Name of the submodule of an attention module that has the prefixes of domains."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -251,13 +251,13 @@ def prolong_documents(
 ) -> tuple[Tensor, Tensor, Tensor, Documents, Tensor]:
     """Puts the prefix before each document of a packed sequence.
 
-    The queries of the prefix are 0, and its results are not used.
+    The queries at the prefix's positions are 0, and the results at these positions are not used.
 
     Args:
-        prefix: of the layer.
-        query: [N, heads, D].
-        key: [N, key heads, D].
-        value: [N, key heads, D].
+        prefix: the layer's prefix.
+        query: queries of the N tokens, [N, heads, D].
+        key: keys of the tokens, [N, key heads, D].
+        value: values of the tokens, [N, key heads, D].
         documents: the boundaries of the documents.
 
     Returns:
@@ -272,16 +272,17 @@ def prolong_documents(
 def prolong_rows(
     prefix: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Puts the prefix before the keys of each row of a padded batch, as transformers passes it.
+    """Puts the prefix before the keys of each row of a padded batch in the form that transformers passes.
 
     Args:
-        prefix: of the layer, with P keys.
-        query: [B, heads, L, D], of the last L tokens.
-        key: [B, key heads, K, D], including tokens of earlier calls.
-        value: [B, key heads, K, D].
-        mask: [B, 1, L, K], bool or a term of the scores; None if tokens see everything, or everything before them.
+        prefix: the layer's prefix, with P keys.
+        query: queries of the last L tokens, [B, heads, L, D].
+        key: keys of K tokens, including those of earlier calls, [B, key heads, K, D].
+        value: values of the K tokens, [B, key heads, K, D].
+        mask: mask [B, 1, L, K], bool or a term that is added to scores; None if tokens see everything, or (if causal)
+            everything before them.
         causal: whether tokens only see what is before them.
-        window: tokens see each other only if their distance is below this; None for no limit.
+        window: two tokens see each other only if their distance is below this number [tokens]; None for no limit.
 
     Returns:
         Keys and values [B, key heads, P + K, D], and the mask [B, 1, L, P + K].

@@ -1,4 +1,4 @@
-"""Fast dropout for CPUs. torch's own draws random numbers one by one, and takes a tenth of a training step."""
+"""Fast dropout for CPUs. torch's own dropout draws random numbers one by one and takes a tenth of a training step."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _PER_DRAW = 4
 
 
 class QuickDropout(nn.Dropout):
-    """`torch.nn.Dropout` that makes four decisions per random number on CPUs. On GPUs it is torch's own."""
+    """Dropout layer that makes four decisions per random number on CPUs. On GPUs it uses torch's own dropout."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Sets each value to 0 with probability p (to the nearest 1/65536) and scales the others by 1 / (1 - p)."""
@@ -28,7 +28,7 @@ def use_quick_dropout(model: nn.Module) -> None:
 
 
 def dropout(values: Tensor, p: float) -> Tensor:
-    """Applies dropout on the CPU, with random numbers of torch's default generator."""
+    """Applies dropout with probability `p` on the CPU, with random numbers from torch's default generator."""
     dropped: Tensor = _Dropout.apply(values, p) if p else values  # type: ignore[no-untyped-call]
     return dropped
 
@@ -39,7 +39,7 @@ def random_state(device: torch.device) -> list[Tensor]:
 
 
 def draw_again(state: list[Tensor], device: torch.device) -> None:
-    """Restores a state from `random_state`, so that the next pass draws the same dropout as the pass after it."""
+    """Restores a state from `random_state`, so that the next pass draws the same dropout again."""
     torch.set_rng_state(state[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state[1], device)
@@ -49,7 +49,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, values: Tensor, p: float) -> Tensor:
         draws = torch.empty(-(-values.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
-        context.save_for_backward(draws)  # smaller than the mask in the type of the values
+        context.save_for_backward(draws)  # the draws need less memory than a mask in the values' type
         context.p = p
         return _dropped(values, draws, p)
 
@@ -61,6 +61,6 @@ class _Dropout(torch.autograd.Function):
 
 def _dropped(values: Tensor, draws: Tensor, p: float) -> Tensor:
     numbers = draws.view(torch.int16)[: values.numel()].view(values.shape)
-    # 0 and 1 in the type of the values, because products with bools are slow; both products in one pass over memory
+    # `keep` is 0 or 1 in the values' type, because products with bools are slow; addcmul multiplies twice in one pass
     keep = torch.ge(numbers, round(p * 2**16) - 2**15, out=torch.empty_like(values))
     return torch.addcmul(values.new_zeros(()), keep, values, value=1 / (1 - p) if p < 1 else 0.0, out=keep)

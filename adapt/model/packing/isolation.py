@@ -1,4 +1,4 @@
-"""Switches a model's attention, and checks that it then keeps packed documents isolated from each other."""
+"""Switches a model's attention, and checks that the model then keeps packed documents isolated from each other."""
 
 import copy
 from typing import Any
@@ -24,10 +24,10 @@ def keep_documents_apart(model: PreTrainedModel) -> None:
 
     The possible faults depend on the architecture: positions as a bias between pairs of tokens, attention that does not
     use transformers' interface or needs more of its options, or logits that are changed after the last linear layer.
-    All of them show in the losses of two short documents, packed and separate.
+    Each fault changes the losses of two short documents when they are packed.
 
     Args:
-        model: in evaluation mode, on any device; its attention is changed in place.
+        model: a model in evaluation mode, on any device. Its attention is changed in place.
 
     Raises:
         ModelError: the losses of packed documents differ from those of separate documents, or are not finite, or the
@@ -38,9 +38,9 @@ def keep_documents_apart(model: PreTrainedModel) -> None:
 
 
 def try_architecture(config: PreTrainedConfig, kind: Any) -> None:
-    """Checks with a small random model whether an architecture supports packing. It takes a second or two.
+    """Checks with a small random model whether an architecture supports packing. This takes one or two seconds.
 
-    The check is skipped if no small model can be built. Then the fault shows when the model is loaded.
+    The check is skipped if no small model can be built. In this case, a fault is found when the model is loaded.
 
     Args:
         config: config of the model; it is not changed.
@@ -89,7 +89,7 @@ def _keep_apart(model: PreTrainedModel) -> None:
         with quiet(), attention.noting_calls() as callers:
             model.set_attn_implementation(attention.NAME)
             losses = _together(model)
-    except Exception as error:  # as above
+    except Exception as error:  # the packed pass can also raise errors of any type
         raise _refused(model, error) from error
     if not callers or not torch.allclose(losses, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise _refused(model)
@@ -138,7 +138,7 @@ def _refused(model: PreTrainedModel, error: Exception | None = None) -> AdaptErr
 
     Args:
         model: the checked model.
-        error: the error that it raised, if any.
+        error: the error that the model raised, if any.
     """
     if isinstance(error, AdaptError):
         return error

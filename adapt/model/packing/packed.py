@@ -1,4 +1,4 @@
-"""Packed sequences: documents one after another without padding, and where each one begins and ends.
+"""Packed sequences: documents one after another without padding, and where each document begins and ends.
 
 The layout is computed on the host and then sent to the device, so that the host never waits for the device.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 ROUNDING = 16
-"""On CPUs, documents whose lengths round up to the same multiple are attended to together [tokens]."""
+"""On CPUs, attention processes documents together whose lengths round up to the same multiple of this [tokens]."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Bucket:
 
     documents: int
     length: int
-    """Number of slots per document: the length of the longest one [tokens]."""
+    """Number of slots per document, which is the length of the longest document in the bucket [tokens]."""
     real: Tensor | None
-    """False at padding, bool [documents, length]; None if there is no padding."""
+    """Whether each slot has a token and not padding, bool [documents, length]; None if there is no padding."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Prolonged:
     """The layout of a sequence in which the same vectors (a prompt or prefix) are inserted before each document."""
 
     order: Tensor
-    """For each position of the longer sequence, an index into the inserted vectors followed by the tokens, int64."""
+    """For each position of the new sequence, an index into the inserted vectors followed by the tokens, int64."""
     tokens: Tensor
-    """Index of each token in the longer sequence, int64 [N]."""
+    """Index of each token in the sequence with inserted vectors, int64 [N]."""
     documents: "Documents"
-    """Boundaries of the longer documents."""
+    """Boundaries of the documents in the new sequence, including the inserted vectors."""
 
 
 class Documents:
@@ -48,7 +48,7 @@ class Documents:
 
     def __init__(self, cumulative: Tensor, longest: int, device: torch.device = CPU) -> None:
         self.known = cumulative.cpu()
-        """`cumulative` on the host."""
+        """Where documents begin (`cumulative`), on the host."""
         self.longest = longest
         self.device = device
         self._prolonged: dict[int, Prolonged] = {}
@@ -91,7 +91,7 @@ class Documents:
 
     @property
     def there(self) -> Tensor:
-        """Index of the token in each slot of the buckets, int64 [P], P >= N. Padding has any token's index."""
+        """Index of the token in each slot of the buckets, int64 [P], P >= N. Padding has the index of any token."""
         return self._layout[1]
 
     @property
@@ -185,7 +185,7 @@ class Packed:
         """Returns a sequence with some of the documents.
 
         Args:
-            numbers: of the documents, in rising order, int64 [documents], on the host.
+            numbers: numbers of the documents to select, in rising order, int64 [documents], on the host.
         """
         if len(numbers) == len(self.documents):
             return self

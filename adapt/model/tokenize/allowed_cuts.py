@@ -24,8 +24,10 @@ from adapt.model.tokenize.library_calls import DirectWords, Plain, WordsOf, by_l
 from adapt.model.tokenize.piece_tokenizer import PieceTokenizer
 
 MOST_ADDED = 1000
-"""Largest number of added tokens of a tokenizer for which rules are tested. Each added token is tested, because it is
-matched before a text is split into words."""
+"""Largest number of added tokens for which the rules of a tokenizer are tested.
+
+Each added token is tested, because the tokenizer matches it before a text is split into words.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Cuts:
     """The rules of cuts that a tokenizer allows. They can be sent to other processes."""
 
     rules: tuple[str, ...] = ()
-    """Names of the allowed rules; without any, texts are not cut."""
+    """Names of the allowed rules. If there are none, texts are not cut."""
     plain: Plain | None = None
     """How plain words are recognized; None if all pieces are tokenized by the library."""
 
@@ -91,7 +93,7 @@ def _can_be_tried(backend: Tokenizer) -> bool:
 
 
 LONGEST_LITERAL = 64
-"""Longer pieces and literals are not tested [characters]."""
+"""Maximum length of the pieces and literals that are tested [characters]."""
 MOST_PIECES = 400
 """Largest number of pieces in each sample of the vocabulary."""
 _PLAIN_WORD = re.compile(" ?[A-Za-z]+")

@@ -1,7 +1,7 @@
 """Cuts texts into pieces that are tokenized separately. A cut depends only on the characters before and after it.
 
-Each character has one of nine kinds, and a rule cuts between certain pairs of kinds. The rules that a tokenizer allows
-are found by `adapt.model.tokenize.allowed_cuts`. There is never a cut next to characters that tokenizers may combine
+Each character has one of nine kinds, and a rule cuts between certain pairs of kinds. The module `allowed_cuts` of this
+package finds the rules that a tokenizer allows. There is never a cut next to characters that tokenizers may combine
 with their neighbours: combining marks, control characters, and white space other than single blanks and ends of lines.
 """
 
@@ -35,7 +35,7 @@ character after it must be plain too."""
 
 
 class TextPieces(NamedTuple):
-    """Texts cut into pieces."""
+    """Pieces into which some texts are cut."""
 
     pieces: pa.DictionaryArray
     """All pieces of all texts, as UTF-8."""
@@ -57,7 +57,7 @@ class TextPieces(NamedTuple):
 
 
 def table_of(rules: Iterable[str]) -> bytes:
-    """Returns a table of 256 bytes: 1 at 9 x the kind before + the kind after if the rules cut there, otherwise 0."""
+    """Returns a table of 256 bytes: byte 9 a + b is 1 if the rules cut between kinds a and b, and 0 otherwise."""
     allowed = bytearray(256)
     for rule in rules:
         for before, after in RULES[rule]:
@@ -69,8 +69,8 @@ def cut(texts: Sequence[str], allowed: bytes) -> TextPieces:
     """Cuts texts into pieces.
 
     Args:
-        texts: the texts.
-        allowed: pairs of kinds to cut between; see `table_of`.
+        texts: the texts to cut.
+        allowed: table of the pairs of kinds to cut between, from `table_of`.
 
     Raises:
         UnicodeEncodeError: a text contains half a surrogate pair.
@@ -86,12 +86,12 @@ def cut(texts: Sequence[str], allowed: bytes) -> TextPieces:
 
 
 def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarray:
-    """Returns True at bytes at which a piece begins.
+    """Returns, for each byte, whether a piece begins at this byte.
 
     Args:
         kinds: kind of each byte; see `_kinds_in`.
         ends: offsets of the ends of texts, with 0 before them.
-        allowed: see `table_of`.
+        allowed: table of the pairs of kinds to cut between, from `table_of`.
     """
     begins = np.zeros(len(kinds), bool)
     if not len(kinds):

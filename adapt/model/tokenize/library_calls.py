@@ -18,7 +18,7 @@ from tokenizers import Encoding, Tokenizer
 from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged
 
 WordsOf = Callable[[str, Encoding], np.ndarray]
-"""Returns at which tokens of a text words start: bool [tokens]."""
+"""A function from a text and its encoding to whether a word starts at each token, bool [tokens]."""
 
 
 def by_library(backend: Tokenizer, texts: Sequence[str], words: WordsOf | None, special: bool = True) -> Ragged:
@@ -27,8 +27,8 @@ def by_library(backend: Tokenizer, texts: Sequence[str], words: WordsOf | None, 
     Args:
         backend: the tokenizer.
         texts: whole texts, or pieces of them.
-        words: finds the starts of words. If given, the result has all columns; otherwise it only has ids.
-        special: add special tokens.
+        words: function that finds the starts of words. With it the result has all columns, without it only ids.
+        special: whether to add special tokens.
     """
     if words is None:
         encodings = backend.encode_batch_fast(texts, add_special_tokens=special)
@@ -66,7 +66,7 @@ def _flat(lists: Iterable[Sequence[int]], kind: type) -> np.ndarray:
 
 
 PLAIN = (r" ?[!-;=-Z\\\]-~]+", r" ?[A-Za-z]+")
-"""Patterns of plain words, the widest first: with signs, except those that special tokens begin with, and without."""
+"""Patterns of plain words, the widest first. The first also matches signs, except those that begin special tokens."""
 _PROBE = "Zq"
 
 
@@ -119,7 +119,7 @@ class DirectWords:
 
 
 def plain_of(backend: Tokenizer, pieces: Iterable[str]) -> Plain:
-    """Returns the widest form of plain words with which the model receives the same as from the library.
+    """Returns the widest class of plain words for which the direct path gives the model the same input as the library.
 
     Args:
         backend: the tokenizer.
