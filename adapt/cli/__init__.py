@@ -1,4 +1,4 @@
-"""The command `dontstop`, which calls `adapt.api`. Only this package handles signals, exit codes and the environment.
+"""The command `dontstop`, which calls `adapt.api`. Only this package sets signal handlers, exit codes and variables.
 
 - `main`: lists and runs commands, prints help, shipped recipes and completion scripts for shells.
 - `chain_command`: `dontstop chain`, on this machine and on clusters.

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs a command line of `dontstop chain`.
 
     Args:
-        arguments: a verb and its arguments.
+        arguments: the verb, followed by the arguments of the verb.
 
     Raises:
         AdaptError: the command fails.
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _with_recipe(arguments: Sequence[str]) -> list[str]:
-    """Replaces the name of a recipe by its file."""
+    """Replaces the name of a shipped recipe in the arguments by the path of its file."""
     words = [number for number, word in enumerate(arguments) if number and not word.startswith("-")]
     replaced = [*arguments]
     for number in words[:1]:
@@ -93,7 +93,7 @@ def _with_recipe(arguments: Sequence[str]) -> list[str]:
 
 
 def _run(chain: ChainRun) -> None:
-    """Runs a chain and writes its report."""
+    """Runs a chain and writes the chain's report."""
     built = chain.build()
     plan = chain.plan()
     for line in ahead_lines(plan.to_run, len(built.later)):
@@ -110,7 +110,7 @@ def _plan(chain: ChainRun) -> None:
 
 
 def show_report(report: Report) -> None:
-    """Shows the verdict of a report and its path."""
+    """Shows the verdict of a report and the path of the report's page."""
     show_blocks(report.first_blocks())
     finish("report", report.path, {"finished": len(report.study.entries), "missing": len(report.study.missing)})
 
@@ -143,7 +143,10 @@ def on_cluster(arguments: Sequence[str]) -> None:
 
 
 def _status(built: Callable[[], Chain], follows: bool) -> None:
-    """Shows the status once, or every FOLLOW_S seconds. A finished search adds the stages that use its best values."""
+    """Shows the status of a chain once, or every FOLLOW_S seconds.
+
+    The chain is built again each time, because a finished search adds the stages that use its best values.
+    """
     while True:
         chain = built()
         now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
@@ -155,7 +158,7 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
 
 
 def _serve(asked: Asked) -> None:
-    """Serves the report as a page that follows the chain, until ctrl-C."""
+    """Serves the report as a page that shows the chain's progress, until the user presses ctrl-C."""
     from adapt.show.report.served_page import FollowedPage, serving
 
     if asked.address:
@@ -167,7 +170,7 @@ def _serve(asked: Asked) -> None:
     chains = [chain_of(order)]
 
     def look() -> tuple[Study, ChainNow]:
-        if chains[-1].later:  # a finished search adds stages
+        if chains[-1].later:  # A finished search adds stages to the chain.
             chains[:] = [chain_of(order)]
         chain = chains[-1]
         now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)

@@ -15,25 +15,25 @@ from adapt.support.shipped import recipe_file
 from adapt.terminal.console import duration, log
 
 MODEL = "demo:bert-tiny"
-"""The model of the demo. The measured times below hold for it."""
+"""The model of the demo. The times below were measured with this model."""
 PARSED = 1000
-"""Number of times that the yardstick parses this file."""
+"""Number of times that the yardstick measurement parses this file."""
 START = 100.0
-"""Time of everything except training steps (starting Ray, reading, tokenizing, evaluating) [yardsticks]."""
+"""Time for starting Ray, reading, tokenizing and evaluating, which is everything except training steps [yardsticks]."""
 PER_MILLION_TOKENS = 250.0
 """Time of the training steps [yardsticks per million tokens]."""
 BUSY = 1.5
-"""If elapsed time exceeds CPU time by this factor, a message says that other processes slow down the demo."""
+"""If the elapsed time exceeds the CPU time by this factor, a message says that other processes slow down the demo."""
 
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the demo and shows its result.
 
     Args:
-        arguments: fields that replace those of the recipe, as for `dontstop dapt`.
+        arguments: fields that replace fields of the recipe, as for `dontstop dapt`.
 
     Raises:
-        AdaptError: as `dontstop dapt` raises.
+        AdaptError: the demo fails, as `dontstop dapt` would.
     """
     job = job_of("dapt")
     taken = [f"--config={recipe_file('demo')}", *arguments]
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def length_in_yardsticks(config: Config) -> float | None:
-    """Computes the time of the demo [yardsticks]; returns None if its model or its number of steps was changed."""
+    """Computes the time of the demo [yardsticks]. Returns None if the model or the number of steps was changed."""
     training = config.training
     if config.model.path != MODEL or not training.max_steps:
         return None
@@ -54,7 +54,7 @@ def length_in_yardsticks(config: Config) -> float | None:
 
 
 def time_forecast(length: float, cpu_s: float, wall_s: float) -> str:
-    """Says how long the demo takes on this machine.
+    """Describes in a sentence how long the demo takes on this machine.
 
     Args:
         length: time of the demo [yardsticks].
@@ -68,7 +68,7 @@ def time_forecast(length: float, cpu_s: float, wall_s: float) -> str:
 
 
 def yardstick_s() -> tuple[float, float]:
-    """Measures how long this machine takes to parse a fixed piece of Python: CPU time and elapsed time [s]."""
+    """Measures the time that this machine takes to parse this file. Returns CPU time and elapsed time [s]."""
     source = Path(__file__).read_bytes()
     start, start_cpu = time.perf_counter(), time.process_time()
     for _ in range(PARSED):

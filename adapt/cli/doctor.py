@@ -40,7 +40,7 @@ pass, and 1 otherwise. Nothing is started.
 
 With a configuration it also checks the fields storage.root and resources.address, and fields that need a compiler."""
 MAIN = ("torch", "ray", "deepspeed", "transformers")
-"""Packages with a line of their own, which shows the version."""
+"""Packages that have a separate line, which shows the package's version."""
 _LIMIT_S = 7.0
 """Maximum time for loading torch [s]."""
 _ANSWER_S = 3.0
@@ -58,25 +58,25 @@ class CheckLine:
 
     what: str
     fix: str = ""
-    """What to do; empty if the check passes."""
+    """What the user should do. The text is empty if the check passes."""
 
     def __str__(self) -> str:
         return f"fix  {self.what}: {self.fix}" if self.fix else f"ok   {self.what}"
 
 
 class MachineError(AdaptError):
-    """At least one check failed."""
+    """The error that ends the command if at least one check failed."""
 
 
 def main(arguments: Sequence[str]) -> None:
     """Prints a line for each check.
 
     Args:
-        arguments: of the command.
+        arguments: arguments of `dontstop doctor`.
 
     Raises:
         ConfigError: the configuration is wrong.
-        MachineError: at least one line has a fix.
+        MachineError: at least one check failed.
     """
     if {"-h", "--help"} & {*arguments}:
         print(HELP)
@@ -94,10 +94,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def examine(config: Config) -> Iterator[CheckLine]:
-    """Yields the line of each check. All checks together take at most about 10 s.
+    """Yields one line per check. All checks together take at most about 10 s.
 
     Args:
-        config: the configuration with the storage, address and devices to check.
+        config: the configuration whose storage, address and devices are checked.
     """
     with ThreadPoolExecutor(2) as threads:
         torch = threads.submit(try_torch)
@@ -113,28 +113,28 @@ def examine(config: Config) -> Iterator[CheckLine]:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A package that dontstop needs, with the versions that it works with."""
+    """A package that dontstop needs, with the versions that are supported."""
 
     name: str
     versions: str
     extra: str = ""
-    """The optional extra that needs the package; empty if every job needs it."""
+    """The optional extra that needs the package. The name is empty if every job needs the package."""
 
     @property
     def text(self) -> str:
-        """The requirement as pip takes it."""
+        """The requirement in the syntax of pip."""
         return f"'{self.name}{self.versions}'"
 
     @property
     def installed(self) -> str | None:
-        """The installed version, or None."""
+        """The installed version of the package, or None if the package is not installed."""
         try:
             return importlib.metadata.version(self.name)
         except importlib.metadata.PackageNotFoundError:
             return None
 
     def finding(self) -> CheckLine:
-        """Checks that a suitable version is installed."""
+        """Checks that a supported version of the package is installed."""
         if (version := self.installed) is None:
             return CheckLine(f"{self.name} is not installed", f"pip install {self.text}")
         if others := untried(self.name):
@@ -165,7 +165,7 @@ def _requirement(line: str, extra: str) -> Requirement:
 
 
 def package_findings() -> Iterator[CheckLine]:
-    """Checks that Python and the required packages have versions that fit."""
+    """Checks that Python and the required packages have supported versions."""
     if importlib.util.find_spec("packaging") is None:
         yield CheckLine("the package packaging is not installed", "pip install packaging, or install dontstop again")
         return
@@ -185,7 +185,7 @@ def package_findings() -> Iterator[CheckLine]:
 
 
 def try_torch() -> list[CheckLine]:
-    """Loads torch in another process, to check that it works and sees the GPUs of this machine."""
+    """Loads torch in another process, to check that torch works and sees the GPUs of this machine."""
     if importlib.util.find_spec("torch") is None:
         return []  # the check of packages reports that torch is missing
     command = [sys.executable, "-c", _TRY_TORCH]
@@ -254,7 +254,7 @@ def folder_findings(config: Config) -> Iterator[CheckLine]:
 
 
 def check_writable_or_parent(root: Path) -> None:
-    """Checks that a folder can be written or, if it does not exist, created. No folder is left behind.
+    """Checks that a folder is writable. If the folder does not exist, its nearest existing parent must be writable.
 
     Raises:
         StorageError: the folder cannot be written.
@@ -267,12 +267,12 @@ def _try_private() -> None:
 
 
 def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
-    """Returns what a check found wrong, or None if it passes."""
+    """Runs a check, and returns the line about its error, or None if the check passes."""
     try:
         check()
     except AdaptError as error:
         return CheckLine(f"{where}: {error.what}", error.fix or "fix it")
-    except OSError as error:  # such as from kernel folders like /proc, where no files can be created
+    except OSError as error:  # for example in kernel folders like /proc, where no file can be created
         return CheckLine(f"{where} cannot be used ({error.strerror})", "name another folder")
     return None
 
@@ -311,7 +311,7 @@ def _ninja() -> str | None:
 
 
 def cluster_checks(config: Config) -> Iterator[CheckLine]:
-    """Checks that the configured cluster answers, and that there is a token for it."""
+    """Checks that the configured cluster answers, and that this machine has a token for the cluster."""
     api = os.environ.get("RAY_API_SERVER_ADDRESS", "")
     address = address_of(config.resources)
     if not address and not api:
@@ -330,7 +330,7 @@ def cluster_checks(config: Config) -> Iterator[CheckLine]:
 
 
 def _token() -> tuple[str, CheckLine]:
-    """Looks for the cluster token as Ray does; returns it with the line of the check."""
+    """Searches for the cluster token in the places that Ray uses. Returns the token and the line of this check."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         fix = "if the cluster asks for one, as clusters do by default, export RAY_AUTH_MODE=token"
         mode = os.environ.get("RAY_AUTH_MODE", "not set")
@@ -375,7 +375,7 @@ def _dashboard(address: str, token: str) -> CheckLine:
 
 
 def extra_findings() -> Iterator[CheckLine]:
-    """Checks which optional extras are installed in versions that fit."""
+    """Checks which optional extras are installed in supported versions."""
     if importlib.util.find_spec("packaging") is None:
         return
     by_extra: dict[str, list[Requirement]] = {}

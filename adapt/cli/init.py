@@ -36,31 +36,31 @@ Where dev or test is absent, a tenth of train is split off, into new files. --ge
 domain: the loss on it before and after shows what the model forgets. --model is a Hugging Face id or a folder;
 without it, the small demo model is taken. --force replaces files that exist."""
 OPTIONS = ("task", "general", "model", "out", "force", "help")
-"""Options of the command, for completion."""
+"""Options of `dontstop init`, for shell completion."""
 _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
-"""Usual number of tokens per sequence, and the smallest one, for little text."""
+"""Usual number of tokens per sequence, and smallest number of tokens per sequence, which is used for little text."""
 _CPU_WORK = 6 * 4.4e6 * 1e6
 """Floating-point operations of a first training on CPUs: a million tokens of the demo model, which takes minutes."""
 _SMALL = 20e6
-"""Models with fewer parameters get high learning rates."""
+"""Number of parameters below which a model gets a higher learning rate."""
 _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
 _MOST_EPOCHS, _TAPT_EPOCHS = 10, 100
 _TAPT_EXAMPLES = 256
 _DEV_SHARE = 0.1
-"""Share of train that is split off for dev, and for test."""
+"""Share of train that is split off for dev, and the same share again for test."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Looks at the files on a command line and writes the configuration.
+    """Inspects the files named on a command line, and writes a configuration for them.
 
     Args:
-        arguments: of the command.
+        arguments: arguments of `dontstop init`.
 
     Raises:
         ConfigError: the command line is wrong, or the file to write exists.
         DataError: a file is missing or unreadable, or has no text or no labels.
-        ModelError: there is no such model.
+        ModelError: the model does not exist.
     """
     if not arguments or {"-h", "--help"} & {*arguments}:
         print(HELP)
@@ -123,17 +123,17 @@ class ModelSeen:
 
     name: str
     longest: int | None
-    """Maximum sequence length [tokens]; None if there is no limit."""
+    """Maximum sequence length [tokens], or None if the model has no limit."""
     parameters: float
-    """Approximate number of parameters."""
+    """Approximate number of parameters of the model."""
     is_causal: bool
 
     @classmethod
     def of(cls, name: str) -> "ModelSeen":
-        """Looks at a model's config.json. The weights of a Hugging Face id are not fetched.
+        """Reads a model's config.json. The weights of a Hugging Face model are not downloaded.
 
         Raises:
-            ModelError: there is no such model.
+            ModelError: the model does not exist.
         """
         if name == DEMO:
             return cls(name, 512, 4.4e6, False)
@@ -160,7 +160,7 @@ def _parameters(config: dict[str, Any]) -> float:
 
 
 def _task(given: Sequence[str], out: Path, force: bool) -> TaskLook:
-    """Looks at a task, and splits dev and test off train where it has none."""
+    """Inspects a task's files. If dev or test is missing, it is split off train."""
     paths = split_paths(given)
     look = look_at_task(paths)
     absent = [split for split in ("dev", "test") if split not in paths]
@@ -174,14 +174,14 @@ def _task(given: Sequence[str], out: Path, force: bool) -> TaskLook:
 
 
 def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
-    """Splits the examples of train among files. Examples with the same text go to the same split."""
+    """Distributes the examples of train over files. Examples with the same text go to the same split."""
     from adapt.corpus.heldout import key_of
 
     lines: dict[str, list[str]] = {split: [] for split in files}
     absent = [split for split in files if split != "train"]
     for file in expand_paths(look.config.train):
         for _, record in read_objects(file):
-            if isinstance(record, str):  # unreadable
+            if isinstance(record, str):  # the record could not be read
                 continue
             text = record.get(look.config.text_field)
             place = key_of(" ".join(text) if isinstance(text, list) else str(text)) / 2**64
@@ -196,20 +196,20 @@ def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
 
 @dataclass(frozen=True)
 class DraftLength:
-    """Length of a training, and shape of its batches."""
+    """Length of a training, and size of its batches."""
 
     sequence: int
-    """Tokens in one sequence."""
+    """Number of tokens per sequence."""
     batch: int
-    """Sequences in one step."""
+    """Number of sequences per step."""
     epochs: int
     steps_per_epoch: int
     max_steps: int | None
-    """Steps after which training ends before the last epoch; None if all epochs are run."""
+    """Number of steps after which training stops before the last epoch, or None to run all epochs."""
 
     @classmethod
     def of(cls, text_bytes: int, model: ModelSeen, on_gpu: bool) -> "DraftLength":
-        """Chooses a length: several passes over little text, and on CPUs a few minutes over much text."""
+        """Chooses the length of a training: several passes over little text, or a few minutes on CPUs with much text."""
         tokens = text_bytes / _BYTES_PER_TOKEN
         sequence = min(_LENGTH, model.longest or _LENGTH)
         while sequence > _SHORTEST and tokens / sequence < _WANTED_STEPS:
@@ -222,7 +222,7 @@ class DraftLength:
 
     @classmethod
     def of_task(cls, task: TaskLook, model: ModelSeen, on_gpu: bool) -> "DraftLength":
-        """Chooses a length for the text of a task, whose batch is a number of examples."""
+        """Chooses the length of a training on the text of a task. The batch is a number of examples."""
         sequence = cls.of(task.text_bytes, model, on_gpu).sequence
         per_epoch = ceil(task.documents / tapt_examples(task))
         step_tokens = task.text_bytes / _BYTES_PER_TOKEN / per_epoch
@@ -231,20 +231,20 @@ class DraftLength:
 
 
 def _bound(steps: int, step_tokens: float, model: ModelSeen, on_gpu: bool) -> int | None:
-    """Returns the maximum number of steps for a first run, or None if the planned steps are not more."""
+    """Returns the maximum number of steps for a first run, or None if the planned number of steps is not larger."""
     affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
     most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
     return most if steps > most else None
 
 
 def tapt_examples(task: TaskLook) -> int:
-    """Returns the number of examples per step: the usual number, or a tenth of a small task."""
+    """Returns the number of examples per step: the usual number, or a tenth of the examples of a small task."""
     return max(min(_TAPT_EXAMPLES, task.documents // 10), 1)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """The configuration to write."""
+    """The configuration that `dontstop init` writes."""
 
     model: ModelSeen
     text: TextLook | None
@@ -257,7 +257,7 @@ class Draft:
         return "dapt" if self.text else "tapt"
 
     def yaml(self) -> str:
-        """Writes the configuration file, with comments."""
+        """Formats the configuration as a YAML file with comments."""
         parts = [self._head(), self._model()]
         parts += [self._corpus(self.text)] if self.text else []
         parts += [self._training()]
@@ -393,7 +393,7 @@ def _found(text: TextLook | None, task: TaskLook | None) -> list[str]:
 
 
 def _next(out: Path, text: TextLook | None, task: TaskLook | None) -> list[str]:
-    """Lists the commands to run next."""
+    """Lists the commands that the user can run next."""
     config, job = f"--config {shlex.quote(str(out))}", "dapt" if text else "tapt"
     named = "" if text else " --job tapt"
     commands = [
@@ -412,7 +412,7 @@ def _next(out: Path, text: TextLook | None, task: TaskLook | None) -> list[str]:
 
 
 def _name_of(paths: Sequence[str]) -> str:
-    """Names a corpus after its file or folder, or after the folder that holds all of several files."""
+    """Chooses the name of a corpus: the name of its only file or folder, or of the folder that contains all its files."""
     plain = [Path(*(part for part in Path(path).parts if not has_magic(part))).absolute() for path in paths]
     if len(plain) == 1:
         return plain[0].name.partition(".")[0]
@@ -424,7 +424,7 @@ def _with_comment(line: str, comment: str) -> str:
 
 
 def _scalar(value: str) -> str:
-    """Writes a string as YAML on one line."""
+    """Formats a string as a YAML value on one line."""
     return str(yaml.safe_dump(value, width=10**6, allow_unicode=True)).removesuffix("\n").removesuffix("\n...")
 
 

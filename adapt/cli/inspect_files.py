@@ -1,4 +1,4 @@
-"""Detects the contents of a user's files: fields with text and labels, number of documents, and examples of a task."""
+"""Detects the contents of a user's files: text and label fields, number of documents, and examples of a task."""
 
 import os
 import zlib
@@ -17,40 +17,40 @@ from adapt.corpus.files.storage import state
 from adapt.support.errors import DataError
 
 SAMPLE_BYTES = 32 << 20
-"""Maximum amount of text that is read over all files [bytes]."""
+"""Maximum amount of text to read from all files together [bytes]."""
 SAMPLE_FILES = 50
-"""Maximum number of files that are read, evenly spaced among all files."""
+"""Maximum number of files to read. They are evenly spaced among all files."""
 _RECORDS = 1000
-"""Number of records per text file that are read to detect the fields."""
+"""Number of records to read from a text file to detect its fields."""
 _EXAMPLES = 50_000
-"""Number of records per task file that are read. It is large, because files may be sorted by label."""
+"""Number of records to read from a file of a task. The number is large, because files may be sorted by label."""
 _MOST_LABELS = 400
-"""A field with more distinct values than this is not a label."""
+"""Maximum number of distinct values of a label field."""
 _TEXT_NAMES = ("text",)
 _LABEL_NAMES = ("label", "labels")
 _WORD_NAMES = ("tokens", "words")
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
-"""Prefixes of file names by split."""
+"""Prefixes of file names, keyed by split."""
 _COMPRESSED_SHARE = {"parquet": 0.5, "arrow": 1.0}
 
 
 @dataclass
 class FieldSeen:
-    """The values that a field has in a sample of records."""
+    """Statistics of the values of one field in a sample of records."""
 
     name: str
     strings: int = 0
     characters: int = 0
     prose: int = 0
-    """Number of characters in strings with a space or a non-ASCII letter, which excludes ids, hashes and addresses."""
+    """Number of characters in values with a space or a non-ASCII letter. Ids, hashes and addresses have neither."""
     lists: int = 0
     """Number of values that are lists of strings."""
     others: int = 0
     values: dict[str, int] = field(default_factory=dict)
-    """Counts of strings and integers, up to one more than _MOST_LABELS distinct values."""
+    """Counts of strings and integers, keyed by value, for at most one more than _MOST_LABELS distinct values."""
 
     def add(self, value: Any) -> None:
-        """Adds a value to the statistics."""
+        """Adds a value of the field to the statistics."""
         if isinstance(value, str):
             self.strings += 1
             self.characters += len(value)
@@ -67,7 +67,7 @@ class FieldSeen:
 
     @property
     def may_be_label(self) -> bool:
-        """Whether the field has at least two values, few enough that they repeat."""
+        """Whether the field has at least two distinct values, and so few that values repeat."""
         count = len(self.values)
         return 2 <= count <= _MOST_LABELS and 2 * count <= sum(self.values.values())
 
@@ -81,10 +81,10 @@ class FieldSeen:
 
 
 def fields_seen(records: Iterable[Any]) -> dict[str, FieldSeen]:
-    """Collects the fields of records by name.
+    """Collects statistics of the fields of records, keyed by field name.
 
     Args:
-        records: mappings; other values are skipped.
+        records: mappings from field names to values. Records of other types are skipped.
     """
     seen: dict[str, FieldSeen] = {}
     for record in records:
@@ -95,14 +95,14 @@ def fields_seen(records: Iterable[Any]) -> dict[str, FieldSeen]:
 
 
 def find_text(seen: dict[str, FieldSeen], where: str) -> str:
-    """Finds the field that holds the text: `text` if it holds strings, otherwise the one with the longest prose.
+    """Finds the field that holds the text: `text` if it holds strings, otherwise the field with the most prose.
 
     Args:
-        seen: the fields.
-        where: the files, for the message.
+        seen: statistics of the fields.
+        where: the files, for the error message.
 
     Raises:
-        DataError: no field holds text; names the fields.
+        DataError: no field holds text. The message names the fields.
     """
     for name in _TEXT_NAMES:
         if name in seen and seen[name].strings:
@@ -118,40 +118,40 @@ def find_text(seen: dict[str, FieldSeen], where: str) -> str:
 
 @dataclass(frozen=True)
 class TextLook:
-    """Properties of the files of a corpus."""
+    """Properties of a corpus, read from its files."""
 
     paths: list[str]
-    """The paths on the command line."""
+    """Paths of the corpus, as given on the command line."""
     files: list[str]
     size: int
     """Total size of all files on disk [bytes]."""
     text_field: str | None
-    """Name of the field with the text; None if all files are plain text."""
+    """Name of the field with the text, or None if all files are plain text."""
     other_fields: list[str]
     text_unit: str
-    """For plain text: `line` or `paragraph`."""
+    """Unit of plain text that is one document: `line` or `paragraph`."""
     documents: int
-    """Number of documents that the default cleaning keeps; an estimate unless `is_whole`."""
+    """Number of documents that the default cleaning keeps. The number is an estimate unless `is_whole`."""
     dropped: int
-    """Number of documents read that the default cleaning drops."""
+    """Number of documents in the sample that the default cleaning drops."""
     text_bytes: int
-    """UTF-8 bytes of the documents; an estimate unless `is_whole`."""
+    """Size of the kept documents [UTF-8 bytes]. The size is an estimate unless `is_whole`."""
     is_whole: bool
-    """Whether all text was read."""
+    """Whether all text of the corpus was read."""
     heldout_fraction: float
     heldout_documents: int
-    """Approximate number of documents that the fraction holds out."""
+    """Approximate number of documents that `heldout_fraction` holds out."""
 
 
 def look_at_text(paths: Sequence[str]) -> TextLook:
     """Inspects the files of a corpus, reading at most about SAMPLE_BYTES.
 
     Args:
-        paths: files, folders, globs and URLs.
+        paths: files, folders, glob patterns and URLs.
 
     Raises:
-        DataError: a file is missing or not of a known format, no field holds text, or no document is left.
-        StorageError: a store cannot be read.
+        DataError: a file is missing or has an unknown format, no field holds text, or cleaning drops all documents.
+        StorageError: a remote store cannot be read.
     """
     from adapt.corpus.screening import Tally, clean
 
@@ -200,12 +200,12 @@ def look_at_text(paths: Sequence[str]) -> TextLook:
 
 
 def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple[float, int]:
-    """Chooses a value for `corpus.heldout_fraction`, and estimates the number of documents that it holds out.
+    """Chooses a value for `corpus.heldout_fraction`, and estimates the number of documents that the value holds out.
 
     Args:
-        texts: documents, after cleaning.
-        documents: number of all documents.
-        is_whole: whether `texts` are all of them.
+        texts: texts of the sampled documents, after cleaning.
+        documents: number of documents in the corpus.
+        is_whole: whether `texts` contains all documents.
     """
     from adapt.corpus.heldout import keys_of, share_of_keys
     from adapt.evaluate.measurements import FEWEST
@@ -213,7 +213,8 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
 
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
     usual = CorpusConfig().heldout_fraction
-    if usual * documents >= 1.5 * wanted:  # enough documents, although their exact number is random
+    # enough for the measurement, although the exact number of held-out documents is random
+    if usual * documents >= 1.5 * wanted:
         most = 5000
         share = usual if usual * documents <= most else float(f"{most / documents:.1g}")
         return share, round(share * documents)
@@ -224,14 +225,14 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
 
 
 def _texts(file: str, reading: Reading) -> Iterator[Any]:
-    """Reads the texts of a file. Unlike a job, it does not read tables twice to detect their quoting."""
+    """Yields the texts of a file. Unlike a job, it does not read tables twice to detect their quoting."""
     if format_of(file)[0] in DELIMITERS:
         return texts((record for _, record in read_objects(file, checks_quotes=False)), reading)
     return read_records(file, reading)
 
 
 class _Share(Iterator[Any]):
-    """Yields the first records of a file, up to a number of bytes of text."""
+    """Yields the first records of a file, until they have a given number of bytes of text."""
 
     def __init__(self, records: Iterator[Any], limit: int) -> None:
         self.bytes, self.is_whole = 0, False
@@ -253,7 +254,7 @@ class _Share(Iterator[Any]):
         return record
 
     def bytes_on_disk(self, file: str) -> float:
-        """Estimates the number of bytes of the file that hold the text read so far."""
+        """Estimates how many bytes of the file contain the text that was read so far."""
         kind, compression = format_of(file)
         if not compression:
             return self.bytes * _COMPRESSED_SHARE.get(kind, 1.0)
@@ -279,7 +280,10 @@ def _first_records(file: str, most: int = _RECORDS) -> Iterator[Any]:
 
 
 def _unit(files: Sequence[str]) -> str:
-    """Decides whether documents of plain text are lines or paragraphs, which have several lines in wrapped text."""
+    """Decides whether a document of plain text is a line or a paragraph.
+
+    Paragraphs of wrapped text have several lines.
+    """
     paragraphs = lines = 0
     for file in files:
         for number, text in enumerate(read_records(file, Reading(text_unit="paragraph", max_bytes=1 << 20))):
@@ -292,23 +296,23 @@ def _unit(files: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class TaskLook:
-    """Properties of the files of a task."""
+    """Properties of a task, read from its files."""
 
     config: TaskConfig
-    """The task, with the detected fields."""
+    """The configuration of the task, with the detected fields."""
     examples: dict[str, int]
-    """Number of examples by split."""
+    """Number of examples, keyed by split."""
     classes: list[str]
     text_bytes: int
-    """UTF-8 bytes of the texts in train."""
+    """Size of the texts in train [UTF-8 bytes]."""
     other_texts: list[str]
-    """Other fields with strings, one of which may be the second text of a pair."""
+    """Names of other fields with strings. One of them may hold the second text of a pair."""
     other_labels: list[str]
-    """Other fields that could hold the label."""
+    """Names of other fields that could hold the label."""
 
     @property
     def counts(self) -> str:
-        """Examples by split, in words."""
+        """The number of examples in each split, in words."""
         return ", ".join(f"{split} {self.examples[split]:,}" for split in _SPLIT_NAMES if split in self.examples)
 
     @property
@@ -318,7 +322,7 @@ class TaskLook:
 
 
 def split_paths(given: Sequence[str]) -> dict[str, list[str]]:
-    """Sorts the paths of `--task` by split: up to three paths in the order train, dev, test, or one folder.
+    """Sorts the paths of option `--task` by split: up to three paths in the order train, dev, test, or one folder.
 
     Raises:
         DataError: a folder has no file whose name begins with `train`; the message names its files.
@@ -344,15 +348,15 @@ def split_paths(given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
-    """Inspects the files of a task. It reads all of them, like the job.
+    """Inspects all files of a task. It reads them completely, as the job does.
 
     Args:
-        paths: the files by split, including `train`.
+        paths: paths of the files, keyed by split. The split `train` is required.
         name: name of the task; empty to use the name of the folder or file of train.
 
     Raises:
         DataError: a file is missing or broken, no field holds text or labels, or labels are missing or wrong.
-        StorageError: a store cannot be read.
+        StorageError: a remote store cannot be read.
     """
     from adapt.task.labelled_examples import check_split, classes_of
 
@@ -381,7 +385,7 @@ def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
 
 
 def _task_fields(records: Sequence[Any], seen: dict[str, FieldSeen], where: str) -> tuple[str, str, str, list[str]]:
-    """Guesses the kind of a task, its text and label fields, and lists all fields that could hold the label."""
+    """Detects a task's kind, text field and label field, and lists all fields that could hold the label."""
     lists = {name: each for name, each in seen.items() if each.lists > each.strings + each.others}
     mixed = {
         name
@@ -419,7 +423,7 @@ def _why_no_label(seen: FieldSeen) -> str:
 
 
 def _are_aligned(record: Any, one: str, other: str) -> bool:
-    """Whether two fields of a record hold lists of equal length, such as words and their labels."""
+    """Returns whether two fields of a record hold lists of equal length, such as words and their labels."""
     if isinstance(record, Bad):
         return True
     first, second = record.get(one), record.get(other)

@@ -31,17 +31,17 @@ COMMANDS = {
     "recipes": "list the recipes and search spaces that come with the package",
     "completion": "print a script that completes commands in a shell: completion bash|zsh|fish",
 }
-"""The commands other than jobs, each with a description."""
+"""Descriptions of the commands other than jobs, keyed by the name of the command."""
 HELP = ("-h", "--help", "help")
 SPACE = "spaces/"
-"""Prefix of a search space's name for `dontstop recipes`, because a recipe may have the same name."""
+"""Prefix of the names of search spaces in `dontstop recipes`, because a recipe may have the same name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs a command and ends the process, with 0 or with the exit code of the error.
+    """Runs a command and ends the process, with exit code 0 or the exit code of the error.
 
     Args:
-        arguments: the command and its arguments; None for those of this process.
+        arguments: the command and its arguments, or None to use the arguments of this process.
     """
     if arguments is not None:
         sys.argv[1:] = arguments
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def run_command(arguments: Sequence[str]) -> None:
-    """Runs a command line.
+    """Runs the command of a command line.
 
     Args:
         arguments: the command and its arguments.
 
     Raises:
-        ConfigError: there is no such command; the message names the nearest.
+        ConfigError: the command does not exist. The message names the nearest command.
         AdaptError: the command fails.
     """
     command, *rest = [*arguments] or ["help"]
@@ -90,7 +90,7 @@ def usage() -> str:
 
 
 def run_named(name: str, arguments: Sequence[str]) -> None:
-    """Runs a job by its name."""
+    """Runs the job with the given name."""
     taken = with_files([*arguments], "--config", unless_here(recipes()))
     if name == "vocabulary":
         taken = told(taken)
@@ -98,7 +98,7 @@ def run_named(name: str, arguments: Sequence[str]) -> None:
 
 
 def _module(name: str) -> Callable[[list[str]], None]:
-    """Returns a function that loads a module of this package and calls its `main`."""
+    """Returns a function that loads a module of this package and calls the module's `main`."""
     return lambda arguments: import_module(f"adapt.cli.{name}").main(arguments)
 
 
@@ -124,7 +124,7 @@ def _completion(arguments: list[str]) -> None:
 
 @dataclass(frozen=True)
 class ShippedRecipe:
-    """A configuration or chain file that comes with the package."""
+    """A configuration file or chain file that comes with the package."""
 
     file: Path
 
@@ -135,12 +135,12 @@ class ShippedRecipe:
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is a chain file, which `dontstop chain run` takes."""
+        """Whether the recipe is a chain file, which `dontstop chain run` accepts."""
         return "\nstages:" in self.file.read_text(encoding="utf-8")
 
     @property
     def about(self) -> str:
-        """Its description: the first sentence of the comment at its top."""
+        """Description of the recipe: the first sentence of the comment at the top of its file."""
         lines = []
         for line in self.file.read_text(encoding="utf-8").splitlines():
             if not line.startswith("#") or line.startswith("#   "):
@@ -150,7 +150,7 @@ class ShippedRecipe:
 
     @property
     def command(self) -> str:
-        """The command that runs it, without its arguments."""
+        """The command that runs the recipe, without the recipe's arguments."""
         if self.is_chain:
             return f"dontstop chain run {self.name}"
         job = {"sequence": "sequence"}.get(self.name, "dapt")
@@ -158,12 +158,12 @@ class ShippedRecipe:
 
 
 def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> list[str]:
-    """Replaces values of an option that name a shipped file by the path of that file.
+    """Replaces the names of shipped files among an option's values by the paths of the files.
 
     Args:
-        arguments: of the command.
-        option: such as `--config`.
-        file_of: paths of shipped files by name.
+        arguments: arguments of the command.
+        option: name of the option, such as `--config`.
+        file_of: paths of the shipped files, keyed by name.
     """
     replaced = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
@@ -177,7 +177,7 @@ def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> li
 
 
 def shipped_blocks() -> list[Block]:
-    """Makes a table of the recipes and one of the search spaces."""
+    """Makes a table of the shipped recipes and a table of the shipped search spaces."""
     found = [[recipe.name, recipe.about, recipe.command] for recipe in map(ShippedRecipe, recipes().values())]
     described = [[name, _first_sentence(_docstring(file))] for name, file in spaces().items()]
     return [
@@ -233,7 +233,7 @@ def script(shell: str) -> str:
         shell: `bash`, `zsh` or `fish`.
 
     Raises:
-        ConfigError: the shell is not supported.
+        ConfigError: completion is not available for this shell.
     """
     forms = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
     if shell not in forms:
@@ -262,4 +262,4 @@ RUN: dict[str, Callable[[list[str]], None]] = {
     "recipes": _recipes,
     "completion": _completion,
 }
-"""The function of each command in COMMANDS, which takes the rest of the command line."""
+"""The function that runs each command in COMMANDS. Its argument is the rest of the command line."""

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs a command line of `dontstop tune`.
 
     Args:
-        arguments: a verb, or none for `run`, and its arguments.
+        arguments: a verb followed by its arguments. Without a verb, the command runs the search.
 
     Raises:
         AdaptError: the command fails.
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _plan(search: Search, store: Store) -> None:
-    """Shows the trials with a forecast of their cost."""
+    """Shows the trials of a search with a forecast of their cost."""
     ahead = SearchAhead.of(search, store)
     show_blocks(ahead.blocks())
     finish(
@@ -53,7 +53,7 @@ def _plan(search: Search, store: Store) -> None:
 
 
 def _status(search: Search, store: Store) -> None:
-    """Shows the progress of the trials."""
+    """Shows the progress of the trials of a search."""
     folder = store.folder_of(search)
     record, trials = store.record_of(search), TrialsNow.load(folder)
     if record:
@@ -66,7 +66,7 @@ def _status(search: Search, store: Store) -> None:
 
 
 def _run(search: Search, store: Store) -> None:
-    """Runs the unfinished trials, then the best one with fresh seeds, and writes the report."""
+    """Runs the unfinished trials, then the best trial with fresh seeds, and finally writes the report."""
     run = run_search(search)
     show_blocks(run.blocks())
     searched = run.searched.result

@@ -1,4 +1,4 @@
-"""Defines jobs, runs them, and plans what they would run."""
+"""Defines jobs, runs their stages, and plans which stages would run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,35 +25,41 @@ from adapt.terminal.console import finish
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A job that users can start. To add one, write its file and its test, and add a line to `adapt.job.registry`."""
+    """A job that users can start.
+
+    A new job needs a module, a test and an entry in the table of `adapt.job.registry`.
+    """
 
     kind: Kind
-    """Name of the job, and the parts of the configuration that it needs."""
+    """Name of the job, and sections of the configuration that the job needs."""
     final: Callable[[Context], Stage[Any]]
-    """Builds the last stage, which depends on all other stages of the job."""
+    """Builds the last stage of the job. It depends on all other stages of the job."""
     answer: Callable[[Context, Finished[Any], Sequence[str]], Any] | None = None
-    """Computes the job's result from its last stage; None if the stage's result is the job's result. The result is a
-    dataclass with a method `blocks`. The third argument is the command line."""
+    """Computes the job's result from the last stage and the command line. None means that the last stage's result is
+    the job's result. The result is a dataclass with a method `blocks`."""
     training: Callable[[Any], Stage[Any] | None] | None = None
-    """Finds, from the last stage, the training or merge whose model other jobs may start from; returns None if the job
+    """Returns, for the last stage, the training or merge whose model other jobs may start from, or None if the job
     makes no such model."""
     tokens: Callable[[Any], Start] | None = None
-    """Finds, from the last stage, the model that determines tokenizer and architecture of the new model. None: the
-    start model does."""
+    """Returns, for the last stage, the model that determines tokenizer and architecture of the new model. None means
+    that the start model determines them."""
     own_tokenizer: bool = False
-    """Whether the new model has its own tokenizer."""
+    """Whether the job's new model has a new tokenizer."""
     texts: Callable[[Any], Select] | None = None
-    """Finds, from the last stage, the selection that other jobs may train on. None: the job selects no text."""
+    """Returns, for the last stage, the selection that other jobs may train on. None means that the job selects no
+    text."""
     takes_texts: bool = False
-    """Whether `from` may name a selection."""
+    """Whether the field `from` of a chain's entry may name a selection."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
-    """For chains: builds the last stage of each seed instead of the stage that summarizes all seeds."""
+    """Builds, for chains, the last stage of each seed. Chains use these stages instead of the stage that summarizes
+    seeds."""
     first: Callable[[Any], list[Stage[Any]]] | None = None
-    """Finds, from the last stage, the stages that must run before all others because they are likely to fail."""
+    """Returns, for the last stage, the stages that must run before all others, because they are likely to fail."""
     is_wide: bool = False
-    """Whether some of its stages can run in parallel."""
+    """Whether some stages of the job can run in parallel."""
     is_named: bool = False
-    """Whether a later run with the same name continues the job. In a chain, the chain's name is put before the name."""
+    """Whether a later run with the same name continues the job. In a chain, the chain's name is put before the job's
+    name."""
 
     @property
     def name(self) -> str:
@@ -61,11 +67,11 @@ class Job:
         return self.kind.name
 
     def leaves(self, context: Context, final: Stage[Any]) -> Start | None:
-        """Returns the model that other jobs may start from; None if there is none or there are several.
+        """Returns the model that other jobs may start from. Returns None if the job makes no such model or several.
 
         Args:
-            context: of the job.
-            final: its last stage.
+            context: context of the job.
+            final: last stage of the job.
         """
         training = self.training(final) if self.training else None
         if training is None:
@@ -76,18 +82,18 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class JobRun:
-    """A job that has run."""
+    """A job whose stages have run."""
 
     job: Job
     context: Context
     finished: Finished[Any]
-    """Its last stage."""
+    """The last stage of the job, with its result."""
     arguments: Sequence[str] = ()
-    """The arguments of the command line."""
+    """The command line of the job."""
 
     @cached_property
     def result(self) -> Any:
-        """The job's result: a dataclass."""
+        """The result of the job, which is a dataclass."""
         if self.job.answer:
             return self.job.answer(self.context, self.finished, self.arguments)
         return self.finished.result
@@ -96,10 +102,10 @@ class JobRun:
         """Returns the folder of the model that the job made.
 
         Args:
-            share: of a merge with several shares, the share of the model.
+            share: the share that the model was merged with, for a merge with several shares. None otherwise.
 
         Raises:
-            ConfigError: the job makes no model, none with this share, or several.
+            ConfigError: the job makes no model, no model with this share, or several models.
         """
         made = getattr(self.result, "models_made", None)
         if made is None:
@@ -112,11 +118,11 @@ class JobRun:
         return folders[name]
 
     def figures(self) -> Mapping[str, Any]:
-        """Returns the result as plain values, for the last line of stdout."""
+        """Returns the job's result as plain values, for the last line of stdout."""
         return asdict(self.result) if self.job.answer else self.finished.record.metrics
 
     def blocks(self) -> list[Block]:
-        """Returns the blocks of the result."""
+        """Returns the blocks that show the job's result."""
         return shown_by(self.result, self.finished.record)
 
 
@@ -124,9 +130,9 @@ def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> 
     """Runs the unfinished stages of a job.
 
     Args:
-        job: to run.
-        context: what its stages are made from.
-        arguments: the command line, if there is one.
+        job: the job to run.
+        context: the context that the job's stages are built from.
+        arguments: the command line of the job, or nothing if Python code runs the job.
 
     Raises:
         AdaptError: the configuration or the data are wrong, or a stage failed.
@@ -146,21 +152,21 @@ def carry_out(job: Job, arguments: Sequence[str]) -> None:
     """Parses a command line, runs the job, and shows the result.
 
     Raises:
-        AdaptError: as `run_stages_of`, or the command line is wrong.
+        AdaptError: the command line is wrong, or `run_stages_of` raises an error.
     """
     run_and_show(job, Context.of(parse(arguments, f"dontstop {job.name}", job.kind)), arguments)
 
 
 def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
-    """Runs a job, shows its result, and prints the line for programs on stdout.
+    """Runs a job, shows its result, and prints one line for programs on stdout.
 
     Args:
-        job: to run.
-        context: what its stages are made from.
-        arguments: the command line.
+        job: the job to run.
+        context: the context that the job's stages are built from.
+        arguments: the command line of the job.
 
     Raises:
-        AdaptError: as `run_stages_of`.
+        AdaptError: `run_stages_of` raises an error.
     """
     run = run_stages_of(job, context, arguments)
     show_blocks(run.blocks())
@@ -174,16 +180,16 @@ class Plan(SelfShown):
     job: str
     stages: list[Planned]
     trainings: dict[str, Any]
-    """A forecast of tokens, time and cost for each unfinished training, by its name. None if its text is not prepared
-    yet."""
+    """A forecast of tokens, time and cost for each unfinished training, keyed by the training's name. The forecast is
+    None if the training's text is not prepared yet."""
 
     @property
     def to_run(self) -> list[Planned]:
-        """The unfinished stages."""
+        """The stages of the job that are not finished."""
         return [line for line in self.stages if not line.record]
 
     def blocks(self) -> list[Block]:
-        """Returns the number of stages that will run, a row for each stage, and a forecast of the trainings."""
+        """Returns blocks with the number of stages that will run, a row per stage, and a forecast of the trainings."""
         number, to_run = len(self.stages), len(self.to_run)
         finished = f"{number - to_run} of {number} stages are finished"
         said = f"{finished}; {to_run} will run." if to_run else f"{finished}, so nothing will run."
@@ -202,7 +208,7 @@ class Plan(SelfShown):
 
 
 def plan_table(stages: list[Planned]) -> Table:
-    """Makes a table with a row for each stage: whether it is finished or will run, its folder, and why it runs."""
+    """Makes a table with a row per stage: whether the stage is finished or will run, its folder, and why it runs."""
     rows = [
         [
             line.stage.kind,
@@ -216,7 +222,7 @@ def plan_table(stages: list[Planned]) -> Table:
 
 
 def _why(line: Planned) -> str:
-    """Says why a stage will run; empty if it is finished."""
+    """Describes why a stage will run. The text is empty if the stage is finished."""
     if line.record:
         return ""
     if not line.nearest:
@@ -228,7 +234,7 @@ def plan_of(job: Job, context: Context) -> Plan:
     """Plans a job without running anything.
 
     Raises:
-        AdaptError: errors that the job would raise before anything runs.
+        AdaptError: the job would raise this error before anything runs.
     """
     final = job.final(context)
     stages = plan_stages(final, context.store)

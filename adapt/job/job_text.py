@@ -15,32 +15,32 @@ from adapt.stage.prepare_text import Gather, Prepare, Prepared, Streamed
 from adapt.stage.text_sources import Dedup, Files, TaskTexts, held_out, listed_files
 
 GENERAL, REPLAY = "(general)", "(replay)"
-"""Names of general text among the sources of a corpus: to measure on, and to replay."""
+"""Names of general text among the sources of a corpus: text to measure on, and text to replay."""
 
 
 @dataclass(frozen=True)
 class DomainText:
-    """The text of a domain."""
+    """The prepared text of a domain."""
 
     whole: Stage[Prepared]
-    """The text as one corpus, to measure on."""
+    """The domain's text as one corpus, to measure on."""
     sources: Mapping[str, Stage[Prepared]]
-    """The text by source, to train on."""
+    """The domain's text to train on, keyed by source."""
 
     @property
     def streamed(self) -> Streamed | None:
-        """The corpus if it is streamed during training, else None."""
+        """The domain's corpus if it is streamed during training, else None."""
         (first, *_) = self.sources.values()
         return Streamed.of(first) if isinstance(first, Prepare) and first.files.corpus.streaming else None
 
 
 def general_text(context: Context) -> Prepare | None:
-    """Prepares general text to measure on; returns None if there is none.
+    """Prepares general text to measure on. Returns None if no general text is configured.
 
-    If training uses the same files, only their held-out share is measured, which training leaves out.
+    If the files are also trained on, only their held-out share is measured, and the training leaves this share out.
 
     Raises:
-        ConfigError: it is the domain's text, or no share of shared files is held out.
+        ConfigError: the general text is the domain's text, or no share of files that are also trained on is held out.
     """
     config, name = context.config, f"{context.config.name}-general"
     if not config.evaluation.general_paths:
@@ -59,11 +59,11 @@ def general_text(context: Context) -> Prepare | None:
 
 
 def domain_text(context: Context, general: Prepare | None) -> DomainText:
-    """Prepares the text of the corpus without near copies of the general text that is measured.
+    """Prepares the text of the corpus without near copies of the measured general text.
 
     Args:
-        context: of the job.
-        general: general text that is measured.
+        context: context of the job.
+        general: the measured general text, or None.
     """
     config = context.config
     sources = tuple(
@@ -86,13 +86,13 @@ def replayed_text(
     unseen: TaskTexts | None = None,
     measured: Sequence[Stage[Prepared]] | None = None,
 ) -> Prepare | None:
-    """Prepares general text that is mixed into the training; returns None if there is none.
+    """Prepares general text that is mixed into the training. Returns None if no such text is configured.
 
     Args:
-        context: of the job.
-        general: general text that is measured.
-        unseen: texts that it must not hold.
-        measured: all text that is measured, which it leaves out; None for general text alone.
+        context: context of the job.
+        general: the measured general text, or None.
+        unseen: texts that the replayed text must not contain.
+        measured: all measured text, which is left out of the replayed text. None means that only `general` is measured.
     """
     if not context.config.mixture.replay_paths:
         return None
@@ -110,7 +110,7 @@ def prepared_beside(
     general: Prepare | None,
     unseen: TaskTexts | None,
 ) -> Prepare:
-    """Prepares additional text to train on, without near copies of general text."""
+    """Prepares additional text to train on, without near copies of the measured general text."""
     apart = beside(context, general, replay=False)
     dedup = deduplicated(context, (files,), apart, unseen) if apart else None
     return Prepare(
@@ -121,13 +121,16 @@ def prepared_beside(
 def prepared_files(
     context: Context, files: Files, general: Prepare | None, dedup: Dedup | None = None, place: int = 0
 ) -> Prepare:
-    """Prepares one source, leaving out general text that is measured."""
+    """Prepares one source to train on, without the measured general text."""
     measured = (general,) if general else ()
     return Prepare(files.listing.name, files, context.tokens, context.config, dedup, place, measured=measured)
 
 
 def beside(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
-    """Lists texts of which a corpus must not contain near copies."""
+    """Lists the files of general text whose near copies a corpus must not contain.
+
+    The list is empty unless `corpus.deduplicate` is `near`.
+    """
     config = context.config
     if config.corpus.deduplicate != "near":
         return ()
@@ -140,50 +143,50 @@ def beside(context: Context, general: Prepare | None, replay: bool = True) -> tu
 def deduplicated(
     context: Context, sources: tuple[Files, ...], before: tuple[Files, ...] = (), unseen: TaskTexts | None = None
 ) -> Dedup | None:
-    """Builds the stage that finds duplicate documents within and between sources; None without deduplication.
+    """Builds the stage that finds duplicate documents within and between sources. Returns None without deduplication.
 
     Args:
-        context: of the job.
-        sources: in the order of `adapt.corpus.files.sources.sources_of`.
-        before: text that is kept if it has copies in the sources.
-        unseen: texts that the sources must not hold.
+        context: context of the job.
+        sources: files of the sources, in the order of `adapt.corpus.files.sources.sources_of`.
+        before: files whose documents are kept if the sources contain copies of them.
+        unseen: texts that the sources must not contain.
     """
     config = context.config
     if config.corpus.deduplicate == "none":
         return None
-    tokens = replace(context.tokens, vocabulary=None)  # duplicates do not depend on the vocabulary
+    tokens = replace(context.tokens, vocabulary=None)  # Duplicates do not depend on the vocabulary.
     return Dedup(config.name, sources, before, unseen, tokens, config)
 
 
 def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
-    """Returns the configuration with one of its sources as the whole corpus."""
+    """Returns the configuration with one of the sources as the whole corpus."""
     return replace(config, name=f"{config.name}-{name}", corpus=corpus)
 
 
 def before_training(
     context: Context, texts: Sequence[Stage[Prepared]], general: Stage[Prepared] | None
 ) -> Mapping[str, Stage[Any]]:
-    """Builds the stages that a method needs before a training.
+    """Builds the stages that the configured method needs before a training.
 
     Args:
-        context: starts from the model to train.
-        texts: text of the first domain, by source.
-        general: general text that is replayed.
+        context: context whose start model will be trained.
+        texts: text of the first domain, one stage per source.
+        general: replayed general text, or None.
 
     Raises:
-        ConfigError, ModelError: the method cannot be used here.
+        ConfigError, ModelError: the method cannot be used with this configuration or model.
     """
     check_method(context.config, context.start.pretrained.model)
     return method_of(context.config).before(Domain(context.config, context.start, tuple(texts), {}, general))
 
 
 def after_training(context: Context, text: Stage[Prepared], past: Mapping[str, Stage[Any]]) -> Mapping[str, Stage[Any]]:
-    """Builds the stages that a method needs after a domain was learnt.
+    """Builds the stages that the configured method needs after a domain was learnt.
 
     Args:
-        context: starts from the model that learnt the domain.
-        text: of the domain.
-        past: the method's stages from before the domain.
+        context: context whose start model has learnt the domain.
+        text: text of the domain.
+        past: stages that the method already needed before this domain.
     """
     learnt = Domain(context.config, context.start, (text,), past)
     return {**past, **method_of(context.config).after_domain(learnt)}

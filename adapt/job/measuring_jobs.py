@@ -1,4 +1,4 @@
-"""Jobs that measure: evaluate compares models, similarity compares domains, advise says what to run first."""
+"""Jobs that measure: evaluate compares models, similarity compares domains, and advise recommends a first job."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 FIRST = "base"
-"""Name of the model that a job starts from."""
+"""Name of the start model in comparisons."""
 
 
 def evaluate_stages(context: Context) -> Compare:
-    """Builds the stages in the order in which they run.
+    """Builds the stages of the evaluate job in the order in which they run.
 
     The first model, called `base`, is model.path, followed by comparison.models. Domains are the corpus's sources (or
     `domain` if it has none) and `general`. For tasks with one label per text, features are evaluated too.
@@ -44,7 +44,7 @@ def evaluate_stages(context: Context) -> Compare:
     A model with another tokenizer is measured on the same texts in its own tokens; losses are then per byte.
 
     Raises:
-        ConfigError: a name is given twice or cannot be a folder's name, or pseudo-perplexity is configured for models
+        ConfigError: a name occurs twice or cannot be a folder's name, or pseudo-perplexity is configured for models
             with different tokenizers.
         ModelError: a model cannot be measured as configured.
     """
@@ -65,7 +65,7 @@ def evaluate_stages(context: Context) -> Compare:
 
 
 def _texts(context: Context) -> tuple[dict[str, Stage[Prepared]], dict[str, PrepareTask]]:
-    """Prepares corpora and tasks by name, tokenized for the context's model."""
+    """Prepares the texts to measure on: corpora and tasks, keyed by name and tokenized for the context's model."""
     general = general_text(context)
     text = domain_text(context, general)
     _check_names("corpus.sources", [*text.sources, *(["general"] if general else [])])
@@ -83,7 +83,10 @@ def _measured(
 
 
 def _tasks(context: Context) -> dict[str, PrepareTask]:
-    """Prepares the tasks for evaluating features, which must have one label per text because neighbours vote."""
+    """Prepares the tasks for evaluating features.
+
+    A task must have one label per text, because neighbours vote for labels.
+    """
     config = context.config
     tasks = [task for task in (config.task, *config.tasks) if task.train and task.kind == "single_label"]
     _check_names("task and tasks", [task.name for task in tasks])
@@ -94,7 +97,7 @@ def with_model(context: Context, path: str) -> Context:
     """Returns a context that starts from another model with the same tokenizer.
 
     Raises:
-        ConfigError, ModelError: it has another tokenizer, or cannot be measured as configured.
+        ConfigError, ModelError: the model has another tokenizer, or cannot be measured as configured.
     """
     other = starting_at(context, path)
     if not _same_tokens(context, other):
@@ -104,18 +107,19 @@ def with_model(context: Context, path: str) -> Context:
 
 
 def _same_tokens(one: Context, other: Context) -> bool:
-    if one.start.vocabulary or other.start.vocabulary:  # a stage makes the tokenizer, perhaps later
+    # a stage makes the tokenizer, so the tokenizer's files may not exist yet
+    if one.start.vocabulary or other.start.vocabulary:
         return one.start.vocabulary == other.start.vocabulary
     ours, theirs = (each.digests.of_all(tokenizer_files(each.start.pretrained.tokenizer)) for each in (one, other))
     if ours == theirs:
         return True
-    from adapt.model.tokenizer import are_alike  # loads transformers
+    from adapt.model.tokenizer import are_alike  # imported here, because it loads transformers
 
     return are_alike(one.start.pretrained, other.start.pretrained)
 
 
 def starting_at(context: Context, path: str) -> Context:
-    """Returns a context that starts from another model, named by a stage of the chain or a path.
+    """Returns a context that starts from another model, given by the name of a chain's stage or by a path.
 
     Raises:
         ConfigError, ModelError: the model cannot be measured as configured.
@@ -147,7 +151,7 @@ EVALUATE_JOB = Job(
 
 
 def similarity_stages(context: Context) -> Similarity:
-    """Builds the comparison of the domains in `corpus.sources`, by words and by losses of models if there are any.
+    """Builds the comparison of the domains in `corpus.sources`. It compares words and, if models are given, losses.
 
     Raises:
         ConfigError: there is only one source, or the number of models differs from that of sources.
@@ -172,10 +176,10 @@ SIMILARITY_JOB = Job(
 
 
 def advise_stages(context: Context) -> Look:
-    """Builds the stage that collects evidence from samples of corpus, general text, pools and tasks.
+    """Builds the stage that collects evidence from samples of the corpus, general text, pools and tasks.
 
     Raises:
-        ConfigError: there is neither a corpus nor a task.
+        ConfigError: neither a corpus nor a task is configured.
     """
     config = context.config
     tasks = {task.name: task_of(context, task) for task in (config.task, *config.tasks) if task.train}
@@ -186,7 +190,7 @@ def advise_stages(context: Context) -> Look:
 
 
 def _corpora(config: Config) -> Iterator[tuple[str, list[tuple[str, CorpusConfig]]]]:
-    """Collects the configured corpora, each as its sources."""
+    """Yields the name and the sources of each configured corpus."""
     if config.corpus.paths or config.corpus.sources or config.corpus.source != "files":
         yield "corpus", sources_of(config.corpus)
     if config.evaluation.general_paths:
@@ -206,9 +210,9 @@ def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[s
     """Derives the advice from the evidence.
 
     Args:
-        context: of the job.
-        finished: its last stage.
-        arguments: of the command line, which the recommended commands repeat.
+        context: context of the job.
+        finished: last stage of the job, with the evidence.
+        arguments: the command line. The recommended commands repeat its arguments.
     """
     config, evidence = context.config, finished.result
     ahead = costs(config, evidence, model_size(context.start.pretrained.model), context.store)

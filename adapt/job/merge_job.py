@@ -16,7 +16,7 @@ from adapt.support.errors import ConfigError
 
 
 def merge_stages(context: Context) -> Merge:
-    """Builds the merge. Its models are checked before anything is read.
+    """Builds the stages of the merge job. The models are checked before anything is read.
 
     Raises:
         ConfigError: fields of `merge` contradict each other.
@@ -33,18 +33,21 @@ def merge_stages(context: Context) -> Merge:
 
 
 def _extended(base: Start, models: Sequence[Start]) -> int | None:
-    """Finds the index of the first model with more tokens than the base, after checking all existing models."""
+    """Returns the index of the first model with more tokens than the base model, or None.
+
+    Also checks all existing models.
+    """
     tokens = check_alike(base.pretrained, [model.pretrained for model in models])
     made = [place for place, model in enumerate(models) if model.vocabulary is not base.vocabulary]
     return min([*made, *(tokens.extended if tokens else ())], default=None)
 
 
 def _named(context: Context, name: str) -> list[str]:
-    """Expands a pattern to matching folders sorted by name. Any other name is returned unchanged."""
+    """Expands a pattern to the matching folders, sorted by name. A name that is no pattern is returned unchanged."""
     if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
     folder = Path(name).expanduser()
-    if folder.is_dir():  # checked first, because the name of a folder may look like a pattern
+    if folder.is_dir():  # An existing folder is used as it is, because its name may look like a pattern.
         return [str(folder)]
     if folders := sorted(glob.glob(str(folder))):
         return folders
@@ -53,7 +56,7 @@ def _named(context: Context, name: str) -> list[str]:
 
 
 def _check_residual(kind: str, models: Sequence[Start]) -> None:
-    """Checks that the instruct model is given as such: if another model has a chat template, they were swapped."""
+    """Checks that the models were not swapped: if any model has a chat template, the instruct model must have one."""
     place = MERGERS.load(kind).dressed_as
     if place is None:
         return

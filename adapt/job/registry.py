@@ -1,4 +1,4 @@
-"""The table of all jobs, by name. Parsing, help, chain files, plans, summaries and reports read it."""
+"""The table of all jobs, keyed by name. Parsing, help, chain files, plans, summaries and reports read the table."""
 
 from adapt.config.kinds import imported
 from adapt.job.job_run import Job
@@ -25,14 +25,14 @@ JOBS: dict[str, Job] = {
         ADVISE_JOB,
     )
 }
-"""All jobs, by name."""
+"""All jobs, keyed by name."""
 
 
 def job_of(name: str) -> Job:
-    """Returns the job of a name, or a user-defined job by `package.module:JOB`.
+    """Returns the job with a name, or a user-defined job given as `package.module:JOB`.
 
     Raises:
-        ConfigError: there is no such job; the message names the nearest.
+        ConfigError: the job does not exist. The message names the nearest job.
     """
     if ":" in name:
         job = imported("job", name)

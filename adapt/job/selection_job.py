@@ -1,4 +1,4 @@
-"""Builds the selection of documents from a pool, as a job or within others (Don't Stop Pretraining, section 5.3)."""
+"""Builds the selection of documents from a pool, as a job or for other jobs (Don't Stop Pretraining, section 5.3)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ from adapt.stage.text_sources import Files, TaskSplit, TaskTexts, held_out, list
 from adapt.support.errors import ConfigError
 
 INDEX_GIB = 8.0
-"""Memory that a machine may use for an index of kind `auto` [GiB]."""
+"""Memory that an index of kind `auto` may use on a machine [GiB]."""
 
 
 def vector_stages(
@@ -40,19 +40,19 @@ def vector_stages(
     unseen: TaskTexts | None,
     measured: tuple[Stage[Prepared], ...],
 ) -> VectorStages | None:
-    """Builds the stages of vectors that some selections read; None if they read no vectors.
+    """Builds the stages of document vectors. Returns None if no selection reads vectors.
 
     Args:
-        context: of the job.
-        steps: the selections.
-        pool: files to select from.
+        context: context of the job.
+        steps: the selections, in the order in which they are applied.
+        pool: files to select documents from.
         target: text that documents should resemble.
-        unseen: texts that must not be selected, and so need no vectors.
-        measured: text that is measured, which is excluded too.
+        unseen: texts that must not be selected, and therefore get no vectors.
+        measured: measured text, which must not be selected either.
 
     Raises:
-        ConfigError: there is no embedder of this name, or an option is wrong.
-        ModelError: its model cannot be found.
+        ConfigError: the embedder does not exist, or an option is wrong.
+        ModelError: the embedder's model cannot be found.
     """
     needed = {whose for step in steps for whose in step.selection.vectors()}
     if not needed:
@@ -70,7 +70,7 @@ def vector_stages(
     index = BuildIndex(
         name=f"{name}-pool",
         vectors=Embed(f"{name}-pool", embedding, learnt, documents, resources),
-        index=select.index if "target" in needed else "flat",  # without target vectors, nobody searches it
+        index=select.index if "target" in needed else "flat",  # Without target vectors, no search uses the index.
         memory_gib=INDEX_GIB,
         queries=0,
         resources=resources,
@@ -86,10 +86,10 @@ BUDGETS = ("per_example", "documents", "tokens")
 
 
 def selection_of_job(context: Context, general: Prepare | None) -> Select | None:
-    """Returns the selection that a job trains on, from the chain or from `select.pool_paths`; None if there is none.
+    """Returns the selection that a job trains on, from the chain or from `select.pool_paths`. None means no selection.
 
     Raises:
-        ConfigError: both are given, or as `select_documents`.
+        ConfigError: a selection is given in both places, or `select_documents` raises an error.
     """
     select = context.config.select
     if context.selected and select.pool_paths:
@@ -103,17 +103,18 @@ def selection_of_job(context: Context, general: Prepare | None) -> Select | None
 
 
 def select_documents(context: Context, general: Prepare | None, like: Select | None = None) -> Select:
-    """Builds the selection that section `select` describes.
+    """Builds the selection that the section `select` describes.
 
     Args:
-        context: of the job.
-        general: text that is measured and therefore not selected.
-        like: a selection whose number of tokens is the budget.
+        context: context of the job.
+        general: the measured general text, which is not selected.
+        like: another selection, whose number of tokens becomes the budget of this selection.
 
     Raises:
-        ConfigError: there is no pool, no target, no budget or more than one; a selection or an option is not known.
+        ConfigError: the pool, the target or the budget is missing, several budgets are given, or a selection or option
+            does not exist.
         DataError: files do not exist.
-        ModelError: a model that a selection or its embedder reads cannot be found, or has another tokenizer.
+        ModelError: a model that a selection or an embedder reads cannot be found, or has another tokenizer.
     """
     config = context.config
     steps = steps_of(config)
@@ -140,7 +141,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
 
 
 def random_beside(context: Context, chosen: Select) -> Select:
-    """Builds a selection of random documents from the same pool with the same number of tokens."""
+    """Builds a selection of random documents from the pool of `chosen`, with the same number of tokens."""
     config = context.config
     random = SelectConfig(pool_paths=config.select.pool_paths, pool_text_field=config.select.pool_text_field)
     name = f"{config.name}-random"
@@ -149,12 +150,12 @@ def random_beside(context: Context, chosen: Select) -> Select:
 
 
 def tasks_with_text(config: Config) -> list[TaskConfig]:
-    """Lists the configured tasks."""
+    """Lists the tasks for which files of the split train are configured."""
     return [task for task in (config.task, *config.tasks) if task.train]
 
 
 def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Target:
-    """Returns the text that documents should resemble: the tasks' train split, unless other text is configured."""
+    """Returns the text that documents should resemble: the configured target, or else the tasks' train split."""
     config = context.config
     if config.select.target_paths:
         name = f"{config.name}-target"
@@ -165,14 +166,17 @@ def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Tar
 
 
 def unseen_texts(context: Context, tasks: Sequence[TaskConfig]) -> TaskTexts | None:
-    """Returns the text of dev and test to exclude from training; None if it may be used, or without a task."""
+    """Returns the dev and test text that training must exclude.
+
+    Returns None if training may use it or there is no task.
+    """
     return None if context.config.tapt.transductive or not tasks else split_texts(context, tasks, ["dev", "test"])
 
 
 def split_texts(
     context: Context, tasks: Sequence[TaskConfig], splits: Sequence[str], unseen: Sequence[TaskConfig] = ()
 ) -> TaskTexts:
-    """Returns the text of some splits, without dev and test text of the tasks in `unseen`."""
+    """Returns the text of some splits of tasks, without the dev and test text of the tasks in `unseen`."""
     name = "-".join([*(task.name for task in tasks), *splits])
     wanted = tuple(TaskSplit.of(task, split, context.digests) for task in tasks for split in splits)
     hidden = tuple(TaskSplit.of(task, split, context.digests) for task in unseen for split in ("dev", "test"))
@@ -182,19 +186,19 @@ def split_texts(
 def selected_text(
     context: Context, chosen: Select, measured: Sequence[Stage[Prepared]], unseen: TaskTexts | None = None
 ) -> PrepareTexts:
-    """Prepares the selected documents for training, without the share that is held out of every corpus.
+    """Prepares the selected documents for training, without the share that every corpus holds out.
 
     Args:
-        context: of the job.
-        chosen: the selection.
-        measured: text that is measured, which is left out.
-        unseen: texts that are left out, even if they were selected for other tasks.
+        context: context of the job.
+        chosen: the selection of documents.
+        measured: measured text, which is left out.
+        unseen: texts that are left out, even if another task's selection contains them.
     """
     return PrepareTexts.of(context, chosen, context.config.corpus.heldout_fraction, measured, unseen, True)
 
 
 def has_corpus(corpus: CorpusConfig) -> bool:
-    """Whether there is text of a domain."""
+    """Returns whether the configuration has text of a domain."""
     return bool(corpus.paths or corpus.sources or corpus.source != "files")
 
 
@@ -202,7 +206,7 @@ def selected_domain(context: Context, chosen: Select, general: Prepare | None) -
     """Prepares the selected documents as the text of the domain.
 
     Raises:
-        ConfigError: there is a corpus too.
+        ConfigError: a corpus is configured, too.
     """
     if has_corpus(context.config.corpus):
         what = "a corpus is configured, and a selection in its place too"
@@ -236,12 +240,12 @@ def _check(config: Config, has_like: bool) -> None:
 
 
 def select_stages(context: Context) -> JudgeSelection:
-    """Builds the stages in the order in which they run.
+    """Builds the stages of the select job in the order in which they run.
 
-    In a chain, `from` may name a selection whose number of tokens becomes the budget.
+    In a chain, `from` may name a selection whose number of tokens becomes the budget of this selection.
 
     Raises:
-        ConfigError, DataError, ModelError: as `adapt.job.selection_job.select_documents`.
+        ConfigError, DataError, ModelError: `select_documents` raises an error.
     """
     general = general_text(context)
     chosen = select_documents(context, general, context.selected)

@@ -1,4 +1,4 @@
-"""Builds the sequence job: adapts a model to one domain after another, or one model per domain and merges them."""
+"""Builds the sequence job, which adapts a model to one domain after another, or merges one model per domain."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,15 +38,16 @@ from adapt.support.errors import ConfigError
 
 
 def merged_domains(setup: Setup) -> Iterator[Step]:
-    """Builds, after each domain, the merge of the models trained so far. Each was trained from the first model.
+    """Builds one step per domain: the training on the domain, and the merge of all models trained so far.
 
-    Adding a domain trains one model and merges again. Changing the way of merging trains nothing.
+    Each training starts from the first model of the sequence. If a domain is added, one model is trained and the
+    models are merged again. If the way of merging changes, nothing is trained.
 
     Raises:
-        ConfigError: section `merge` does not fit the number of models.
+        ConfigError: the section `merge` does not fit the number of models.
     """
     before_training(setup.context, [setup.texts[setup.order[0]]], None)
-    merging_of_domains(setup.context.config, len(setup.order))  # raise errors before the first training
+    merging_of_domains(setup.context.config, len(setup.order))  # Errors must be raised before the first training.
     models: list[Start] = []
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
@@ -56,7 +57,7 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
 
 
 def _merged_step(setup: Setup, domain: Context, number: int, training: Train, models: Sequence[Start]) -> Step:
-    """Builds the merge of the models so far, with its losses and tasks."""
+    """Builds the merge of the models trained so far, with the losses and tasks of the merged model."""
     config, seen = setup.context.config, setup.order[:number]
     merging = merging_of_domains(config, number)
     merge = Merge(f"{config.name}-{number}", config, setup.context.start, tuple(models), merging)
@@ -76,11 +77,11 @@ def _merged_step(setup: Setup, domain: Context, number: int, training: Train, mo
 
 
 def merging_of_domains(config: Config, models: int) -> Merging:
-    """Returns the settings of the merge of the first domains' models.
+    """Returns the settings for merging the models of the first domains.
 
     Args:
-        config: of the sequence.
-        models: number of domains learnt.
+        config: configuration of the sequence.
+        models: number of domains that have been learnt.
 
     Raises:
         ConfigError: the way of merging does not fit these models, or there are several shares or too few weights.
@@ -112,7 +113,7 @@ def merging_of_domains(config: Config, models: int) -> Merging:
 
 
 def sequence_stages(context: Context) -> SequenceStage:
-    """Builds the stages of all domains.
+    """Builds the stages of all domains of a sequence.
 
     Each domain has the method's stages before training, the training, the method's stages after it, the export,
     held-out losses, and fine-tuning on the tasks of all domains so far. Each task is taught to a copy of the model,

@@ -1,4 +1,4 @@
-"""The steps of a sequence: its domains, and the model after each of them with its measurements."""
+"""The steps of a sequence: the domains, and the model after each domain with its measurements."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,31 +23,31 @@ from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 
 RESERVED = {"general", "training"}
-"""Names that domains cannot have, because other inputs of the stages have them."""
+"""Names that a domain cannot have, because other inputs of the sequence's stages have these names."""
 
 
 def domain_of(task: TaskConfig) -> str:
-    """Returns the source that a task belongs to."""
+    """Returns the name of the source that a task belongs to."""
     return task.domain or task.name
 
 
 def tasks_of(config: Config, order: Sequence[str]) -> list[TaskConfig]:
-    """Returns the tasks that belong to some domains."""
+    """Returns the tasks that belong to the given domains."""
     given = [config.task, *config.tasks] if config.task.train else config.tasks
     return [task for task in given if domain_of(task) in order]
 
 
 def in_its_mode(config: Config) -> Config:
-    """Returns the configuration with the `sequence.mode` that its method implies, if it implies one."""
+    """Returns the configuration with the `sequence.mode` that its method requires. Most methods require no mode."""
     mode: Any = method_of(config).mode
     return replace(config, sequence=replace(config.sequence, mode=mode)) if mode else config
 
 
 def check_domains(config: Config) -> list[str]:
-    """Checks the domains and returns their names in the order in which they are learnt.
+    """Checks the domains of a sequence, and returns their names in the order in which they are learnt.
 
     Raises:
-        ConfigError: there are no sources, one is unknown or comes twice, or a task belongs to none of them.
+        ConfigError: no sources are configured, a domain is unknown or listed twice, or a task belongs to no domain.
     """
     sources = dict(sources_of(config.corpus))
     check_several(config.corpus)
@@ -83,7 +83,11 @@ def check_domains(config: Config) -> list[str]:
 
 
 def _check_replay(config: Config) -> None:
-    """Refuses a share of replayed text if there is none to replay, another field sets the share, or none remains."""
+    """Checks `sequence.replay_fraction`.
+
+    Refuses the fraction if no earlier text can be replayed, if the method has its own fraction, or if the fractions
+    of replayed text leave nothing for the domain.
+    """
     share, method = config.sequence.replay_fraction, method_of(config)
     if share is None:
         return
@@ -101,10 +105,10 @@ def _check_replay(config: Config) -> None:
 
 
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
-    """Prepares the text of each domain separately: no domain restricts the training text of another domain.
+    """Prepares the text of each domain separately, so that a domain does not change the training text of other domains.
 
-    There is one exception: no domain trains on text that another one measures. All domains hold out the same documents,
-    and if near copies are searched, the domain that is listed later drops its copy.
+    Measured text is an exception, because no domain trains on text that is measured for another domain. All domains
+    hold out the same documents. If near copies are removed, the domain that is configured later drops its copy.
 
     Raises:
         ConfigError: two domains have the same text.
@@ -121,12 +125,12 @@ def domain_texts(context: Context, order: Sequence[str], general: Prepare | None
 
 
 def as_listed(config: Config, texts: Mapping[str, Prepare]) -> dict[str, Prepare]:
-    """Returns the domains in the order of the configuration, because joint learning ignores sequence.order."""
+    """Returns the domains in the order of the configuration, because joint learning ignores `sequence.order`."""
     return {name: texts[name] for name, _ in sources_of(config.corpus) if name in texts}
 
 
 def _check_distinct(texts: Mapping[str, Prepare]) -> None:
-    """Refuses two names for one text, because one domain would be learnt twice."""
+    """Refuses two domains with the same text, because the text would be learnt twice."""
     known: dict[tuple[str, str], str] = {}
     for name, text in texts.items():
         other = known.setdefault((text.files.listing.key, repr(text.files.what())), name)
@@ -142,28 +146,31 @@ class Setup:
     """The settings that all models of a sequence share."""
 
     context: Context
-    """Starts from the first model of the sequence."""
+    """Context that starts from the first model of the sequence."""
     order: Sequence[str]
-    """The domains in the order of learning."""
+    """Names of the domains in the order of learning."""
     texts: Mapping[str, Prepare]
-    """The text of each domain, by its name."""
+    """The prepared text of each domain, keyed by the domain's name."""
     general: Prepare | None
     tasks: Sequence[TaskConfig]
 
     @property
     def beside(self) -> dict[str, Prepare]:
-        """Texts that every model is measured on in addition to its domain."""
+        """Texts that every model is measured on in addition to the text of its domain."""
         return {"general": self.general} if self.general else {}
 
 
 def on_domain(setup: Setup, context: Context, name: str) -> Context:
-    """Returns a context whose whole corpus is one of the domains."""
+    """Returns a context whose corpus is one of the domains."""
     config = setup.context.config
     return context.configured(on_one_source(config, name, dict(sources_of(config.corpus))[name]))
 
 
 def with_general_share(context: Context, number: int) -> Context:
-    """Returns the context with the share of general text for a domain, if the method changes that share."""
+    """Returns the context with the share of replayed general text for a domain.
+
+    Some methods increase the share with each domain. Otherwise the context is returned unchanged.
+    """
     config, growth = context.config, method_of(context.config).general_growth
     if not growth or number == 1:
         return context
@@ -176,15 +183,15 @@ def with_general_share(context: Context, number: int) -> Context:
 def sequence_step(
     setup: Setup, context: Context, number: int, name: str, training: Train, past: Mapping[str, Stage[Any]]
 ) -> Step:
-    """Builds the stages around one training: the export, the losses on earlier domains, and the tasks.
+    """Builds the stages around one training: the export, the losses on all domains so far, and the tasks.
 
     Args:
-        setup: shared settings of the sequence.
-        context: the context of the training.
+        setup: settings of the whole sequence.
+        context: context of the training.
         number: number of domains that the model has learnt.
-        name: the domain learnt last; empty if all were learnt at once.
-        training: makes the model.
-        past: the method's stages from before the training.
+        name: name of the domain learnt last, or empty if all domains were learnt at once.
+        training: the training that makes the model.
+        past: stages that the method needed before the training.
     """
     config, order = setup.context.config, setup.order
     mode = config.sequence.mode
@@ -222,7 +229,7 @@ def sequence_step(
 
 
 def recalled_texts(setup: Setup, number: int) -> Mapping[str, Prepare]:
-    """Returns the texts of earlier domains that are replayed while training on this domain."""
+    """Returns the texts of earlier domains that are replayed during the training on domain `number`."""
     past = setup.order[: number - 1] if past_fraction(setup.context.config) else ()
     return {name: setup.texts[name] for name in past}
 
@@ -234,13 +241,13 @@ def known_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:
 
 
 def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: Sequence[str] = ()) -> Runs:
-    """Builds fine-tuning runs that start from the model of `context`: one per task and seed.
+    """Builds fine-tuning runs that start from the model of `context`, one run per task and seed.
 
     Args:
-        setup: shared settings of the sequence.
-        context: starts from the model.
-        tasks: to fine-tune on.
-        parted: domains for which the model has its own parameters. A task of such a domain uses them, unless
+        setup: settings of the whole sequence.
+        context: context that starts from the model to fine-tune.
+        tasks: tasks to fine-tune on.
+        parted: domains for which the model has separate parameters. A task of such a domain uses them, unless
             `sequence.domain_ids` is off.
     """
     given = setup.context.config
@@ -254,7 +261,7 @@ def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: 
 
 
 def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
-    """Returns the tasks that a model is fine-tuned on.
+    """Returns the tasks that the model after a domain is fine-tuned on.
 
     With sequence.full_matrix, and for the last model, these are the tasks of all domains so far; otherwise only those
     of its own domain. With sequence.forward_transfer, tasks of the next domain are added.

@@ -1,4 +1,4 @@
-"""Jobs that train: DAPT on a domain, TAPT on a task (Don't Stop Pretraining), and fine-tuning."""
+"""Jobs that train: DAPT on a domain, TAPT on a task (both from Don't Stop Pretraining), and fine-tuning."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,10 @@ from adapt.terminal.console import log
 
 
 def dapt_stages(context: Context) -> Export:
-    """Builds the stages in the order in which they run. Stages that can fail on the data run before the training."""
+    """Builds the stages of DAPT in the order in which they run.
+
+    Stages that the data may make fail run before the training.
+    """
     general = general_text(context)
     uses_corpus = has_corpus(context.config.corpus) and not context.selected
     if uses_corpus and context.config.select.pool_paths:
@@ -70,13 +73,13 @@ POOL, SELECTION = "(pool)", "(selection)"
 
 
 def tapt_stages(context: Context) -> Export:
-    """Builds the stages in the order in which they run.
+    """Builds the stages of TAPT in the order in which they run.
 
-    The text is that of the tasks' train split, plus, if configured, a pool (Curated-TAPT) or text selected from a pool
-    (kNN-TAPT, RAND-TAPT). The loss is measured on the text of dev.
+    The training text is the tasks' train split, or all splits if `tapt.transductive` is set. If configured, a pool
+    (Curated-TAPT) or text selected from a pool (kNN-TAPT, RAND-TAPT) is added. The loss is measured on the text of dev.
 
     Raises:
-        ConfigError: as `adapt.job.selection_job.selection_of_job`.
+        ConfigError: `adapt.job.selection_job.selection_of_job` raises an error.
     """
     context = context.configured(_without_domain(context.config))
     config, tasks = context.config, [context.config.task, *context.config.tasks]
@@ -118,7 +121,7 @@ def _without_domain(config: Config) -> Config:
 def _train_text(
     context: Context, task: TaskConfig, tasks: Sequence[TaskConfig], apart: Sequence[Stage[Prepared]]
 ) -> Stage[Prepared]:
-    """Prepares the text of a task that TAPT may be trained on."""
+    """Prepares the text of a task for TAPT: the train split, or all splits if `tapt.transductive` is set."""
     if context.config.tapt.transductive:
         return PrepareTexts.of(context, split_texts(context, [task], ["train", "dev", "test"]), measured=apart)
     others = [other for other in tasks if other != task]
@@ -141,7 +144,7 @@ TAPT_JOB = Job(
 
 
 def finetune_stages(context: Context) -> Scores:
-    """Builds the stages in the order in which they run: the task, a run per seed, the scores.
+    """Builds the stages of fine-tuning in the order in which they run: the task, one run per seed, and the scores.
 
     Raises:
         ConfigError, DataError, StorageError: the task's files cannot be used.
@@ -150,7 +153,7 @@ def finetune_stages(context: Context) -> Scores:
 
 
 def runs(context: Context) -> dict[str, Finetune]:
-    """Builds the runs by seed."""
+    """Builds the fine-tuning runs, keyed by seed."""
     task = task_of(context, context.config.task)
     return {str(seed): Finetune.of(context, seed, task) for seed in context.config.finetune.seeds}
 

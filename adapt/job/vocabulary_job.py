@@ -46,7 +46,7 @@ def analyze(context: Context) -> AnalyzeVocabulary:
 
 
 def domain_files(context: Context) -> dict[str, Files]:
-    """Lists the files of each source by its name. A corpus without sources is called `corpus`."""
+    """Lists the files of each source, keyed by the source's name. A corpus without sources is called `corpus`."""
     name = context.config.name
     return {
         source or "corpus": listed_files(context, corpus, f"{name}-{source}" if source else name, source)
@@ -55,10 +55,10 @@ def domain_files(context: Context) -> dict[str, Files]:
 
 
 def screening(context: Context) -> Screening:
-    """Returns the text to leave out of the corpus, the same as in a training on it.
+    """Returns the text that is left out of the corpus. It is the same text that a training on the corpus leaves out.
 
     Raises:
-        ConfigError, DataError: as `adapt.job.job_text.general_text`.
+        ConfigError, DataError: `adapt.job.job_text.general_text` raises an error.
     """
     general, sources = general_text(context), tuple(domain_files(context).values())
     dedup = deduplicated(context, sources, beside(context, general))
@@ -69,8 +69,8 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
     """Builds the stage that adds words of the corpus as tokens.
 
     Raises:
-        ConfigError: `vocabulary.candidates` is neither a known way nor a file, or needs general text and there is
-            none; or the model does not support a module.
+        ConfigError: `vocabulary.candidates` is neither a known way nor a file, or needs general text and none is
+            configured. Or the model does not support a module.
     """
     config, asked = context.config, context.config.vocabulary.candidates
     file = Path(asked).expanduser()
@@ -145,7 +145,7 @@ def trim(context: Context) -> TrimVocabulary:
 
     Raises:
         ConfigError: `vocabulary.keep` is not a file.
-        ModelError: the model carries additions.
+        ModelError: the model has additional modules.
     """
     refuse_additions(context.start.pretrained.model, "trimmed")
     config, keep = context.config, context.config.vocabulary.keep
@@ -159,16 +159,16 @@ def trim(context: Context) -> TrimVocabulary:
 
 
 def _whole(files: Files) -> Files:
-    """Returns the files with nothing held out, because trimming also keeps tokens of text that is only measured."""
+    """Returns the files with nothing held out, because trimming must also keep tokens of text that is only measured."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=0.0, decontaminate=[]))
 
 
 def scratch(context: Context) -> ScratchModel:
-    """Builds the stage that trains a tokenizer on the corpus and makes a model with random weights for it.
+    """Builds the stage that trains a tokenizer on the corpus and makes a model with random weights for this tokenizer.
 
     Raises:
         ConfigError: `vocabulary.size` is `elbow`, which needs existing tokens.
-        ModelError: the model carries additions.
+        ModelError: the model has additional modules.
     """
     refuse_additions(context.start.pretrained.model, "built from scratch")
     config = context.config
@@ -181,11 +181,11 @@ ACTIONS: Kinds[Callable[[Context], Stage[Any]]] = Kinds(
     "vocabulary.action",
     {name: f"{__name__}:{name}" for name in ("analyze", "extend", "trim", "scratch")},
 )
-"""The functions of this file that build the stage of each action."""
+"""The functions of this file that build the last stage, keyed by action."""
 
 
 def told(arguments: Sequence[str]) -> list[str]:
-    """Turns a command line whose first word names the action into options."""
+    """Replaces the first word of a command line, if it names the action, by the option `--vocabulary.action`."""
     if arguments and not arguments[0].startswith("-"):
         return [f"--vocabulary.action={arguments[0]}", *arguments[1:]]
     return list(arguments)
