@@ -209,7 +209,7 @@ class DraftLength:
 
     @classmethod
     def of(cls, text_bytes: int, model: ModelSeen, on_gpu: bool) -> "DraftLength":
-        """Chooses the length of a training: several passes over little text, or a few minutes on CPUs with much text."""
+        """Chooses the training length: several passes over little text, or some minutes on CPUs with much text."""
         tokens = text_bytes / _BYTES_PER_TOKEN
         sequence = min(_LENGTH, model.longest or _LENGTH)
         while sequence > _SHORTEST and tokens / sequence < _WANTED_STEPS:
@@ -412,7 +412,7 @@ def _next(out: Path, text: TextLook | None, task: TaskLook | None) -> list[str]:
 
 
 def _name_of(paths: Sequence[str]) -> str:
-    """Chooses the name of a corpus: the name of its only file or folder, or of the folder that contains all its files."""
+    """Chooses the name of a corpus: the name of its only file or folder, or of the folder with all its files."""
     plain = [Path(*(part for part in Path(path).parts if not has_magic(part))).absolute() for path in paths]
     if len(plain) == 1:
         return plain[0].name.partition(".")[0]

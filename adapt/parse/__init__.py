@@ -1,4 +1,4 @@
-"""Reads YAML files and command lines into a checked configuration. Both use the same code."""
+"""Reads YAML files and command lines into a checked configuration. Both kinds of input are read by the same code."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
     """Parses the configuration of a job.
 
     Args:
-        arguments: without the program's name. `--help` and `--print_config` print and end the process.
-        program: name of the program in the usage line.
-        kind: of the job.
+        arguments: arguments without the program's name. `--help` and `--print_config` print a text and end the process.
+        program: name of the program in the usage line of the help.
+        kind: kind of the job.
 
     Raises:
         ConfigError: a file cannot be read, a key is unknown (the message names the nearest), a type or value is wrong,
@@ -54,12 +54,12 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     """Parses the configuration of a job from fields in a chain file.
 
     Args:
-        values: sections with their fields, or fields by dotted name.
-        kind: of the job.
-        place: location of the values, for messages.
+        values: sections with their fields, or fields keyed by dotted name.
+        kind: kind of the job.
+        place: location of the values, for error messages.
 
     Raises:
-        ConfigError: as `parse`.
+        ConfigError: the values are wrong, as for `parse`.
     """
     refuse_sections_without_fields(values, place)
     refuse_unknown_values(values, place)
@@ -74,7 +74,10 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
 
 
 def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
-    """Adds the job's defaults to the given values. A given training length replaces the default number of steps."""
+    """Adds the job's defaults to the given values.
+
+    A length of the training among the given values replaces the default number of steps.
+    """
     training = given.get("training")
     has_length = isinstance(training, Mapping) and any(map(training.get, ("epochs", "max_tokens", "max_flops")))
     own = {name: value for name, value in kind.defaults.items() if not (has_length and name == "training.max_steps")}
@@ -82,13 +85,13 @@ def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
 
 
 def _read(values: Mapping[str, Any], kinds: Named, see: str) -> dict[str, Any]:
-    """Builds the sections that have values, and the fields outside sections, as instances of their types."""
+    """Builds instances of the sections that have values, and reads the fields outside sections."""
     types = {**hints_of(Config), **option_sections(kinds, frozenset(values))}
     return {name: read_fields(types[name], value, name, see) for name, value in values.items() if name in types}
 
 
 def _checked(read: Mapping[str, Any], kind: Kind, kinds: Named) -> Config:
-    """Builds the whole configuration. Sections without values have their defaults."""
+    """Builds the whole configuration and checks it. A section without values gets its defaults."""
     config = Config(**{each.name: read[each.name] for each in fields(Config) if each.name in read})
     method = section_of(config.method.kind)
     selecting = named_in({"select": vars(config.select)}) if config.select.pool_paths else ()

@@ -17,7 +17,7 @@ from adapt.parse.yaml_file import Keys, node_at
 from adapt.support.errors import ConfigError
 
 Place = Callable[[Keys], str]
-"""Formats the location of a value for messages, as ` in FILE, line N`."""
+"""Formats the location of a value for error messages, as ` in FILE, line N`."""
 _VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_]\w*)")
 _SHELL = (
     "write the value out (a path may begin with ~), or give it on the command line in double quotes, where the shell"
@@ -26,24 +26,24 @@ _SHELL = (
 
 
 def refuse_blanks(given: Mapping[str, Any], named: Named, place: Place, root: yaml.Node | None = None) -> None:
-    """Refuses null in fields that cannot be null, and shell variables, which are not expanded here.
+    """Refuses null in fields that cannot be null, and shell variables, because variables are not expanded here.
 
     Args:
         given: sections with their fields.
-        named: kinds whose options are sections, too.
+        named: chosen kinds, whose options are sections, too.
         place: formats the location of a value.
-        root: the YAML document that `given` was read from, if any. It distinguishes an empty value from `null`. Options
-            in a list of kinds, whose types are not known here, may be null but not empty.
+        root: the YAML document that `given` was read from, or None. It distinguishes an empty value from `null`.
+            Options of kinds that are items of a list may be null but not empty, because their types are unknown here.
 
     Raises:
-        ConfigError: names the field and its location.
+        ConfigError: a value is null or contains a shell variable. The message names the field and the location.
     """
     kinds = _kinds(named, frozenset(given))
     for section, content in given.items():
         for keys, kind, value in _leaves(content, kinds.get(section, Any), (section,)):
             name = field_name(keys)
             is_text = isinstance(keys[-1], int) or str(keys[-1]).endswith("_field")
-            is_blank = value == "" and is_text and kind is not Any  # an empty path would mean the current folder
+            is_blank = value == "" and is_text and kind is not Any  # An empty path would mean the current folder.
             if value is None:
                 is_blank = _is_empty(root, keys) if kind is Any else not takes_null(kind)
             if is_blank:
@@ -57,18 +57,18 @@ def refuse_blanks(given: Mapping[str, Any], named: Named, place: Place, root: ya
 
 
 def takes_list(name: str, named: Named) -> bool:
-    """Whether a field, by its dotted name, may be a list."""
+    """Returns whether the field with a dotted name may be a list."""
     return any(get_origin(option) is list for option in _options(name, named))
 
 
 def takes_text(name: str, named: Named) -> bool:
-    """Whether a field, by its dotted name, can be any text and not a number."""
+    """Returns whether the field with a dotted name may be any text and no number."""
     options = _options(name, named)
     return str in options and not {int, float} & {*options}
 
 
 def _options(name: str, named: Named) -> tuple[Any, ...]:
-    """Returns the types that a field may have, by its dotted name."""
+    """Returns the types that the field with a dotted name may have."""
     section, _, field = name.partition(".")
     kind = _kinds(named, frozenset([section])).get(section, Any)
     if field:
@@ -78,12 +78,15 @@ def _options(name: str, named: Named) -> tuple[Any, ...]:
 
 @cache
 def _kinds(named: Named, sections: frozenset[str]) -> dict[str, Any]:
-    """Returns the types of fields outside sections, and the classes of sections."""
+    """Returns the types of the fields outside sections, and the classes of the given sections."""
     return {**hints_of(Config), **option_sections(named, sections)}
 
 
 def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
-    """Yields each scalar in nested content with its keys and its declared type, which is Any if there is none."""
+    """Yields the keys, the declared type and the content of each scalar in nested values.
+
+    An undeclared type is `Any`.
+    """
     options = [option for option in options_of(kind) if option is not NoneType]
     if isinstance(value, Mapping):
         section = next((option for option in options if is_dataclass(option)), None)
@@ -99,14 +102,21 @@ def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tupl
 
 
 def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
-    """Whether a value is empty in the YAML text, without even `null`. A cleaning block may be empty after its name."""
+    """Returns whether a YAML value is empty, as in `learning_rate:`.
+
+    Null is not empty. A cleaning block that has only a name is not empty either.
+    """
     node, _ = node_at(root, keys)
     is_block = keys[:2] == ("corpus", "cleaning") and len(keys) == 4
     return isinstance(node, yaml.ScalarNode) and node.value == "" and not is_block
 
 
 def _variable(keys: Keys, value: str) -> str | None:
-    """Finds a shell variable in a text, unless a file of that name exists. Field names in data may contain a $."""
+    """Returns the shell variable in a text, or None.
+
+    A text that is the name of an existing file counts as no variable. Neither do names of data fields, which may
+    contain a $.
+    """
     if str(keys[-1]).endswith("_field"):
         return None
     found = _VARIABLE.search(value.partition("?")[0] if "://" in value else value)
@@ -114,7 +124,7 @@ def _variable(keys: Keys, value: str) -> str | None:
 
 
 def _default(keys: Keys) -> str:
-    """Formats the default of a field in brackets if it is short."""
+    """Formats the default of a field in brackets. Long defaults give an empty text."""
     section = getattr(Config(), str(keys[0]), None)
     value = getattr(section, str(keys[1]), None) if len(keys) == 2 else section if len(keys) == 1 else None
     return f" ({value})" if isinstance(value, int | float | str) and len(str(value)) <= 40 else ""

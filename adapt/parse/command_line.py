@@ -30,11 +30,11 @@ from adapt.terminal.console import log
 SWITCHES = frozenset({"debug", "help", "print_config"})
 """Options that take no value."""
 _NO_FIELDS = frozenset({"config", "help", "print_config", "log_format"})
-"""Options of a command line that are no fields. `adapt.terminal.console` reads log_format first."""
+"""Options of a command line that are not fields. `adapt.terminal.console` handles `log_format` earlier."""
 
 
 def asks_for(arguments: Sequence[str], *options: str) -> bool:
-    """Whether at least one of some options is on the command line."""
+    """Returns whether the command line contains at least one of the given options."""
     return any(argument in options for argument in arguments)
 
 
@@ -42,11 +42,11 @@ def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
     """Reads the values on a command line and in its files, by section, before types are checked.
 
     Args:
-        arguments: without the program's name.
-        kind: of the job. `--field+=VALUE` adds to its default.
+        arguments: arguments without the program's name.
+        kind: kind of the job, whose defaults `--field+=VALUE` extends.
 
     Raises:
-        ConfigError: a key is not known, or a file cannot be read.
+        ConfigError: a key is unknown, or a file cannot be read.
     """
     given: dict[str, Any] = {}
     kinds = _named_among(arguments, kind)
@@ -89,7 +89,7 @@ def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
     """Reads the sections of a configuration file.
 
     Raises:
-        ConfigError: it cannot be read, or a key or value in it is wrong.
+        ConfigError: the file cannot be read, or a key or value in the file is wrong.
     """
     content = read_yaml(file)
     refuse_sections_without_fields(content, file)
@@ -100,7 +100,10 @@ def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
 
 
 def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict[str, Any]:
-    """Replaces sections that name a file by its contents. Paths are relative to `folder` or to the working folder."""
+    """Replaces sections that are names of files by the contents of the files.
+
+    Paths are relative to `folder` or to the working folder.
+    """
     read = dict(sections)
     for name, value in sections.items():
         if is_dataclass(hints_of(Config).get(name)) and isinstance(value, str):
@@ -114,7 +117,7 @@ def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict
 
 
 def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
-    """Returns the current list of a field: from earlier options, the job's defaults, or the field's default."""
+    """Returns the current list of a field: from earlier options, else the job's defaults, else the field's default."""
     section, _, name = field.partition(".")
     inside = given.get(section)
     if name and isinstance(inside, Mapping) and name in inside:
@@ -128,16 +131,16 @@ def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
 
 
 def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
-    """Logs which value is used if an option is given twice. Lists are refused, because all values may be intended.
+    """Logs which value is used if an option is given twice. Lists are refused, because the user may want all values.
 
     Args:
-        name: of the option, without dashes.
-        value: its new value.
-        before: the earlier options by name; this one is added.
+        name: name of the option, without dashes.
+        value: new value of the option.
+        before: values of the earlier options, keyed by name. The new value is added.
         is_list: whether the option takes a list.
 
     Raises:
-        ConfigError: a list is given twice.
+        ConfigError: an option that takes a list is given twice.
     """
     earlier = before.get(name)
     before[name] = value
@@ -152,7 +155,10 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
 
 
 def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
-    """Finds the kinds that a command line and its files name. Errors are ignored: `read_given` raises them."""
+    """Returns the kinds that a command line and its files choose.
+
+    Errors are ignored, because `read_given` raises them.
+    """
     found: dict[str, Any] = {}
     for position, argument in enumerate(arguments):
         name, equals, text = argument.removeprefix("--").partition("=")
@@ -170,7 +176,7 @@ def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
 
 
 def _value(text: str, field: str, kinds: Named) -> Any:
-    """Reads the value of an option. Text fields keep numbers and similar values as text."""
+    """Reads the value of an option. In fields that hold text, values such as numbers stay text."""
     value = _read(text)
     return text if "\n" in text or (takes_text(field, kinds) and isinstance(value, int | float)) else value
 
@@ -186,10 +192,10 @@ def refuse_stray(arguments: Sequence[str]) -> None:
     """Refuses values without an option, which the shell produces from an unquoted pattern.
 
     Args:
-        arguments: of a command line, without the program's name.
+        arguments: arguments of a command line, without the program's name.
 
     Raises:
-        ConfigError: there are such values; the message names the option before them.
+        ConfigError: there are values without an option. The message names the option before them.
     """
     option, takes_value, stray = "", False, list[str]()
     for argument in arguments:

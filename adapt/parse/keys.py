@@ -1,4 +1,4 @@
-"""Checks keys of the configuration and options of the command line. Errors name the nearest known key."""
+"""Checks keys of the configuration and options of the command line. Error messages name the nearest known key."""
 
 import difflib
 import re
@@ -16,41 +16,42 @@ from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
 
 OPTIONS = frozenset({"method_options", "select_options"})
-"""The fields with the options of the chosen kinds. Users write sections named after the kinds instead."""
+"""The fields that hold the options of the chosen kinds. Users write sections named after the kinds instead."""
 TABLES: dict[str, Kinds[Any]] = {table.field: table for table in (METHODS, SELECTIONS, EMBEDDERS)}
-"""The tables of kinds whose options are sections, by the field that names a kind."""
+"""The tables of kinds whose options are sections, keyed by the field that chooses a kind."""
 Named = frozenset[tuple[str, str]]
-"""Pairs of a field and the kind that the configuration chooses in it."""
+"""Chosen kinds, as pairs: the field that chooses the kind, and the name of the kind."""
 _MOVED = {
     "select.options": "write `dsir: {ngram: 2}`, or --dsir.ngram 2: the section is named like the selection",
     "select.embedder_options": "write `static: {path: …}`, or --static.path …: the section is named like the embedder",
 }
-"""Removed fields, each with its replacement."""
+"""Removed fields, each with the text that names its replacement."""
 _ENTRIES = {
     "corpus.sources": SourceConfig,
     "corpus.decontaminate": EvaluationSet,
     "comparison.models": NamedModel,
     "tasks": TaskConfig,
 }
-"""Fields that hold lists of sections."""
+"""Fields that hold a list of sections, each with the class of the sections."""
 _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "kind", "storage": "root"}
-"""The field that a single value sets when it is given in place of a section."""
+"""For some sections, the field that gets the value if a single value is given in place of the section."""
 SHOWN = 20
 """Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
-"""Fields of such sections that are lists of sections themselves."""
+"""Fields of such sections that hold a list of sections, each with the class of these sections."""
 
 
 @cache
 def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> dict[str, type[Any]]:
-    """Returns the options of kinds, built-in and user-defined, by the name of their section.
+    """Returns the classes of the options of kinds, both built-in and user-defined, keyed by the name of their section.
 
     Args:
-        kinds: the chosen kinds, which are loaded in any case.
-        among: sections to look at, because jobs without work should not load all kinds; None for all.
+        kinds: the chosen kinds, which are always loaded.
+        among: names of the sections to return, because jobs without work should not load all kinds. None means all.
 
     Raises:
-        ConfigError: there is no such kind, it cannot be loaded, or a user's kind has the section name of another kind.
+        ConfigError: a kind does not exist, cannot be loaded, or is user-defined and has the section name of another
+            kind.
     """
     places = {name: (table, name) for table in TABLES.values() for name in table}
     taken = {*Config.__dataclass_fields__, *places}
@@ -72,14 +73,14 @@ def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = N
 
 
 def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> set[str]:
-    """Collects all sections, and all fields by dotted name, including the options of kinds.
+    """Returns the names of all sections, and all fields by dotted name, including the options of kinds.
 
     Args:
         kinds: the chosen kinds.
-        among: sections of options to look at; None for all.
+        among: names of the option sections to include. None means all.
 
     Raises:
-        ConfigError: as `option_sections`.
+        ConfigError: `option_sections` raises an error.
     """
     options = option_sections(kinds, among)
     named = {f"{section}.{field.name}" for section, kind in options.items() for field in fields(kind)}
@@ -88,12 +89,12 @@ def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) 
 
 @cache
 def _own_keys() -> frozenset[str]:
-    """Collects all keys except the options of kinds."""
+    """Returns all keys except the options of kinds."""
     return frozenset({*flat(Config()), *Config.__dataclass_fields__, "debug"} - OPTIONS)
 
 
 def named_in(given: Mapping[str, Any]) -> Named:
-    """Finds the kinds that sections choose, also in lists. Values that are not names are left to later checks."""
+    """Returns the kinds that sections choose, including kinds in lists. Values that are no names are checked later."""
     found = set()
     for table in TABLES:
         section, _, field = table.partition(".")
@@ -106,7 +107,7 @@ def named_in(given: Mapping[str, Any]) -> Named:
 
 
 def overlaid(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges two sets of sections. If both have a field, the second one is used."""
+    """Merges two sets of sections. If both sets have a field, the value in the second set is used."""
     overlaid = {name: value for name, value in first.items() if name not in second}
     for name, value in second.items():
         before = first.get(name)
@@ -118,9 +119,9 @@ def refuse_unknown_values(content: Mapping[str, Any], place: str, kinds: Named =
     """Refuses unknown keys in sections with fields, or in fields by dotted name.
 
     Args:
-        content: sections or fields.
-        place: their location, for messages.
-        kinds: kinds whose options are known too; empty for those that the content chooses.
+        content: sections or fields, with their values.
+        place: location of the content, for error messages.
+        kinds: kinds whose options are also known. If empty, these are the kinds that the content chooses.
     """
     kinds = kinds or named_in(nested(content))
     for key in _keys(content):
@@ -129,7 +130,10 @@ def refuse_unknown_values(content: Mapping[str, Any], place: str, kinds: Named =
 
 
 def refuse_unknown_key(key: str, shown: str, kinds: Named, further: frozenset[str] = frozenset()) -> None:
-    """Refuses a key that is not a section, field by dotted name, or in `further`. `shown` is its name in messages."""
+    """Refuses a key that is no section, no field by dotted name, and not in `further`.
+
+    Error messages call the key `shown`.
+    """
     if key in _MOVED:
         raise ConfigError(f"unknown key {shown}", _MOVED[key])
     if key not in known_keys(kinds, frozenset([key.partition(".")[0]])) | further:
@@ -137,7 +141,7 @@ def refuse_unknown_key(key: str, shown: str, kinds: Named, further: frozenset[st
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts fields by dotted name into their sections. If a field is given twice, the later value is used."""
+    """Puts fields with dotted names into their sections. If a field occurs twice, the later value is used."""
     sections: dict[str, Any] = {}
     for name, value in values.items():
         section, _, field = str(name).partition(".")
@@ -151,7 +155,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
-    """Refuses list items with unknown or missing keys."""
+    """Refuses items of lists of sections if their keys are unknown or required keys are missing."""
     for name, kind in _ENTRIES.items():
         section, _, field = name.partition(".")
         inside = content.get(section)
@@ -166,7 +170,7 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
         raise ConfigError(f"{name} is no list, but fields", form)
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
         place = f"entry {number} of {name}"
-        if not isinstance(entry, Mapping):  # such as the name of a file
+        if not isinstance(entry, Mapping):  # for example the name of a file
             raise ConfigError(f"{place} is {entry!r}, and not fields with values", form)
         for key in entry:
             if key not in known:
@@ -179,9 +183,9 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
 
 
 def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
-    """Returns the error for an unknown key."""
+    """Returns the error for an unknown key, with the nearest known keys."""
     near = _shortened(name, known)
-    if not near and "." not in name:  # the sections of kinds have fields of equal names
+    if not near and "." not in name:  # sections of different kinds have fields with equal names
         near = [key for key in flat(Config()) if key.endswith(f".{name}") and key in known]
     if not near:
         by_field = {key.rsplit(".", 1)[-1]: key for key in known}
@@ -194,7 +198,10 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
 
 
 def _shortened(name: str, known: set[str]) -> list[str]:
-    """Finds fields of the same section that a name may abbreviate, such as `lr` for `learning_rate`; shortest first."""
+    """Returns fields of the same section that a name may abbreviate, such as `learning_rate` for `lr`.
+
+    Short names come first.
+    """
     section, _, field = name.lower().rpartition(".")
     inside = sorted((key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}.")), key=len)
     initials = {full: "".join(word[:1] for word in full.split("_")) for full in inside}
@@ -206,7 +213,7 @@ def _shortened(name: str, known: set[str]) -> list[str]:
 
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
-    """Refuses sections that are a number, a list or empty. A text must be the name of a file with the fields."""
+    """Refuses a section that is a number, a list or empty. If a section is a text, it must be the name of a file."""
     options = option_sections(named_in(nested(content)), frozenset(content))
     for section, default in {**vars(Config()), **options}.items():
         given = content.get(section, {})

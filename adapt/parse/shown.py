@@ -1,4 +1,4 @@
-"""Texts of `--help` and `--print_config`."""
+"""The texts that `--help` and `--print_config` print."""
 
 import ast
 import inspect
@@ -26,13 +26,13 @@ _OWN = (
 
 
 def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given: Mapping[str, Any]) -> str:
-    """Writes the help of a job: every field with its type, meaning and default.
+    """Writes the help text of a job, with the type, meaning and default of every field.
 
     Args:
-        program: name of the program in the usage line.
-        kind: of the job.
-        options: the sections of kinds, by name.
-        given: values that replace the defaults, by section.
+        program: name of the program in the usage line of the help.
+        kind: kind of the job.
+        options: classes of the options of kinds, keyed by the name of their section.
+        given: values that replace the defaults, keyed by section.
     """
     width = shutil.get_terminal_size().columns
     lines = [f"usage: {program} [--config FILE] [--section.field VALUE ...]", "", kind.description, ""]
@@ -51,7 +51,7 @@ def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given:
 
 
 def configuration_text(read: Mapping[str, Any], options: Mapping[str, type[Any]]) -> str:
-    """Writes all fields as YAML, with their defaults if nothing else is given."""
+    """Writes all fields as YAML. A field without a given value has its default."""
     own = {each.name: read.get(each.name, getattr(Config(), each.name)) for each in fields(Config)}
     sections = {name: read.get(name, kind()) for name, kind in options.items()}
     plain = {name: _plain(value) for name, value in {**own, "debug": False, **sections}.items() if name not in OPTIONS}
@@ -59,7 +59,7 @@ def configuration_text(read: Mapping[str, Any], options: Mapping[str, type[Any]]
 
 
 def documented(section: type[Any]) -> dict[str, str]:
-    """Reads the docstring below each field of a dataclass, by name, with its lines joined."""
+    """Returns the docstring below each field of a dataclass, keyed by field. Lines are joined."""
     (read,) = ast.parse(inspect.cleandoc(inspect.getsource(section))).body
     return dict(_documented(read))
 

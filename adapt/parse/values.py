@@ -19,14 +19,14 @@ from adapt.support.errors import ConfigError
 
 
 def check_config(config: Config, kind: Kind = DAPT) -> None:
-    """Refuses values of a wrong type or out of range, and fields that contradict each other.
+    """Refuses values that have a wrong type or are out of range, and fields that contradict each other.
 
     Args:
-        config: made in Python.
-        kind: of the job that will use it.
+        config: the configuration, built in Python or from parsed values.
+        kind: kind of the job that will use the configuration.
 
     Raises:
-        ConfigError: names the fields.
+        ConfigError: a value is wrong. The message names the field.
     """
     names, defaults, hints = {"method_options": section_of(config.method.kind)}, vars(Config()), hints_of(Config)
     for name, value in vars(config).items():
@@ -42,7 +42,7 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
     """Refuses fields that contradict each other, empty lists, and lists with duplicate names.
 
     Raises:
-        ConfigError: names the fields.
+        ConfigError: the configuration contradicts itself. The message names the fields.
     """
     _check_workers(config.resources)
     OBJECTIVES.place(config.objective.kind)
@@ -66,7 +66,7 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
             check_several(config.corpus)
         _check_sources(config.corpus)
         _check_mixture(config)
-        if kind.corpus:  # other jobs accept a corpus, but never stream it
+        if kind.corpus:  # Other jobs accept a streamed corpus, but never stream it.
             _check_streaming(config)
     if kind.task or config.task.train or config.tasks:
         _check_tasks(config, kind)
@@ -81,10 +81,10 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
 
 
 def check_several(corpus: CorpusConfig) -> None:
-    """Refuses a corpus that is not a list of sources.
+    """Refuses a corpus that is not given as a list of sources.
 
     Raises:
-        ConfigError: says where to write the sources.
+        ConfigError: the corpus is no list of sources. The message says where to write the sources.
     """
     if not corpus.sources:
         raise ConfigError(
@@ -94,7 +94,7 @@ def check_several(corpus: CorpusConfig) -> None:
 
 
 def _check_sources(corpus: CorpusConfig) -> None:
-    """Checks that each source has one of `paths` and `dataset` and a unique name, and that all or none have weights."""
+    """Checks that each source has either `paths` or `dataset` and a unique name. All or none may have weights."""
     if not corpus.sources:
         _check_source("corpus.", corpus)
         return
@@ -147,7 +147,7 @@ def _check_tasks(config: Config, kind: Kind) -> None:
 
 
 def _check_mixture(config: Config) -> None:
-    """Refuses mixture shares for sources that are trained on one after another."""
+    """Refuses shares of the mixture for sources that are trained on one after another."""
     if config.mixture.order != "sequential":
         return
     weighted = any(source.weight is not None for source in config.corpus.sources)
@@ -160,7 +160,7 @@ def _check_mixture(config: Config) -> None:
 
 
 def _check_streaming(config: Config) -> None:
-    """Refuses to stream a corpus without the settings that text of unknown size needs."""
+    """Refuses to stream a corpus unless the settings are given that a text of unknown size needs."""
     training = config.training
     if not config.corpus.streaming:
         return
@@ -182,7 +182,7 @@ def _check_streaming(config: Config) -> None:
 
 
 def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
-    """Refuses a source that lacks the field of its kind, or sets the field of another kind."""
+    """Refuses a source that lacks the field of its kind, or has a value in the field of another kind."""
     for kind, name in (("files", "paths"), ("dataset", "dataset"), ("docstrings", "packages")):
         if getattr(source, name) and source.source != kind:
             fix = f"remove one of the two, or set source to {kind}"
@@ -194,7 +194,10 @@ def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
 
 
 def _check_entities(config: Config) -> None:
-    """Refuses an entity objective with no or two sources of entities, and sources of entities for other objectives."""
+    """Refuses an entity objective unless exactly one source of entities is set.
+
+    Other objectives must have no such source.
+    """
     objective = config.objective
     given = [name for name in ("entity_field", "tagger") if getattr(objective, name)]
     if objective.kind != "entity" and given:
@@ -214,7 +217,7 @@ def _check_entities(config: Config) -> None:
 
 
 def _check_workers(resources: ResourcesConfig) -> None:
-    """Refuses a range of workers that begins below 1 or runs backwards."""
+    """Refuses a range of workers whose minimum is below 1 or above its maximum."""
     fewest, most = fewest_of(resources.workers), most_of(resources.workers)
     if not 1 <= fewest <= most:
         fix = f"write it as [{most}, {fewest}]" if 1 <= most < fewest else "use [1, 4] or the like, or a single number"

@@ -1,4 +1,4 @@
-"""Reads YAML for configurations: `1e-4` is a number, duplicate keys are refused, and the line of every key is known."""
+"""Reads YAML files: `1e-4` is a number, duplicate keys are refused, and the line of every key is known."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import yaml
 from adapt.support.errors import ConfigError
 
 Keys = Sequence[str | int]
-"""Path from a document to one of its values: names of keys, and indices in lists."""
+"""Path from the root of a document to a value: names of keys, and positions in lists."""
 _FIXES = (
     (r"'\\t'", "use blanks in place of tabs"),
     (r"alias|anchor|alphabetic", "put text that begins with * or & in quotes, such as '*.jsonl'"),
@@ -24,15 +24,18 @@ _FIXES = (
     (r"another document", "give one document per file: remove the `---` line, or split the file"),
     (r"could not find expected ':'", "write `key: value`, with a blank after the colon"),
 )
-"""Fixes for messages of the YAML parser, by a pattern of the message."""
+"""For each pattern of a message of the YAML parser, the fix that the error message suggests."""
 _WHOLE = r"[-+]?(?:0|[1-9][\d_]*)"
 
 
 class ConfigLoader(yaml.SafeLoader):
-    """Reads `1e-4` as a number, and `010`, `12:30` and dates, which YAML 1.1 converts, as text. Keys are text, too."""
+    """Reads `1e-4` as a number.
+
+    Reads `010`, `12:30` and dates as text, although YAML 1.1 converts them. Keys are text, too.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Builds a mapping whose keys are text, because YAML 1.1 reads the key `on` as true."""
+        """Builds a mapping whose keys are text. YAML 1.1 would read the key `on` as true."""
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
                 key.tag = "tag:yaml.org,2002:str"
@@ -64,7 +67,7 @@ def load_yaml(text: str) -> Any:
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """Reads one YAML document as nodes, which know their lines. None where it is empty or not valid."""
+    """Reads one YAML document as nodes, which know their lines. Returns None if the document is empty or not valid."""
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=ConfigLoader)
     except yaml.YAMLError:
@@ -76,7 +79,7 @@ def read_yaml(path: str) -> Mapping[str, Any]:
     """Reads a file of `key: value` lines.
 
     Raises:
-        ConfigError: the file cannot be read, is not valid YAML, has a key twice, or holds something else.
+        ConfigError: the file cannot be read, is not valid YAML, contains a key twice, or does not contain a mapping.
     """
     try:
         text = yaml_text(path)
@@ -97,22 +100,22 @@ def read_yaml(path: str) -> Mapping[str, Any]:
 
 
 def yaml_text(path: str) -> str:
-    """Reads the text of a file, which may be named with `~`.
+    """Reads the text of a file. The path may begin with `~`.
 
     Raises:
         ConfigError: the file cannot be read.
-        UnicodeDecodeError: it is not UTF-8.
+        UnicodeDecodeError: the file is not encoded in UTF-8.
     """
     try:
         return Path(path).expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, RuntimeError) as error:  # RuntimeError: `~name` of a user who does not exist
+    except (OSError, RuntimeError) as error:  # RuntimeError: the path begins with `~name`, but there is no such user
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}", "check the path") from error
 
 
 def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
-    """Finds the node of a value, or None, and the line of its key, counted from 1.
+    """Returns the node of a value, or None, and the line of the value's key, counted from 1.
 
-    A section can be written as `section:` with fields below, or as `section.field:`.
+    A section can be written as `section:` with its fields below, or as `section.field:`.
     """
     line = node.start_mark.line + 1 if node else 1
     if not keys or node is None:
@@ -130,12 +133,12 @@ def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
 
 
 def place_in(file: str, *above: str, below: int = 0) -> Callable[[Keys], str]:
-    """Returns a function that formats the line of a value in a YAML file, for messages.
+    """Returns a function that formats the line of a value in a YAML file, for error messages.
 
     Args:
         file: path of the file.
         above: keys below which the values are found.
-        below: number of leading keys of a value that are not written in the file.
+        below: number of leading keys of a value that do not occur in the file.
     """
 
     def place(keys: Keys) -> str:
@@ -162,7 +165,7 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
 
 
 def _refuse_dotted_again(root: yaml.Node | None, path: str) -> None:
-    """Refuses a field that is set as `section.field` and also below `section`."""
+    """Refuses a field that is written both as `section.field` and below `section`."""
     top = (
         [(str(key.value), key.start_mark.line + 1, value) for key, value in root.value]
         if isinstance(root, yaml.MappingNode)

@@ -1,31 +1,31 @@
-"""The blocks that results are shown as. Terminals, pages, notebooks and Markdown render the same blocks."""
+"""The blocks that make up a shown result. Terminals, pages, notebooks and Markdown render the same blocks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 NONE = "\N{EN DASH}"
-"""Content of a cell that has nothing to show."""
+"""Text of a cell without a value."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table, with its text and how it is shown."""
+    """A cell of a table: its text, and how the text is shown."""
 
     text: str
     small: str = ""
-    """Second, smaller line, such as a standard deviation or an interval."""
+    """Second, smaller line of the cell, such as a standard deviation or an interval."""
     mark: str = ""
-    """Mark after the text, such as `*`. Pages raise it."""
+    """Mark after the text, such as `*`. Pages show the mark as a superscript."""
     strong: bool = False
-    """Whether the cell is bold. Plain text shows no difference, so the note of a table must not depend on it."""
+    """Whether the text is bold. Plain text cannot show this, so the note of a table must not rely on it."""
     shade: float | None = None
-    """Darkness of the cell in heatmaps, from 0 to 1. Terminals do not show it."""
+    """Darkness of the cell in a heatmap, from 0 to 1. Terminals do not show the darkness."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells. The first cell of a row is the row's name."""
+    """A table, as rows of cells. The first cell of a row is the row's name."""
 
     kind: ClassVar[str] = "table"
     header: Sequence[str]
@@ -33,23 +33,23 @@ class Table:
     title: str = ""
     note: str = ""
     words: bool = False
-    """Whether the cells hold words, which are aligned to the left, and not figures."""
+    """Whether the cells hold words and not figures. Words are aligned to the left."""
     shades: str = ""
-    """Meaning of the shades of cells, added to the note by renderers that show shades."""
+    """Meaning of the cells' shades. Renderers that show shades add this text to the table's note."""
 
 
 @dataclass(frozen=True)
 class FindingBlock:
-    """One sentence of the verdict, or one warning."""
+    """One sentence of a verdict, or one warning."""
 
     head: str
     text: str
     tone: str = "plain"
-    """`better`, `worse`, `open` (undecided), `warning` or `plain`."""
+    """Tone of the finding: `better`, `worse`, `open` (undecided), `warning` or `plain`."""
 
     @property
     def sentence(self) -> str:
-        """Head and text as one sentence."""
+        """Head and text of the finding as one sentence."""
         return f"{self.head}: {self.text}" if self.head else self.text
 
 
@@ -68,39 +68,40 @@ class TextBlock:
     kind: ClassVar[str] = "text"
     text: str
     is_summary: bool = False
-    """Whether it is a sentence that sums the result up. Such sentences come first and are emphasised."""
+    """Whether the paragraph sums up the result. Such paragraphs come first and are emphasised."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing that is made when a page needs it."""
+    """A drawing that is only made when a page shows it."""
 
     draw: Callable[[], str]
-    """Makes the SVG, with colours of the page's style sheet."""
+    """Function that returns the SVG, in the colours of the page's style sheet."""
     about: str
-    """A description, for those who do not see it."""
+    """Description of the drawing for readers who cannot see it."""
 
     def __iter__(self) -> Iterator[str]:
-        """Draws the SVG, and yields it and the description."""
+        """Makes the SVG, and yields the SVG and the description."""
         return iter((self.draw(), self.about))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Drawings side by side; Markdown and terminals leave them out."""
+    """Drawings that pages show side by side. Markdown and terminals leave them out."""
 
     kind: ClassVar[str] = "figures"
     drawings: Sequence[tuple[str, str] | Drawing]
-    """For each drawing its SVG, with colours of the page's style sheet, and a description."""
+    """The drawings: either a pair of SVG (in the colours of the page's style sheet) and description, or a `Drawing`."""
     legend: Sequence[tuple[str, int]] = ()
-    """The legend: names, and the numbers of their colours."""
+    """The legend, as pairs: a name, and the number of its colour."""
     wide: bool = False
-    """Whether it is a single drawing as wide as it needs to be; it scrolls sideways if there is no room."""
+    """Whether the block has a single drawing that keeps its full width. On narrow screens, the drawing scrolls
+    sideways."""
 
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks behind a title, to be opened."""
+    """Blocks that are hidden behind a title until the reader opens them."""
 
     kind: ClassVar[str] = "folded"
     title: str
@@ -111,15 +112,18 @@ Block: TypeAlias = Table | Findings | TextBlock | Figures | Folded
 
 
 def summary(*sentences: str) -> list[Block]:
-    """Returns the sentences that a result begins with, one paragraph each. Empty sentences are left out."""
+    """Returns blocks with the sentences that a result begins with, one paragraph per sentence.
+
+    Empty sentences are left out.
+    """
     return [TextBlock(sentence, is_summary=True) for sentence in sentences if sentence]
 
 
 def shown_by(result: Any, record: Any) -> list[Block]:
-    """Returns the blocks of a stage's result; none if its class has no method `blocks`.
+    """Returns the blocks of a stage's result. The list is empty if the result's class has no method `blocks`.
 
     Args:
-        result: a dataclass.
+        result: the result of the stage, which is a dataclass.
         record: the `adapt.runner.record.Record` of the stage.
     """
     declared = getattr(result, "blocks", None)
@@ -127,7 +131,10 @@ def shown_by(result: Any, record: Any) -> list[Block]:
 
 
 def filled(blocks: Sequence[Block]) -> list[Block]:
-    """Returns the blocks that have something to show: no table without rows, and nothing folded around such tables."""
+    """Returns the blocks that have content.
+
+    Tables without rows, and folded blocks with nothing but such tables, are left out.
+    """
     found: list[Block] = []
     for block in blocks:
         match block:
@@ -149,69 +156,75 @@ def filled(blocks: Sequence[Block]) -> list[Block]:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report with a heading."""
+    """A section of the report: a heading and blocks."""
 
     title: str
     blocks: Sequence[Block] = field(default_factory=list)
 
     @property
     def anchor(self) -> str:
-        """The section's name for links within the page."""
+        """Name of the section for links within the page."""
         return "".join(character if character.isalnum() else "-" for character in self.title.lower())
 
 
 METRICS = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy", "entity_f1": "entity-F1"}
-"""Names of metrics, as people write them."""
+"""Names of metrics in shown results, keyed by their names in configurations."""
 
 TRANSDUCTIVE = " († transductive: pre-training has read the text of dev and test)"
-"""Added to titles of results of models that were trained on the text that they are tested on."""
+"""Text added to the titles of results of models that were trained on the text of dev and test."""
 
 
 def formatted(value: Any, form: str) -> str:
-    """Formats a value, such as with `{:.3f}`; a dash for None."""
+    """Formats a value with a format such as `{:.3f}`. None becomes a dash."""
     return NONE if value is None else form.format(value)
 
 
 def in_points(score: float | None, form: str = ".1f") -> str:
-    """Formats a score between 0 and 1 in points of 100; a dash for None."""
+    """Formats a score between 0 and 1 in points of 100. None becomes a dash."""
     return NONE if score is None else f"{100 * score:{form}}"
 
 
 def worded_interval(low: float | None, high: float | None, text: Callable[[float], str], before: str = "") -> str:
-    """Writes an interval as `+1.2 to +3.4`, after some text; empty if it is not known."""
+    """Formats an interval as `+1.2 to +3.4`, preceded by the text `before`.
+
+    The result is empty if the interval is unknown.
+    """
     return "" if low is None or high is None else f"{before}{text(low)} to {text(high)}"
 
 
 def interval(low: float | None, high: float | None, form: str) -> str:
-    """Formats an interval as `1.2 to 3.4`; empty if it is not known."""
+    """Formats an interval as `1.2 to 3.4`. The result is empty if the interval is unknown."""
     return worded_interval(low, high, lambda value: f"{value:{form}}")
 
 
 def heldout_note(documents: Mapping[str, int]) -> str:
-    """Returns a sentence for a table's note with the number of held-out documents of each text; empty without texts."""
+    """Returns a sentence for a table's note with the number of held-out documents of each text.
+
+    It is empty without texts.
+    """
     counts = ", ".join(f"{name} {count:,}" for name, count in documents.items())
     return f" Held-out documents: {counts}." if counts else ""
 
 
 def estimated(value: float | None, low: float | None, high: float | None, form: str) -> Cell:
-    """Makes a cell of a value with its interval on the second line; a dash for None."""
+    """Makes a cell with a value, and the value's interval on the second line. None becomes a dash."""
     return Cell(NONE) if value is None else Cell(f"{value:{form}}", interval(low, high, form))
 
 
 def darkness(values: Sequence[float]) -> list[float]:
-    """Computes the darkness of heatmap cells: 0 for the highest value, 1 for the lowest; all 0 if they are equal."""
+    """Returns the darkness of heatmap cells: 0 for the highest value, 1 for the lowest. Equal values all get 0."""
     low, high = min(values), max(values)
     return [(high - value) / (high - low) if high > low else 0.0 for value in values]
 
 
 def square(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str, note: str, is_share: bool) -> Table:
-    """Makes a heatmap of a square matrix. Shares are dark where they are high, other figures where they are low.
+    """Makes a heatmap of a square matrix. High shares are dark. Of other figures, low ones are dark.
 
     Args:
-        names: of rows and columns.
-        matrix: [names, names].
-        title: of the table.
-        note: below it.
+        names: names of the rows and columns.
+        matrix: values, [names, names].
+        title: title of the table.
+        note: note below the table.
         is_share: whether the values are shares, shown as percentages.
     """
     flat = darkness([value for row in matrix for value in row])

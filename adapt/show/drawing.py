@@ -1,4 +1,4 @@
-"""Figures as SVG that takes its colours from the page, so that one drawing is readable in light and in dark."""
+"""SVG drawings that take their colours from the page, so that a drawing is readable in light and in dark mode."""
 
 import io
 import json
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 SERIES = 8
-"""Number of colours. Further series start again with the first colour."""
+"""Number of colours for series. Further series reuse the colours from the first one on."""
 LONGEST = 22
-"""Maximum number of characters of a name in a figure."""
+"""Maximum number of characters of a name in a drawing."""
 INK, LINE = "#010203", "#020304"
-"""Placeholder colours, which `svg` replaces by variables of the style sheet."""
+"""Placeholder colours of ink and lines, which `svg` replaces by variables of the style sheet."""
 STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text, so that it can be read aloud, searched and copied
-    "text.parse_math": False,  # show a dollar sign in a name as a dollar sign
+    "svg.fonttype": "none",  # keeps text as text, so that it can be read aloud, searched and copied
+    "text.parse_math": False,  # shows a dollar sign in a name as a dollar sign
     "font.family": "sans-serif",
     "font.size": 10,
     "text.color": INK,
@@ -48,17 +48,17 @@ STYLE: Any = {
 
 
 def color(series: int) -> str:
-    """Returns the placeholder for the colour of a series; 0 is the baseline's."""
+    """Returns the placeholder colour of a series. Series 0 has the colour of the baseline."""
     return f"#03040{series % SERIES}"
 
 
 def short(name: str) -> str:
-    """Shortens a name, to leave room for the drawing next to it."""
+    """Shortens a name to LONGEST characters, to leave room for the drawing."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}\N{HORIZONTAL ELLIPSIS}{name[-8:]}"
 
 
 def canvas(width: float, height: float) -> "tuple[Figure, Axes]":
-    """Makes an empty figure of some size [inches] and its axes. It must be called within `style()`."""
+    """Makes an empty figure and its axes, with width and height in inches. Call it within `style()`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -66,7 +66,7 @@ def canvas(width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def style() -> Any:
-    """Returns the context in which figures are made and saved."""
+    """Returns a context manager. Figures must be made and saved inside it."""
     from matplotlib import rc_context
 
     return rc_context(STYLE)
@@ -76,8 +76,8 @@ def svg(figure: "Figure", name: str) -> str:
     """Renders a figure as an `<svg>` element for a page.
 
     Args:
-        figure: drawn with the stand-in colours.
-        name: differs from that of every other figure of the page, since ids are derived from it.
+        figure: the figure, drawn with the placeholder colours.
+        name: name that no other figure of the page has, because ids are derived from it.
     """
     from matplotlib import rc_context
 
@@ -96,18 +96,18 @@ def svg(figure: "Figure", name: str) -> str:
 
 
 WIDTH = 4.8
-"""Width of a drawing in inches: readable on a phone without scrolling."""
+"""Width of a drawing [inches]. Drawings of this width are readable on a phone without scrolling."""
 METRICS_LINES = "metrics.jsonl"
-"""Name of a training's file of reports, one JSON object per line."""
+"""Name of the file with the reports of a training, one JSON object per line."""
 
 
 def loss_curve(metrics: Path, name: str, caption: str) -> Drawing | None:
-    """Draws the loss by step so far; returns None before the second report.
+    """Draws the training loss by step. Returns None if there are fewer than two reports.
 
     Args:
-        metrics: the file with a line of JSON per report.
-        name: differs from that of every other drawing of the page.
-        caption: stands below.
+        metrics: path of the file of reports, with a JSON object per line.
+        name: name that no other drawing of the page has.
+        caption: text below the drawing.
     """
     reports = [line for line in json_lines(metrics) if line.get("loss") is not None]
     if len(reports) < 2:
@@ -130,7 +130,10 @@ def _drawn(steps: list[int], losses: list[float], name: str) -> str:
 
 
 def json_lines(file: Path) -> list[Any]:
-    """Reads the JSON lines of a file up to one that is broken or still being written; none if the file is gone."""
+    """Reads the JSON lines of a file, up to the first line that is incomplete or not valid.
+
+    A missing file has no lines.
+    """
     found = []
     with suppress(OSError, ValueError):
         for line in file.read_text(encoding="utf-8").splitlines():

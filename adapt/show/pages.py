@@ -1,4 +1,4 @@
-"""Renders blocks as a page: HTML that needs nothing else, what a notebook shows, and Markdown."""
+"""Renders blocks as self-contained HTML, as HTML for notebooks, and as Markdown."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from adapt.show.terminal import render_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIT = "this.style.height = (this.contentDocument.documentElement.scrollHeight + 8) + 'px'"
-"""Makes a frame as high as its content."""
+"""JavaScript that makes a frame as high as its content."""
 
 
 def render_html(name: str, subtitle: str, sections: list[Section], follows: bool = False) -> str:
     """Renders a page as HTML. All text is escaped; only drawings are markup.
 
     Args:
-        name: the title.
-        subtitle: the line below it.
-        sections: in the order in which they are read.
-        follows: whether it is served, and its script brings it up to date.
+        name: title of the page.
+        subtitle: line below the title.
+        sections: sections of the page, in reading order.
+        follows: whether the page is served and contains a script that updates it.
     """
     shown = [replace(section, blocks=filled(section.blocks)) for section in sections]
     return (
@@ -35,11 +35,11 @@ def render_html(name: str, subtitle: str, sections: list[Section], follows: bool
 
 
 class SelfShown(ABC):
-    """Shows itself by its blocks: as text where it is printed, and as HTML in notebooks."""
+    """Base class of objects that show their blocks: as text when they are printed, and as HTML in notebooks."""
 
     @abstractmethod
     def blocks(self) -> list[Block]:
-        """Returns the blocks that are shown."""
+        """Returns the blocks that show the object."""
 
     def __str__(self) -> str:
         return render_text(self.blocks())
@@ -49,9 +49,9 @@ class SelfShown(ABC):
 
 
 def render_notebook(blocks: Sequence[Block]) -> str:
-    """Renders blocks as HTML that a notebook shows below a cell, without network or widgets.
+    """Renders blocks as HTML for the output of a notebook's cell. The HTML needs no network and no widgets.
 
-    It is a frame, so that the styles of the notebook and of the blocks stay apart.
+    The HTML is a frame, so that the styles of the notebook and of the blocks do not affect each other.
     """
     shown = filled(blocks)
     page = _environment().get_template("notebook.html.j2").render(blocks=shown)
@@ -62,7 +62,7 @@ def render_notebook(blocks: Sequence[Block]) -> str:
 
 
 def _height(blocks: Sequence[Block]) -> int:
-    """Estimates the height of the blocks [pixels], for the time before the frame has been measured."""
+    """Estimates the height of the blocks [pixels]. The frame has this height until a script measures its content."""
     rows = sum(len(block.rows) + 3 for block in blocks if isinstance(block, Table))
     return 60 + 34 * rows + 260 * sum(isinstance(block, Figures) for block in blocks) + 24 * len(blocks)
 
@@ -129,5 +129,5 @@ def _cell(value: Cell | str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escapes what has a meaning in Markdown."""
+    """Escapes the characters that have a meaning in Markdown."""
     return text.translate(MARKUP)

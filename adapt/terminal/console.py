@@ -1,4 +1,4 @@
-"""Output for people and programs: progress and messages on stderr, and one line of JSON on stdout at the end."""
+"""Output for people and for programs: progress and messages on stderr, and finally one line of JSON on stdout."""
 
 import atexit
 import json
@@ -21,20 +21,20 @@ from adapt.terminal import library
 from adapt.terminal.streams import outlive_readers
 
 FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
-"""Environment variables with the log format and the id of the run, for the processes that a job starts."""
+"""Environment variables with the log format and the id of the run, which the child processes of a job read."""
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 (it is never changed in place)
 _copies: ContextVar[Path | None] = ContextVar("copies", default=None)
 _ending = threading.Lock()
-"""Held while the reason for the end of the process is printed, so that only one is printed."""
+"""Lock held while the reason for the end of the process is printed, so that only one reason is printed."""
 _SHOW_CURSOR = "\x1b[?25h"
 AGAIN = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
-"""The fix in messages of jobs that were ended from outside."""
+"""The fix in the error message of a job that was ended from outside."""
 
 
 def log(message: str) -> None:
-    """Writes one plain line to stderr, or one of JSON (`--log_format json`), without passwords in URLs.
+    """Writes one line to stderr, without passwords in URLs. With `--log_format json`, the line is JSON.
 
-    A line that cannot be written, because the disk is full or nobody reads any more, is dropped. In a process that uses
+    A line is dropped if it cannot be written, because the disk is full or the reader has ended. In a process that uses
     dontstop as a library, the line goes to the logger `dontstop`.
     """
     structured = note(message)
@@ -43,7 +43,7 @@ def log(message: str) -> None:
         return
     line = structured if logs_json() else redact(message)
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"{line}\n")  # in one call, so that lines of several threads stay whole
+        sys.stderr.write(f"{line}\n")  # in one call, so that lines of several threads are not mixed
         sys.stderr.flush()
 
 
@@ -51,25 +51,25 @@ def note(message: str, **further: Any) -> str:
     """Returns a message as a line of JSON with time, run, stage and rank, and adds it to the log file of `telling`.
 
     Args:
-        message: the text for people.
-        further: further values of the line.
+        message: the message for people.
+        further: further values for the line of JSON.
     """
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     values = redacted({**_about.get(), **further, "message": message})
     structured = json.dumps({"time": time, "run": os.environ.get(RUN, ""), **values})
     if copy := _copies.get():
-        with suppress(OSError), copy.open("a") as file:  # the work matters more than its log
+        with suppress(OSError), copy.open("a") as file:  # a failure to write the log must not end the job
             file.write(f"{structured}\n")
     return structured
 
 
 @contextmanager
 def telling(copy: Path | None = None, **about: Any) -> Iterator[None]:
-    """Adds values to all structured log lines of this thread until the block is left.
+    """Adds values to all structured log lines of this thread while the block runs.
 
     Args:
-        copy: a file to which these lines are also written, as JSON.
-        about: the values, such as `stage` and `rank`.
+        copy: a file to which these log lines are also written, as JSON, or None.
+        about: the values to add, such as `stage` and `rank`.
     """
     bound = _about.set({**_about.get(), **about})
     copied = _copies.set(copy or _copies.get())
@@ -81,15 +81,15 @@ def telling(copy: Path | None = None, **about: Any) -> Iterator[None]:
 
 
 def logs_json() -> bool:
-    """Whether logs are lines of JSON."""
+    """Returns whether log lines are written as JSON."""
     return os.environ.get(FORMAT) == "json"
 
 
 def take_log_format() -> None:
-    """Removes `--log_format json` from the command line, and passes format and run id to child processes.
+    """Removes `--log_format json` from the command line. Passes the format and the id of the run to child processes.
 
     Raises:
-        ConfigError: there is no such format.
+        ConfigError: the log format does not exist.
     """
     os.environ.setdefault(RUN, os.urandom(4).hex())
     for number, argument in enumerate(sys.argv):
@@ -116,47 +116,47 @@ def duration(seconds: float) -> str:
 
 
 def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
-    """Prints the last line of stdout: the stage, its folder and its metrics as JSON."""
+    """Prints the last line of stdout, which is JSON with the stage, its folder and its metrics."""
     sys.stderr.flush()
     line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
     print(line, flush=True)
-    if getattr(sys.stdout, "is_full", False):  # a line could not be written; see adapt.terminal.streams
+    if getattr(sys.stdout, "is_full", False):  # A line could not be written (see adapt.terminal.streams).
         log(f"the result cannot be written to stdout; it is {line}")
 
 
 class Unexpected(AdaptError):
-    """An unexpected error: a bug of this package, or a library in a version that was not tested."""
+    """An unexpected error. Either this package has a bug, or a library has an untested version."""
 
     exit_code = 70
 
 
 def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
-    """Runs a job's body and ends the process: 0, or the error's own exit code after one clear message.
+    """Runs a job and ends the process, with exit code 0 or, after one clear message, with the exit code of the error.
 
     Args:
-        job: the body.
-        debug: also show the stack trace; None asks the command line for `--debug`.
+        job: function that runs the job.
+        debug: whether to show the stack trace of an error, too. None means that `--debug` on the command line decides.
     """
     outlive_readers()
     code = attempt(job, debug)
-    # Python's own exit frees resources of threads that nobody waits for. Ray wakes such threads as it is shut down,
-    # and one interrupted job in six crashed here with a segmentation fault. This exit is also faster.
+    # Python's own exit frees resources of threads that nobody waits for. Ray wakes such threads while it shuts down,
+    # and one in six interrupted jobs crashed here with a segmentation fault. `os._exit` is also faster.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # nobody reads the stream
+        with suppress(OSError):  # The reader of the stream may have ended.
             stream.flush()
     os._exit(code)
 
 
 def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
-    """Runs a job's body, and says in one message what went wrong.
+    """Runs a job, and prints one message if it fails.
 
     Args:
-        job: the body.
-        debug: as of `run_job`.
+        job: function that runs the job.
+        debug: whether to show the stack trace of an error, as for `run_job`.
 
     Returns:
-        The exit code.
+        The exit code of the process.
     """
     debug = "--debug" in sys.argv[1:] if debug is None else debug
     catch_signals()
@@ -171,7 +171,8 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
     except Exception as error:
         try:
             _check_working_directory()
-        except ConfigError as gone:  # deleted while the job ran: the error is a consequence
+        # If the working directory was deleted while the job ran, the job's error is a consequence.
+        except ConfigError as gone:
             return _failed(gone, debug)
         lines = str(error).strip().splitlines() or ["no message"]
         what = f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"
@@ -189,7 +190,7 @@ def _check_working_directory() -> None:
     """Checks that the working directory exists, because Ray and relative paths need it.
 
     Raises:
-        ConfigError: it has been deleted, or its file system does not answer.
+        ConfigError: the directory was deleted, or its file system does not respond.
     """
     try:
         Path.cwd()
@@ -201,9 +202,9 @@ def _check_working_directory() -> None:
 
 
 def catch_signals() -> None:
-    """Makes SIGTERM (a stopped job, a preempted node) end a job like ctrl-C, even if SIGINT was ignored before.
+    """Makes SIGTERM (a stopped job, a preempted node) end a job like ctrl-C, even if the parent process ignored SIGINT.
 
-    SIGHUP does not end a job, so that jobs outlive their terminal.
+    SIGHUP does not end a job, so that a job continues when its terminal is closed.
     """
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -213,21 +214,22 @@ def catch_signals() -> None:
 
 def _interrupted(_signal: int, _frame: object) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the process is already ending
+        signal.signal(number, signal.SIG_IGN)  # The process is already ending.
     raise KeyboardInterrupt
 
 
 def end_now(error: AdaptError) -> None:
-    """Ends this process with a message, from any thread and without cleaning up, because cleaning up might hang.
+    """Ends this process with a message. It may be called from any thread.
 
-    In a process that uses dontstop as a library, it raises the error in the run instead.
+    The process ends without cleanup, because the cleanup might hang. In a process that uses dontstop as a library, the error is raised in the run
+    instead.
     """
     if library.is_active():
         library.end_runs(error)
         return
     _ending.acquire()
     if sys.stderr.isatty():
-        log(_SHOW_CURSOR)  # a live line hides the cursor
+        log(_SHOW_CURSOR)  # A live line hides the cursor.
     _say_failed(error)
     os._exit(error.exit_code)
 

@@ -1,4 +1,4 @@
-"""Restores the state of a Python process after it used dontstop as a library."""
+"""Restores the state of a Python process that has used dontstop as a library."""
 
 import logging
 import os
@@ -11,30 +11,30 @@ from contextlib import contextmanager
 from typing import Any
 
 OURS = ("RAY_", "DONTSTOP_", "MALLOC_", "OMP_", "GOMP_", "TOKENIZERS_", "MASTER_", "TORCHINDUCTOR_", "PYTHONBREAKPOINT")
-"""Prefixes of environment variables that a run sets for Ray and for child processes."""
+"""Prefixes of the environment variables that a run sets for Ray and for child processes."""
 QUIET = ("ray", "ray.data", "ray.serve", "ray.train", "ray.tune")
-"""Loggers that a run silences."""
+"""Names of the loggers that a run silences."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOGGER = logging.getLogger("dontstop")
-"""The logger of messages in a process that uses dontstop as a library."""
+"""The logger for messages in a process that uses dontstop as a library."""
 
 _lock = threading.Lock()
 _running = 0
-"""Number of runs in progress, over all threads."""
+"""Number of runs in progress in all threads together."""
 _before: dict[str, Any] = {}
 _error: list[Exception] = []
-"""The error with which another thread ended the runs."""
+"""The error with which another thread ended the runs, as a list of at most one error."""
 
 
 @contextmanager
 def as_library() -> Iterator[None]:
-    """Restores environment, warning filters, loggers and signal handlers when the last run has ended.
+    """Restores environment, warning filters, loggers and signal handlers when the last run ends.
 
-    Runs in several threads share the state saved by the first one. The run itself needs the changes, because Ray
-    reads the environment when it starts processes. In a notebook, messages are printed below the cell.
+    Runs in several threads share the state that the first run saved. The state is not restored earlier, because Ray
+    reads the environment whenever it starts processes. In a notebook, messages are printed below the cell.
 
     Raises:
-        Exception: the error passed to `end_runs`, in place of the KeyboardInterrupt that it causes.
+        Exception: the error passed to `end_runs`. It replaces the KeyboardInterrupt that `end_runs` causes.
     """
     global _running
     with _lock:
@@ -59,18 +59,18 @@ def as_library() -> Iterator[None]:
 
 
 def is_active() -> bool:
-    """Whether a run is in progress in this process, which uses dontstop as a library."""
+    """Returns whether a run is in progress in this process, as part of a library."""
     return bool(_running)
 
 
 def end_runs(error: Exception) -> None:
-    """Ends the run of the main thread with an error, from any thread."""
+    """Ends the run of the main thread with an error. It may be called from any thread."""
     _error.append(error)
     signal.raise_signal(signal.SIGINT)
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """Returns whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return hasattr(shell, "kernel")
@@ -103,14 +103,14 @@ def _restore(before: dict[str, Any]) -> None:
 
 
 class _Printed(logging.Handler):
-    """Prints messages below the cell of a notebook."""
+    """Prints log messages below the cell of a notebook."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record))
 
 
 def _print_messages() -> None:
-    """Prints messages in a notebook, unless its user has configured the logger."""
+    """Prints log messages below notebook cells, unless the user has configured the logger."""
     if not LOGGER.handlers and LOGGER.level == logging.NOTSET:
         LOGGER.addHandler(_Printed())
         LOGGER.setLevel(logging.INFO)

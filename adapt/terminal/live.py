@@ -1,4 +1,4 @@
-"""Progress on stderr: one live line on a terminal, plain lines elsewhere."""
+"""Shows progress on stderr: one live line on a terminal, otherwise plain lines."""
 
 import os
 import sys
@@ -18,33 +18,34 @@ _BAR = 24
 _REDRAW_S = 0.1
 _NOTEBOOK_S = 0.5
 _terminal = threading.Lock()
-"""Held by the display that draws the live line. Other displays print plain lines above it meanwhile."""
+"""Lock held by the display that draws the live line. Meanwhile, other displays print plain lines above the live
+line."""
 
 
 class Display(Protocol):
     """Shows the progress of some work."""
 
     def update(self, parts: Mapping[str, str], done: int, total: int) -> None:
-        """Shows the latest report of the work.
+        """Shows a report on the progress of the work.
 
         Args:
-            parts: texts by name, the counter first.
-            done: amount of finished work, for the bar.
-            total: amount of all work; 0 if it is not known, which leaves the bar out.
+            parts: texts of the report, keyed by name. The counter is first.
+            done: amount of finished work, which determines the bar.
+            total: total amount of work. If it is unknown, it is 0 and no bar is shown.
         """
 
     def close(self) -> None:
-        """Shows the last report if it has not been shown."""
+        """Shows the last report, unless it has already been shown."""
 
 
 @contextmanager
 def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterator[Display]:
-    """Opens a display for reports until the block is left.
+    """Opens a display of progress for the time of the block.
 
     Args:
-        waiting: text on a terminal until the first report.
-        least: names of parts to leave out if the terminal is too narrow, the least important first.
-        period_s: minimum time between two plain lines [s]. Work that takes less time prints none.
+        waiting: text that a terminal shows until the first report.
+        least: names of the parts that are left out on narrow terminals, the least important part first.
+        period_s: minimum time between two plain lines [s]. Work that takes less time prints no plain line.
     """
     can_redraw = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not logs_json()
     on_terminal = can_redraw and _terminal.acquire(blocking=False)
@@ -67,7 +68,7 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
 
 @contextmanager
 def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
-    """Yields a function that draws a table on a terminal in place of the previous one; None if there is no terminal."""
+    """Yields a function that draws a table on the terminal in place of the previous one. Yields None without a terminal."""
     if not (sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and _terminal.acquire(blocking=False)):
         yield None
         return
@@ -82,7 +83,7 @@ def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
 
 
 class _PlainLines:
-    """Prints each report as a plain line, or the last report of each period."""
+    """Prints each report as a plain line. With a period, it prints only the last report of each period."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
@@ -105,7 +106,7 @@ class _PlainLines:
 
 
 class _NotebookLine:
-    """Shows one line below the cell of a notebook, which is updated with each report."""
+    """Shows a single line below a notebook's cell, and updates the line with each report."""
 
     def __init__(self, waiting: str) -> None:
         from IPython.display import display as show  # only notebooks have IPython
@@ -132,7 +133,7 @@ class _NotebookLine:
 
 
 class _Plain:
-    """A text that a notebook shows without quotes."""
+    """A text that notebooks show without quotes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -142,7 +143,7 @@ class _Plain:
 
 
 class _LiveLine:
-    """Shows one line that is redrawn with each report. Log messages appear above it."""
+    """Shows a single line, which is redrawn with each report. Log messages appear above the line."""
 
     def __init__(self, waiting: str, least: Sequence[str]) -> None:
         from rich.console import Console
@@ -156,7 +157,7 @@ class _LiveLine:
             waiting,
             console=self._console,
             auto_refresh=False,
-            transient=True,  # removed until there is a report, which stays
+            transient=True,  # removes the line if there was no report; the last report stays
             redirect_stdout=False,
         )
         self._live.start(refresh=True)
@@ -173,20 +174,20 @@ class _LiveLine:
 
     def _draw(self, parts: Mapping[str, str], done: int, total: int) -> None:
         self._live.transient = False
-        width = self._console.width - 3  # leave room for the ^C that a terminal shows
+        width = self._console.width - 3  # room for the ^C that a terminal shows
         self._live.update(line(parts, done, total, self._least, width), refresh=True)
         self._drawn_at, self._undrawn = time.monotonic(), None
 
 
 def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int) -> "RenderableType":
-    """Lays out the first part, a bar and the rest in a line of at most `width` characters."""
+    """Formats the first part, a bar and the other parts as a line of at most `width` characters."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     kept = dict(parts)
     for name in least:
-        if len("  ".join(kept.values())) + 5 <= width:  # with a bar of at least four characters
+        if len("  ".join(kept.values())) + 5 <= width:  # room for a bar of at least four characters
             break
         kept.pop(name, None)
     first, *rest = kept.values()

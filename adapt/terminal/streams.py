@@ -1,4 +1,4 @@
-"""Standard streams that never fail: a line that cannot be written is dropped, and the process continues."""
+"""Standard streams that never fail. A line that cannot be written is dropped, and the process continues."""
 
 import errno
 import io
@@ -13,28 +13,29 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 PATIENCE_S = 10.0
-"""Time that a line waits for a reader that has paused, such as `less` [s]. The lines after it do not wait."""
+"""Maximum time that a line waits for a paused reader, such as `less` [s]. The following lines do not wait."""
 _PIECE = 1000
-"""Maximum number of characters per write to a pipe: at most 4,000 bytes, for which poll(2) guarantees room."""
+"""Maximum number of characters per write to a pipe. They have at most 4,000 bytes, for which poll(2) guarantees
+room."""
 _GONE = errno.EPIPE, errno.EIO, errno.ENXIO, errno.ECONNRESET
-"""Errors of a pipe without a reader and of a closed terminal."""
+"""Error numbers of a pipe whose reader has ended, and of a closed terminal."""
 
 
 class Unfailing(io.TextIOBase):
-    """A text stream whose writes never raise and never wait for long.
+    """A text stream whose writes never raise an error and never wait for long.
 
-    When the reader has gone, the file descriptor is redirected to /dev/null, so that libraries and child processes that
-    write to it directly do not fail either.
+    When the reader has ended, the file descriptor is redirected to /dev/null. Otherwise, libraries and child processes
+    that write to the descriptor directly would fail.
 
     Args:
-        stream: a standard stream.
+        stream: the standard stream to write to.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.is_unread = False
-        """Whether the reader has gone."""
+        """Whether the reader of the stream has ended."""
         self.is_full = False
-        """Whether a write failed for another reason, such as a full disk."""
+        """Whether a write failed for another reason than an ended reader, such as a full disk."""
         self._stream = stream
         self._waits_ms = PATIENCE_S * 1000
         self._lock = threading.RLock()
@@ -50,7 +51,7 @@ class Unfailing(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the stream."""
+        """The text encoding of the stream."""
         return self._stream.encoding
 
     def fileno(self) -> int:
@@ -62,16 +63,16 @@ class Unfailing(io.TextIOBase):
         return self._stream.isatty()
 
     def writable(self) -> bool:
-        """Returns true: the stream can always be written to."""
+        """Returns true, because writes never fail."""
         return True
 
     def write(self, text: str) -> int:
-        """Writes a text as far as possible.
+        """Writes as much of a text as possible.
 
         Returns:
-            The length of the text, even if it could not be written.
+            The length of the text, even if the text could not be written.
         """
-        with self._lock, suppress(ValueError):  # ValueError: a library has closed the stream
+        with self._lock, suppress(ValueError):  # ValueError means that a library has closed the stream.
             if self._poll is None:
                 self._try(text)
             else:
@@ -81,7 +82,7 @@ class Unfailing(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flushes the stream as far as possible."""
+        """Flushes the stream if possible. Errors are ignored."""
         with self._lock, suppress(ValueError):
             self._try("")
 
@@ -89,7 +90,7 @@ class Unfailing(io.TextIOBase):
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError as error:  # a full disk may have room later; a closed reader does not return
+        except OSError as error:  # A full disk may get room again, but an ended reader does not return.
             if error.errno in _GONE:
                 self.is_unread = True
                 point_to_null([self._stream.fileno()])
@@ -105,8 +106,8 @@ class Unfailing(io.TextIOBase):
 def outlive_readers() -> None:
     """Replaces stdout and stderr of this process by streams that never fail.
 
-    Descriptors that were closed before the process began (`2>&-`) are opened to /dev/null. Otherwise the next opened
-    file would get the number of stderr, and receive everything that libraries write to stderr.
+    Descriptors that were closed when the process began (`2>&-`) are opened to /dev/null. Otherwise, the next opened
+    file would get the number of stderr, and would receive everything that libraries write to stderr.
     """
     point_to_null(number for number in range(3) if not _is_open(number))
     for name, number in (("stdout", 1), ("stderr", 2)):
@@ -116,12 +117,12 @@ def outlive_readers() -> None:
 
 
 def end_with_terminal() -> None:
-    """Makes SIGHUP end this process again, for commands that only show something."""
+    """Makes SIGHUP end this process again. Commands that only show something use this."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def is_unread() -> bool:
-    """Whether the reader of this process's stderr has gone."""
+    """Returns whether the reader of this process's stderr has ended."""
     return isinstance(sys.stderr, Unfailing) and sys.stderr.is_unread
 
 

@@ -1,1 +1,1 @@
-"""The progress of chains and searches: what is finished, running or waiting (and why), latest reports, and costs."""
+"""The progress of chains and searches: finished, running and waiting stages (and why they wait), reports, and costs."""

@@ -1,4 +1,4 @@
-"""The state of chains and searches while they run, as plain values with tables, drawings and sentences."""
+"""The state of running chains and searches as plain values, with the tables, drawings and sentences that show it."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,21 +30,21 @@ from adapt.train.progress_display import describe
 from adapt.train.training_run import METRICS_FILE
 
 TRIALS_FILE = "trials.json"
-"""Name of the file with the trials of a running search, in the search's folder. Finished searches have them in the
-record."""
+"""Name of the file with the trials of a running search. The file is in the search's folder. The trials of a finished
+search are in its record."""
 
 
 @dataclass(frozen=True)
 class TrialNow:
-    """A trial that is running or has ended."""
+    """A trial of a search that is running or has ended."""
 
     number: int
     values: str
-    """The trial's values for the searched fields, as text."""
+    """Values of the searched fields in the trial, as text."""
     state: str
-    """Its running stage and progress, the number of steps at which it was measured, or why it failed."""
+    """The trial's running stage and progress, or the number of steps after which it was measured, or why it failed."""
     figures: list[float] = field(default_factory=list)
-    """Values of the objectives; empty until the trial is measured."""
+    """Values of the objectives. The list is empty until the trial is measured."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +52,24 @@ class TrialsNow:
     """The progress of a search."""
 
     count: int
-    """Total number of trials, including the unchanged configuration."""
+    """Total number of trials, including the trial of the unchanged configuration."""
     ended: int
     failed: int
     objectives: list[str]
     trials: list[TrialNow]
-    """The running trials, the best finished ones, and those that failed."""
+    """The running trials, the best finished trials, and the failed trials."""
 
     @property
     def title(self) -> str:
-        """How many trials have ended, as a sentence."""
+        """A sentence that says how many trials have ended."""
         said = f"{self.ended} of {self.count} trials have ended"
         return f"{said}, {self.failed} failed" if self.failed else said
 
     def table(self, name: str = "") -> Table:
-        """Makes a table of the trials.
+        """Makes a table of the trials in this state.
 
         Args:
-            name: of the search, where several are shown.
+            name: name of the search, or empty if only one search is shown.
         """
         title, blank = f"{name}: {self.title}" if name else self.title, [""] * len(self.objectives)
         rows = [
@@ -79,31 +79,34 @@ class TrialsNow:
         return Table(["trial", "state", *self.objectives, "values"], rows, title, words=True)
 
     def save(self, folder: Path) -> None:
-        """Writes the state to a file in the search's folder."""
+        """Writes this state to a file in the search's folder."""
         write_atomically(folder / TRIALS_FILE, json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, folder: Path) -> "TrialsNow | None":
-        """Reads the state of the search in a folder; None for other stages, and until the search has started."""
+        """Reads the state of the search in a folder. Returns None if the stage is no search or has not started."""
         try:
             told = json.loads((folder / TRIALS_FILE).read_text())
             return cls(**{**told, "trials": [TrialNow(**trial) for trial in told["trials"]]})
-        except (OSError, ValueError, TypeError, KeyError):  # TypeError: written by another version
+        except (OSError, ValueError, TypeError, KeyError):  # a TypeError means that another version wrote the file
             return None
 
 
 def last_said(folder: Path) -> str:
-    """Formats the last report of the training in a folder; empty until there is one, and for other stages."""
+    """Formats the last report of the training in a folder.
+
+    The text is empty before the first report and for other stages.
+    """
     metrics = folder / METRICS_FILE
     lines = metrics.read_text(errors="replace").splitlines() if metrics.exists() else []
     for line in reversed(lines):
-        with suppress(ValueError, TypeError):  # the last line may still be incomplete
+        with suppress(ValueError, TypeError):  # The last line of the file may be incomplete.
             return "  ".join(describe(dict(json.loads(line))).values())
     return ""
 
 
 def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
-    """Yields the unfinished stages among `stages` and all their inputs, each once."""
+    """Yields the unfinished stages among `stages` and all stages that these depend on, each once."""
     for stage in stages:
         if stage.key not in seen and not store.record_of(stage):
             seen.add(stage.key)
@@ -113,16 +116,17 @@ def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterat
 
 @dataclass(frozen=True)
 class TrainingNow:
-    """A training that unfinished entries of a chain need, and that has reported something."""
+    """A training that has reported something and that an unfinished entry of a chain needs."""
 
     name: str
     key: str
     state: str
-    """`running`, `finished`, or `stopped` (begun, not finished, and no process works on it)."""
+    """State of the training: `running`, `finished`, or `stopped`, which means unfinished without a process that works
+    on it."""
     said: str
-    """Its latest report, as text."""
+    """The latest report of the training, as text."""
     metrics: Path
-    """Path of the file with its reports."""
+    """Path of the file with the training's reports."""
 
 
 @dataclass(frozen=True)
@@ -130,25 +134,25 @@ class ChainNow(SelfShown):
     """The state of a chain at one moment."""
 
     counts: dict[str, int]
-    """Number of goals that are finished, running and waiting."""
+    """Number of goals in each state: finished, running and waiting."""
     entries: list[list[str]]
-    """One row per entry of the chain file, with the columns ENTRY_COLUMNS."""
+    """A row per entry of the chain file, with the columns ENTRY_COLUMNS."""
     running: list[tuple[str, str]]
-    """Running stages, each with its latest report."""
+    """Names of the running stages, each with the stage's latest report."""
     trainings: list[TrainingNow]
     waiting: list[tuple[str, str]]
-    """Waiting stages, each with the reason."""
+    """Names of the waiting stages, each with the reason for waiting."""
     costs: list[str]
-    """Sentences about the cost so far and the cost of the remaining trainings."""
+    """Sentences about the cost so far, and about the cost of the remaining trainings."""
     later: list[str] = field(default_factory=list)
-    """Labels of goals whose stages are only known when searches have finished."""
+    """Labels of the goals whose stages are unknown until a search has finished."""
     searches: list[tuple[str, TrialsNow]] = field(default_factory=list)
-    """Running searches, each with its trials."""
+    """Names of the running searches, each with its trials."""
     spent: dict[str, float] = field(default_factory=dict)
-    """`seconds` of work, `device_hours` and `cost` of all finished stages."""
+    """Cost of all finished stages: `seconds` of work, `device_hours`, and `cost`."""
 
     def blocks(self) -> list[Block]:
-        """Shows what is finished, what runs with its loss by step, what waits and why, and the cost so far."""
+        """Returns blocks that show finished and running stages, loss curves, waiting stages with reasons, and the cost."""
         total = sum(self.counts.values())
         finished, running, waiting = (self.counts[state] for state in STATES)
         counts = f"{finished} of {total} results are finished, {running} running and {waiting} waiting."
@@ -168,7 +172,7 @@ class ChainNow(SelfShown):
 
 
 MOST_CURVES = 12
-"""Maximum number of drawings. Running trainings come first."""
+"""Maximum number of drawn loss curves. Running trainings come first."""
 
 
 def _curve(training: TrainingNow) -> Drawing | None:
@@ -177,7 +181,7 @@ def _curve(training: TrainingNow) -> Drawing | None:
 
 
 def dotted(said: str) -> str:
-    """Puts dots between the parts of a report, because HTML collapses two spaces into one."""
+    """Puts dots between the parts of a report, because HTML shows two spaces as one."""
     return said.replace("  ", " \N{MIDDLE DOT} ")
 
 
@@ -191,13 +195,13 @@ def chain_now(
     ahead: Sequence[TrainingAhead] = (),
     later: Sequence[str] = (),
 ) -> ChainNow:
-    """Looks at a chain in its storage, wherever it runs.
+    """Reads the state of a chain from its store, on whichever machine the chain runs.
 
     Args:
-        goals: of the chain.
-        store: where its results are.
-        ahead: the trainings ahead.
-        later: labels of what is not known before searches have finished.
+        goals: goals of the chain.
+        store: store with the chain's results.
+        ahead: forecasts of the trainings that will run.
+        later: labels of the goals that are unknown until a search has finished.
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]
     taken = spent(stages, store)
@@ -223,7 +227,7 @@ def _said(store: Store, stage: Stage[Any]) -> str:
 
 
 def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
-    """Collects trainings that unfinished stages need: running ones first, then stopped ones, then finished ones."""
+    """Returns the trainings that unfinished stages need: the running ones, then the stopped, then the finished."""
     unfinished = [stage for stage in stages if not store.record_of(stage)]
     found = []
     for stage in everything(unfinished):

@@ -1,4 +1,4 @@
-"""The goals of a chain: the state of each, why it waits, its cost, and the logs of its stages."""
+"""The goals of a chain: the state of each goal, why a goal waits, the cost, and the logs of its stages."""
 
 import json
 import sys
@@ -14,13 +14,13 @@ from adapt.terminal.console import duration, logs_json
 from adapt.terminal.streams import is_unread
 
 START = "start.training"
-"""Name of the input that is another entry's training; see `adapt.model.start.Start`."""
+"""Name of the input that is the training of another entry (see `adapt.model.start.Start`)."""
 STATES = ("finished", "running", "waiting")
 ENTRY_COLUMNS = ("entry of the file", *STATES, "not finished")
 
 
 class TrainingAhead(NamedTuple):
-    """A training that will run. Figures are None if its text is not prepared yet."""
+    """A training that will run. Its figures are None if the training's text is not prepared yet."""
 
     label: str
     tokens: int | None = None
@@ -29,36 +29,36 @@ class TrainingAhead(NamedTuple):
 
 
 class ShownGoal(Protocol):
-    """A stage that a chain is to finish; see `adapt.chain.chain_stages.Goal`."""
+    """A stage that a chain must finish (see `adapt.chain.chain_stages.Goal`)."""
 
     @property
     def name(self) -> str:
-        """The name of its entry in the file."""
+        """Name of the goal's entry in the chain file."""
 
     @property
     def label(self) -> str:
-        """The name, with the members of sets that it stands for."""
+        """Name of the goal's entry, followed by the members of the swept sets."""
 
     @property
     def stage(self) -> Stage[Any]:
-        """The stage to finish."""
+        """The stage that must be finished."""
 
 
 def goals_table(goals: Sequence[ShownGoal], store: Store) -> Table:
-    """Makes a table with a row per entry of the file: how many of its stages are finished, running or waiting."""
+    """Makes a table with a row per entry of the chain file: how many of its goals are finished, running or waiting."""
     return Table(ENTRY_COLUMNS, [entry_row(name, of) for name, of in states_by_entry(goals, store).items()], words=True)
 
 
 def goal_states(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
-    """Counts the goals that are finished, running or waiting."""
+    """Returns the number of goals that are finished, running and waiting, keyed by the state."""
     states = states_by_entry(goals, store)
     return {state: sum(len(members[state]) for members in states.values()) for state in STATES}
 
 
 def states_by_entry(goals: Sequence[ShownGoal], store: Store) -> dict[str, dict[str, list[str]]]:
-    """Sorts the members of each entry of the file by their state.
+    """Sorts the members of each entry of the chain file by the state of their goal.
 
-    A member is what a label has besides the name of its entry.
+    A member is the part of a goal's label after the name of the entry.
     """
     states: dict[str, dict[str, list[str]]] = {}
     for goal in goals:
@@ -68,7 +68,7 @@ def states_by_entry(goals: Sequence[ShownGoal], store: Store) -> dict[str, dict[
 
 
 def entry_row(name: str, members: Mapping[str, Sequence[str]]) -> list[str]:
-    """Formats the cells of an entry for ENTRY_COLUMNS."""
+    """Formats the cells of an entry's row for the columns ENTRY_COLUMNS."""
     left = [*members["running"], *members["waiting"]]
     more = f" and {len(left) - 4} more" if len(left) > 4 else ""
     return [name, *(str(len(members[state])) for state in STATES), "; ".join(left[:4]) + more]
@@ -82,9 +82,9 @@ def _state(stage: Stage[Any], store: Store) -> str:
 
 
 def _works_for(stage: Stage[Any], store: Store) -> bool:
-    """Whether an input of a stage is being produced at the moment.
+    """Returns whether a process works on a stage that the given stage depends on.
 
-    The model that the stage starts from does not count if another entry makes it.
+    A training of another entry does not count, even if the stage starts from its model.
     """
     return any(
         is_held(store.folder_of(needed)) or _works_for(needed, store)
@@ -94,7 +94,7 @@ def _works_for(stage: Stage[Any], store: Store) -> bool:
 
 
 def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
-    """Makes a table with a row per training that will run, and their sum if all figures are known."""
+    """Makes a table with a row per training that will run. The last row is the sum, if all figures are known."""
     if not trainings:
         return None
     columns = list(zip(*trainings, strict=True))[1:]
@@ -111,7 +111,7 @@ def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
 
 
 def device_hours(hours: Any) -> str:
-    """Formats device-hours as `1.25` or `less than 0.001`; a question mark for None."""
+    """Formats device-hours as `1.25` or `less than 0.001`. None becomes a question mark."""
     return "less than 0.001" if hours is not None and 0 < hours < 0.001 else _figure(hours, ".3g")
 
 
@@ -120,11 +120,15 @@ def _figure(value: Any, form: str) -> str:
 
 
 NAMED = 10
-"""Maximum number of waiting goals whose reasons are listed."""
+"""Maximum number of reasons for waiting that are listed."""
 
 
 def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]]:
-    """Lists at most NAMED waiting goals with their reasons. Names look like `finetune[DAPT, acl_arc, 3] and 4 more`."""
+    """Lists at most NAMED reasons why goals wait.
+
+    Each reason comes with the label of the first goal that waits for it, such as `finetune[DAPT, acl_arc, 3] and 4
+    more`.
+    """
     reasons: dict[str, list[str]] = {}
     for goal in goals:
         if reason := why_waiting(goal.stage, store):
@@ -134,7 +138,7 @@ def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]
 
 
 def why_waiting(stage: Stage[Any], store: Store) -> str:
-    """Says what a stage waits for. The text is empty if the stage is finished or running."""
+    """Describes what a stage waits for. The text is empty if the stage is finished or running."""
     folder = store.folder_of(stage)
     if store.record_of(stage) or is_held(folder):
         return ""
@@ -150,7 +154,7 @@ def why_waiting(stage: Stage[Any], store: Store) -> str:
 
 
 def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
-    """Yields the missing stages that a stage needs, in the order in which they can run."""
+    """Yields the unfinished stages that a stage depends on, in the order in which they can run."""
     for needed in stage.inputs.values():
         if not store.record_of(needed):
             yield from _unmade(needed, store)
@@ -158,10 +162,10 @@ def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
 
 
 def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
-    """Sums the cost of all finished stages among `stages` and their inputs.
+    """Sums the cost of all finished stages among `stages` and the stages that these depend on.
 
     Returns:
-        `seconds` of work, `device_hours`, and `cost` in the currency of resources.price_per_device_hour.
+        `seconds` of work, `device_hours`, and `cost` in the currency of `resources.price_per_device_hour`.
     """
     total = {"seconds": 0.0, "device_hours": 0.0, "cost": 0.0}
     for stage in everything(stages):
@@ -172,7 +176,7 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
 
 
 def spent_lines(taken: dict[str, float], ahead: Sequence[TrainingAhead]) -> list[str]:
-    """Describes the cost so far (as returned by `spent`) and the device-hours of the trainings that will run."""
+    """Describes the cost so far, as returned by `spent`, and the device-hours of the trainings that will run."""
     money = f" (cost {taken['cost']:,.2f})" if taken["cost"] else ""
     hours = f"{device_hours(taken['device_hours'])} device-hours{money}"
     so_far = f"Finished stages took {hours} and {duration(taken['seconds'])} of work in all."
@@ -191,16 +195,16 @@ def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> i
     """Prints the logs of stages on stderr, sorted by time.
 
     Args:
-        goals: of the chain.
-        store: of the chain.
-        wanted: selects stages by the label or entry of a goal (with all its inputs), or by the kind or folder of a
-            stage. None selects all stages.
+        goals: goals of the chain.
+        store: store with the chain's results.
+        wanted: label or entry of a goal, which selects the goal's stage and all its inputs. Or the kind or folder of a
+            stage, which selects this stage. None selects all stages.
 
     Returns:
-        The number of lines.
+        The number of printed lines.
 
     Raises:
-        ConfigError: nothing has this name; the message names the nearest.
+        ConfigError: no stage or goal has this name. The message names the nearest name.
     """
     everywhere = everything(goal.stage for goal in goals)
     folders = {stage.key: store.folder_of(stage) for stage in everywhere}
@@ -214,7 +218,9 @@ def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> i
     lines.sort(key=lambda line: str(line.get("time", "")))
     for line in lines:
         plain = f"{str(line.get('time', ''))[:19]}  {line.get('stage', '')}  {line.get('message', '')}"
-        if is_unread():  # such as by `| head`
+        # for example after `
+        #  head` has ended
+        if is_unread():
             break
         sys.stderr.write(f"{json.dumps(line) if logs_json() else plain}\n")
     return len(lines)
